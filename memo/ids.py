@@ -1,0 +1,85 @@
+"""Ids, parsed once at the edge into types that cannot hold an illegal value.
+
+An id is 1 to 128 bytes of `A-Z a-z 0-9 . _ @ + -` and starts with a letter or a digit, so it can never be
+`.`, `..`, an option or a path. An illegal id is rejected, never repaired. Downstream nobody checks again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from memo.errors import InvalidKey
+
+_LEGAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}")
+
+
+class Id(str):
+    """A string that has been checked. Subclasses only say whose id it is."""
+
+    __slots__ = ()
+    noun: ClassVar[str] = "id"
+
+    def __new__(cls, text: object) -> Self:
+        if not isinstance(text, str) or _LEGAL.fullmatch(text) is None:
+            raise InvalidKey(
+                f"cannot use this {cls.noun}: it must be 1 to 128 characters of A-Z a-z 0-9 . _ @ + - "
+                "and start with a letter or a digit"
+            )
+        return super().__new__(cls, text)
+
+
+class TenantId(Id):
+    __slots__ = ()
+    noun = "tenant id"
+
+
+class UserId(Id):
+    __slots__ = ()
+    noun = "user id"
+
+
+class AgentId(Id):
+    __slots__ = ()
+    noun = "agent id"
+
+
+class SessionId(Id):
+    __slots__ = ()
+    noun = "session id"
+
+
+class ToolCallId(Id):
+    __slots__ = ()
+    noun = "tool call id"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SessionRef:
+    """One session of one tenant. Its text is `tenant:session`."""
+
+    tenant: TenantId
+    session: SessionId
+
+    def __str__(self) -> str:
+        return f"{self.tenant}:{self.session}"
+
+    @classmethod
+    def of(cls, tenant: str, session: str) -> Self:
+        return cls(TenantId(tenant), SessionId(session))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse `tenant:session` or the JSON array `["tenant","session"]`."""
+        if text.startswith("["):
+            try:
+                parts = json.loads(text)
+            except ValueError:
+                raise InvalidKey("cannot parse this session reference: not a JSON array of two ids") from None
+        else:
+            parts = text.split(":")
+        if not isinstance(parts, list) or len(parts) != 2:
+            raise InvalidKey("cannot parse this session reference: expected tenant:session")
+        return cls(TenantId(parts[0]), SessionId(parts[1]))

@@ -1,0 +1,1 @@
+"""The daemon that gives every AI agent a hardened container and its memory as plain files."""

@@ -1,0 +1,1 @@
+"""Engines: what can launch a hardened container, watch it and remove it."""

@@ -1,0 +1,116 @@
+"""The contract of an engine: launch, remove, inspect, find by label, events, stats.
+
+An engine knows containers. It knows nothing of sessions, mirrors or tools; names and labels that reach it
+are opaque and minted by us. `tests/conformance/test_engine.py` holds every engine to this page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from sandboxd.errors import Cause
+from sandboxd.limits import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A host directory shown in the container. Always a directory: a rename over a mounted file stays invisible."""
+
+    source: Path
+    target: str
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """What to launch. Everything that is the same for every sandbox is in `spec.HARDENING` instead."""
+
+    name: str
+    image: str
+    command: tuple[str, ...]
+    uid: int
+    gid: int
+    labels: Mapping[str, str]
+    mounts: tuple[Mount, ...]
+    limits: Limits
+    env: Mapping[str, str] = field(default_factory=dict)
+    runtime: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What the engine says of one container now."""
+
+    id: str
+    name: str
+    labels: Mapping[str, str]
+    running: bool
+    pid: int | None = None
+    exit_code: int | None = None
+    cause: Cause | None = None
+    """Why it is dead; None while it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerDied:
+    container_id: str
+    cause: Cause
+    exit_code: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Resynced:
+    """The event stream was lost and is back: whoever listens must compare with `find` once."""
+
+
+EngineEvent = ContainerDied | Resynced
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    memory_bytes: int
+    cpu_seconds: float
+    pids: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of `sandboxd doctor`."""
+
+    subject: str
+    verdict: Literal["ok", "weak", "missing"]
+    detail: str
+    advice: str = ""
+
+
+class Engine(Protocol):
+    """Every method may raise EngineUnavailable (nothing answered) or EngineRefused (the engine said no)."""
+
+    name: str
+
+    async def launch(self, spec: ContainerSpec) -> Container:
+        """Start a hardened container and return it running. If this raises, nothing of it is left behind."""
+
+    async def remove(self, container_id: str) -> None:
+        """Kill and remove the container. One that is already gone is done, not an error."""
+
+    async def inspect(self, container_id: str) -> Container | None:
+        """Return the container, dead or alive, or None if the engine has no such container."""
+
+    async def find(self, labels: Mapping[str, str]) -> list[Container]:
+        """Return every container, dead or alive, that has all these labels."""
+
+    def events(self) -> AsyncIterator[EngineEvent]:
+        """Yield every death of a container from now on; after a lost stream yield Resynced first. Never ends by itself."""
+
+    async def stats(self, container_id: str) -> Stats:
+        """Return what the container uses now."""
+
+    async def diagnose(self) -> list[Finding]:
+        """Say how well this engine isolates on this host, for `sandboxd doctor`."""
+
+    async def aclose(self) -> None:
+        """Let go of connections and threads. Containers live on."""

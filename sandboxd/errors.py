@@ -1,0 +1,117 @@
+"""Everything the daemon can answer with, as one tree.
+
+    SandboxdError
+    ├─ RequestError      InvalidRequest · Unauthorised · NotFound (also for a foreign id) · Conflict
+    │                    · OutsideSandbox · LimitReached · Busy
+    ├─ SandboxError      NotReady · Gone (cause: exited, oom, killed, engine) · ToolTimeout · WorkspaceFull
+    ├─ DependencyError   EngineUnavailable · EngineRefused · StoreUnavailable · HostFull
+    └─ InternalError     InvalidTransition · RegistryCorrupt
+
+Every error has a stable `code`, says whether trying again can help, and a message that starts with
+"cannot" and never holds document text. A command that exits 1 is a result, not an error.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+Cause = Literal["exited", "oom", "killed", "engine"]
+
+
+class SandboxdError(Exception):
+    code: ClassVar[str] = "internal.error"
+    retryable: ClassVar[bool] = False
+
+
+class RequestError(SandboxdError):
+    code = "request.invalid"
+
+
+class InvalidRequest(RequestError):
+    code = "request.invalid"
+
+
+class Unauthorised(RequestError):
+    code = "request.unauthorised"
+
+
+class NotFound(RequestError):
+    code = "request.not_found"
+
+
+class Conflict(RequestError):
+    code = "request.conflict"
+
+
+class OutsideSandbox(RequestError):
+    code = "request.outside_sandbox"
+
+
+class LimitReached(RequestError):
+    code = "request.limit_reached"
+
+
+class Busy(RequestError):
+    code = "request.busy"
+    retryable = True
+
+
+class SandboxError(SandboxdError):
+    code = "sandbox.error"
+
+
+class NotReady(SandboxError):
+    code = "sandbox.not_ready"
+    retryable = True
+
+
+class Gone(SandboxError):
+    """The sandbox's container is dead; `cause` says why."""
+
+    code = "sandbox.gone"
+
+    def __init__(self, message: str, cause: Cause) -> None:
+        super().__init__(message)
+        self.cause: Cause = cause
+
+
+class ToolTimeout(SandboxError):
+    code = "sandbox.tool_timeout"
+
+
+class WorkspaceFull(SandboxError):
+    code = "sandbox.workspace_full"
+
+
+class DependencyError(SandboxdError):
+    code = "dependency.error"
+    retryable = True
+
+
+class EngineUnavailable(DependencyError):
+    code = "engine.unavailable"
+
+
+class EngineRefused(DependencyError):
+    code = "engine.refused"
+    retryable = False
+
+
+class StoreUnavailable(DependencyError):
+    code = "store.unavailable"
+
+
+class HostFull(DependencyError):
+    code = "host.full"
+
+
+class InternalError(SandboxdError):
+    code = "internal.error"
+
+
+class InvalidTransition(InternalError):
+    code = "internal.invalid_transition"
+
+
+class RegistryCorrupt(InternalError):
+    code = "internal.registry_corrupt"
