@@ -104,7 +104,7 @@ class Engine(Protocol):
         """Return every container, dead or alive, that has all these labels."""
 
     def events(self) -> AsyncIterator[EngineEvent]:
-        """Yield every death of a container from now on; after a lost stream yield Resynced first. Never ends by itself."""
+        """Yield every death of a container from now on, and Resynced after a lost stream. Never ends by itself."""
 
     async def stats(self, container_id: str) -> Stats:
         """Return what the container uses now."""

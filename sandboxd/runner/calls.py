@@ -1,0 +1,137 @@
+"""What the daemon asks of a runner, and what it gets back: plain values, no transport.
+
+Paths are absolute paths inside the container. Answers come from inside the container and are untrusted: the
+client checks their types and sizes before it builds these values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+DEFAULT_TIMEOUT_S = 120.0
+MAX_TIMEOUT_S = 3600.0
+DEFAULT_OUTPUT_BYTES = 1_048_576
+MAX_OUTPUT_BYTES = 16_777_216
+MAX_STDIN_BYTES = 16_777_216
+MAX_FILE_BYTES = 1_073_741_824
+MAX_TEXT_BYTES = 10_485_760
+
+Limit = Literal["memory", "pids"]
+
+
+@dataclass(frozen=True, slots=True)
+class Exec:
+    """Run a command to its end. A string runs under `bash -lc` (or `sh -c`), a tuple runs as it is."""
+
+    command: str | tuple[str, ...]
+    cwd: str = "/workspace"
+    env: Mapping[str, str] = field(default_factory=dict)
+    stdin: bytes = b""
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    max_output_bytes: int = DEFAULT_OUTPUT_BYTES
+    """For stdout and stderr each. What comes after is read and dropped, so the command is never blocked by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    exit_code: int | None
+    """128 + n after signal n, as a shell says it; None after a timeout."""
+    stdout: bytes
+    stderr: bytes
+    timed_out: bool
+    truncated: bool
+    duration_ms: float
+    limits_hit: tuple[Limit, ...] = ()
+    """Limits of the sandbox that the kernel enforced while this ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A piece of a streamed command's output."""
+
+    stream: Literal["stdout", "stderr"]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A background process. Its stdout and stderr are one stream of bytes, numbered from 0."""
+
+    id: str
+    command: str
+    started_at: float
+    running: bool
+    exit_code: int | None
+    output_bytes: int
+    """How many bytes it has written so far: the offset where new output will start."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOutput:
+    process: Process
+    offset: int
+    """Where `data` starts: later than asked for when older output has been dropped."""
+    data: bytes
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileStat:
+    path: str
+    size_bytes: int
+    mode: int
+    modified_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TextSlice:
+    """Some lines of a text file."""
+
+    lines: tuple[str, ...]
+    first_line: int
+    """1-based."""
+    total_lines: int
+    truncated: bool
+    """Lines were left out, or a line was cut, to stay within the bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    replacements: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GlobResult:
+    paths: tuple[str, ...]
+    """Newest first."""
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Grep:
+    pattern: str
+    path: str = "/workspace"
+    glob: str | None = None
+    output_mode: Literal["content", "files_with_matches", "count"] = "files_with_matches"
+    case_insensitive: bool = False
+    multiline: bool = False
+    timeout_s: float = 30.0
+    max_output_bytes: int = 262_144
+
+
+@dataclass(frozen=True, slots=True)
+class GrepResult:
+    text: str
+    matched: bool
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the workspace holds, for hosts that cannot enforce a quota."""
+
+    bytes_used: int
+    inodes_used: int
