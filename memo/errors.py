@@ -1,8 +1,10 @@
 """Everything that can go wrong with memory, as one tree.
 
     MemoError
-    ├─ InvalidKey · TooLarge · RevisionConflict · Unsupported
-    └─ ProviderError
+    ├─ InvalidKey · InvalidContent · TooLarge · Unsupported
+    ├─ Absent (what a verb needs was never written) · Redacted · SessionTaken
+    ├─ RevisionConflict   the document moved on; `current` holds what it is now
+    └─ ProviderError      `outcome_unknown` says that the change may or may not have happened
        ├─ Unavailable   nothing was done; try again
        ├─ Timeout       the outcome may be unknown, and says so
        └─ Corrupt       what is stored cannot be read
@@ -13,7 +15,10 @@ Every error has a stable `code`, says whether trying again can help, and a messa
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from memo.documents import Document
 
 
 class MemoError(Exception):
@@ -25,12 +30,36 @@ class InvalidKey(MemoError):
     code = "memo.invalid_key"
 
 
+class InvalidContent(MemoError):
+    code = "memo.invalid_content"
+
+
 class TooLarge(MemoError):
     code = "memo.too_large"
 
 
+class Absent(MemoError):
+    code = "memo.absent"
+
+
+class Redacted(MemoError):
+    code = "memo.redacted"
+
+
+class SessionTaken(MemoError):
+    """The session exists and belongs to another user."""
+
+    code = "memo.session_taken"
+
+
 class RevisionConflict(MemoError):
+    """`current` is the document as it stands, or None if it was never written."""
+
     code = "memo.conflict"
+
+    def __init__(self, message: str, current: Document | None = None) -> None:
+        super().__init__(message)
+        self.current = current
 
 
 class Unsupported(MemoError):
@@ -39,6 +68,10 @@ class Unsupported(MemoError):
 
 class ProviderError(MemoError):
     code = "store.error"
+
+    def __init__(self, message: str, *, outcome_unknown: bool = False) -> None:
+        super().__init__(message)
+        self.outcome_unknown = outcome_unknown
 
 
 class Unavailable(ProviderError):
@@ -49,6 +82,9 @@ class Unavailable(ProviderError):
 class Timeout(ProviderError):
     code = "store.timeout"
     retryable = True
+
+    def __init__(self, message: str, *, outcome_unknown: bool = True) -> None:
+        super().__init__(message, outcome_unknown=outcome_unknown)
 
 
 class Corrupt(ProviderError):

@@ -51,6 +51,13 @@ class SessionId(Id):
     noun = "session id"
 
 
+class OwnerId(Id):
+    """A session id or a user id; the scope beside it says which."""
+
+    __slots__ = ()
+    noun = "owner id"
+
+
 class ToolCallId(Id):
     __slots__ = ()
     noun = "tool call id"
@@ -71,8 +78,12 @@ class SessionRef:
         return cls(TenantId(tenant), SessionId(session))
 
     @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse `tenant:session` or the JSON array `["tenant","session"]`."""
+    def parse(cls, text: str | SessionRef) -> SessionRef:
+        """Parse `tenant:session` or the JSON array `["tenant","session"]`; a reference is returned as it is."""
+        if isinstance(text, SessionRef):
+            return text
+        if not isinstance(text, str):
+            raise InvalidKey("cannot parse this session reference: expected tenant:session")
         if text.startswith("["):
             try:
                 parts = json.loads(text)
@@ -83,3 +94,18 @@ class SessionRef:
         if not isinstance(parts, list) or len(parts) != 2:
             raise InvalidKey("cannot parse this session reference: expected tenant:session")
         return cls(TenantId(parts[0]), SessionId(parts[1]))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class UserRef:
+    """One user of one tenant."""
+
+    tenant: TenantId
+    user: UserId
+
+    def __str__(self) -> str:
+        return f"{self.tenant}:{self.user}"
+
+    @classmethod
+    def of(cls, tenant: str, user: str) -> Self:
+        return cls(TenantId(tenant), UserId(user))

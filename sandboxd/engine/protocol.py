@@ -14,6 +14,11 @@ from typing import Literal, Protocol
 from sandboxd.errors import Cause
 from sandboxd.limits import Limits
 
+LABEL_INSTANCE = "sandboxd.instance"
+"""Whose container it is: the id of a daemon's data directory."""
+LABEL_SANDBOX = "sandboxd.sandbox"
+"""Which sandbox it belongs to: the sandbox's opaque id."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mount:
@@ -63,7 +68,7 @@ class ContainerDied:
 
 @dataclass(frozen=True, slots=True)
 class Resynced:
-    """The event stream was lost and is back: whoever listens must compare with `find` once."""
+    """The event stream has just been attached, for the first time or again: compare with `find` once."""
 
 
 EngineEvent = ContainerDied | Resynced
@@ -104,10 +109,13 @@ class Engine(Protocol):
         """Return every container, dead or alive, that has all these labels."""
 
     def events(self) -> AsyncIterator[EngineEvent]:
-        """Yield every death of a container from now on, and Resynced after a lost stream. Never ends by itself."""
+        """Yield Resynced whenever the stream is attached, then every death of a container. Never ends by itself."""
 
     async def stats(self, container_id: str) -> Stats:
         """Return what the container uses now."""
+
+    async def has_image(self, image: str) -> bool:
+        """Say whether a container can be launched from this image without fetching anything."""
 
     async def diagnose(self) -> list[Finding]:
         """Say how well this engine isolates on this host, for `sandboxd doctor`."""

@@ -1,0 +1,50 @@
+# Every verb sets up what it needs. Only make, a POSIX shell and Python 3.11 or newer must be there.
+# PYTHON=/path/to/python names the Python that makes .venv.
+
+.DEFAULT_GOAL := help
+.PHONY: help run demo engine image test lint type bench clean tools environment environment-dev
+MAKEFLAGS += --no-print-directory
+export PYTHON
+
+BIN := .venv/bin
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: environment ## set everything up and serve in the foreground
+	@exec $(BIN)/python -m scripts.run
+
+demo: environment engine image ## run the tour of examples/demo.py
+	@exec $(BIN)/python examples/demo.py
+
+engine: ## find a container engine, or install and start one (root on Debian, Ubuntu)
+	@scripts/with-python -m scripts.engine
+
+image: environment engine ## build the agent image, if its inputs changed
+	@$(BIN)/python -m scripts.image
+
+test: lint type engine tools image ## lint, type, then the whole test suite
+	@exec $(BIN)/python -m pytest -q
+
+lint: environment-dev ## ruff: rules and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+type: environment-dev ## mypy, strict
+	@$(BIN)/mypy
+
+bench: environment-dev engine image ## measure ours and the baselines in one run
+	@exec $(BIN)/python -m benchmarks.exec
+
+clean: ## remove .venv and caches, never data
+	@rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+tools:
+	@scripts/with-python -m scripts.tools
+
+environment:
+	@scripts/with-python -m scripts.environment run
+
+environment-dev:
+	@scripts/with-python -m scripts.environment dev

@@ -1,0 +1,122 @@
+"""A minute with sandboxd: a daemon of its own, two tenants, tools, limits, a kill -9 and what is left after it.
+
+Everything printed is real output. `make demo` runs it; it cleans up after itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from sandboxd.client import Client
+from sandboxd.errors import NotFound
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    console.print(f"\n[bold cyan]▸ {text}[/]")
+
+
+def show(text: str) -> None:
+    for line in text.rstrip().splitlines():
+        console.print(f"    {line}", markup=False)
+
+
+def serve(root: Path) -> subprocess.Popen[bytes]:
+    env = {**os.environ, "SANDBOXD_DATA": str(root / "data"), "SANDBOXD_SOCKET": str(root / "d.sock")}
+    with (root / "daemon.log").open("ab") as log:
+        daemon = subprocess.Popen([sys.executable, "-m", "sandboxd", "serve"], env=env, stdout=-1, stderr=log)
+    assert daemon.stdout is not None  # noqa: S101  # it was asked for
+    show(daemon.stdout.readline().decode())
+    return daemon
+
+
+def timed_ms(client: Client, session: str, count: int = 100) -> float:
+    took = []
+    for _ in range(count):
+        started = time.perf_counter()
+        client.exec(session, ["true"])
+        took.append((time.perf_counter() - started) * 1000)
+    return statistics.median(took)
+
+
+def tour(root: Path) -> None:
+    say("A daemon on a directory of its own")
+    daemon = serve(root)
+    client = Client(root / "d.sock")
+    try:
+        say("A sandbox for a session of ada's")
+        started = time.perf_counter()
+        sandbox = client.ensure_sandbox("research", user="ada", limits={"memory_mb": 128, "pids": 64})
+        show(f"{sandbox.state} on {sandbox.engine} after {(time.perf_counter() - started) * 1000:.0f} ms")
+        show(client.exec("research", "id; hostname; ls -la /workspace").stdout)
+
+        say("No network, a read-only system, no way up")
+        show(client.exec("research", "curl -sS http://example.invalid; touch /etc/x; unshare -r true").stderr)
+
+        say("Tools as agents know them")
+        client.tool("research", "Write", {"file_path": "/workspace/plan.md", "contents": "# Plan\n- measure\n- cut\n"})
+        client.tool(
+            "research",
+            "Edit",
+            {"file_path": "/workspace/plan.md", "old_string": "measure", "new_string": "measure twice"},
+        )
+        show(client.tool("research", "Read", {"file_path": "/workspace/plan.md"}).content)
+
+        say("How long a command takes, there and back")
+        show(f"{timed_ms(client, 'research'):.2f} ms (median of 100)")
+
+        say("A memory hog, a fork bomb, and the next call")
+        hog = client.exec("research", ["python3", "-c", "bytearray(10**9)"])
+        show(f"hog: exit code {hog.exit_code}, limits hit: {', '.join(hog.limits_hit)}")
+        bomb = client.exec("research", "b() { b | b & }; b; sleep 60", timeout_s=2)
+        show(f"bomb: timed out: {bomb.timed_out}, limits hit: {', '.join(bomb.limits_hit)}")
+        show(client.exec("research", "echo still here").stdout)
+
+        say("Another tenant with the same session id sees nothing of it")
+        try:
+            client.exec("research", "true", tenant="other")
+        except NotFound as error:
+            show(str(error))
+
+        say("kill -9 of the daemon while a process runs in the background")
+        process = client.start_process("research", "for i in 1 2 3 4 5; do echo tick $i; sleep 0.4; done")
+        daemon.send_signal(signal.SIGKILL)
+        daemon.wait()
+        if daemon.stdout is not None:
+            daemon.stdout.close()
+        daemon = serve(root)
+        output = client.read_process("research", process.id)
+        while output.process.running:
+            output = client.read_process("research", process.id, offset=output.next_offset, wait_s=5)
+        show(client.read_process("research", process.id).data.decode())
+        again = client.get_sandbox("research")
+        show(f"the same container as before: {again.container == sandbox.container}")
+        show(client.exec("research", "cat /workspace/plan.md").stdout)
+
+        say("And away with it")
+        client.destroy_sandbox("research")
+        show(f"sandboxes left: {len(client.list_sandboxes())}")
+    finally:
+        for left in client.list_sandboxes():
+            client.destroy_sandbox(left.session)
+        client.close()
+        daemon.terminate()
+        daemon.wait()
+        if daemon.stdout is not None:
+            daemon.stdout.close()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="sandboxd-demo-") as directory:
+        os.chmod(directory, 0o711)  # noqa: S103  # containers must reach their mounts below it
+        tour(Path(directory))

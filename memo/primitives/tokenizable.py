@@ -1,0 +1,94 @@
+"""Tokenizable: text that knows what it costs a model. Every text of every other primitive is one.
+
+Counts are made when they are asked for and kept for each encoding. The text never changes; `set` makes another.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, ClassVar, Self
+
+from pydantic import (
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    RootModel,
+    StrictStr,
+    ValidationError,
+    model_validator,
+)
+
+from memo.primitives.base import refuse
+from memo.primitives.errors import InvalidPrimitive, InvalidTokenizable
+from memo.tokens import TokenCount, TokenCounter
+
+
+@lru_cache(maxsize=64)
+def _counter(encoding: str) -> TokenCounter:
+    return TokenCounter(encoding)  # one for the process: a table is megabytes, and a missing one warns once
+
+
+class Tokenizable(RootModel[StrictStr]):
+    model_config = ConfigDict(frozen=True)
+
+    refusal: ClassVar[type[InvalidPrimitive]] = InvalidTokenizable
+
+    _counts: dict[str, TokenCount] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _refuse_with_code(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if isinstance(value, dict) and len(value) == 1 and value.keys() <= {"text", "value"}:
+            (value,) = value.values()  # by keyword
+        try:
+            return handler(value)
+        except ValidationError as error:
+            raise refuse(cls.refusal, cls.__name__, error) from None
+
+    @property
+    def text(self) -> str:
+        return self.root
+
+    def set(self, text: str) -> Tokenizable:
+        """Return a Tokenizable of another text, with no counts yet. This one stays as it is."""
+        return Tokenizable(text)
+
+    def estimate_tokens(self, encoding: str = "o200k_base") -> int:
+        """Return how many tokens the text is: exact where a table is at hand, estimated otherwise."""
+        return self.count_tokens(encoding).tokens
+
+    def count_tokens(self, encoding: str = "o200k_base") -> TokenCount:
+        """Count in this thread. The first count of an encoding reads its table: not for the event loop."""
+        if encoding not in self._counts:
+            self._counts[encoding] = _counter(encoding).count(self.root)
+        return self._counts[encoding]
+
+    async def measure(self, encoding: str = "o200k_base") -> TokenCount:
+        """Count off the event loop."""
+        if encoding not in self._counts:
+            (self._counts[encoding],) = await _counter(encoding).count_all([self.root])
+        return self._counts[encoding]
+
+    def to_json(self) -> str:
+        return self.root
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        return cls.model_validate(value)
+
+    def __str__(self) -> str:
+        return self.root
+
+    def __len__(self) -> int:
+        return len(self.root)
+
+    def __bool__(self) -> bool:
+        return True  # an empty text is still a text
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Tokenizable):
+            return self.root == other.root
+        return self.root == other if isinstance(other, str) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.root)

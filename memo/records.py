@@ -1,0 +1,148 @@
+"""Records: JSON objects that a store keeps by (tenant, kind, scope, id), changed in batches that are all or nothing.
+
+The turn contract and the storage steps are kept as records. What a change means is decided here, once, by pure
+functions; a store only carries it out. A record may name a group, by which it can be listed (a message its session).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeGuard
+
+from memo.errors import Absent, InvalidContent, InvalidKey, Unsupported
+from memo.ids import Id, TenantId
+from memo.messages import encode_object
+
+Value = dict[str, Any]
+
+NAME_BYTES = 512
+
+
+class RecordKind(Id):
+    __slots__ = ()
+    noun = "record kind"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RecordScope:
+    """Whose records: all of one kind in one place of one tenant. `place` is free text, such as `session:s1`."""
+
+    tenant: TenantId
+    kind: RecordKind
+    place: str
+
+    @classmethod
+    def of(cls, tenant: str, kind: str, place: str) -> RecordScope:
+        return cls(TenantId(tenant), RecordKind(kind), checked_name("record scope", place))
+
+    def key(self, id: str) -> RecordKey:
+        return RecordKey(self, checked_name("record id", id))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RecordKey:
+    scope: RecordScope
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.scope.kind} {self.id}"
+
+
+def checked_name(noun: str, text: object) -> str:
+    """Return the text if a store can keep it as a name. It is never used as a path, so most of Unicode may stand."""
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidKey(f"cannot use this {noun}: it must be text, not empty and without NUL")
+    try:
+        size_bytes = len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidKey(f"cannot use this {noun}: it holds half of a surrogate pair") from None
+    if size_bytes > NAME_BYTES:
+        raise InvalidKey(f"cannot use this {noun}: {size_bytes} bytes, and the limit is {NAME_BYTES}")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Keep the value, whatever was there. A record that was there keeps its place in the order."""
+
+    key: RecordKey
+    value: Mapping[str, Any]
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Lay the fields over the record's own. Without one it is Absent, or a new record if `create`."""
+
+    key: RecordKey
+    fields: Mapping[str, Any]
+    group: str | None = None
+    create: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove the record. One that is not there stays so."""
+
+    key: RecordKey
+
+
+RecordChange = Put | Merge | Delete
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    id: str
+    value: Value
+    group: str = ""
+
+
+class RecordStore(Protocol):
+    async def apply_records(self, changes: Sequence[RecordChange]) -> list[Value | None]:
+        """Carry out all changes in order, durably, or none of them. Return what each left: None for a deletion.
+
+        All changes of a batch belong to one tenant.
+        """
+
+    async def read_record(self, key: RecordKey) -> Record | None:
+        """Return the record, or None if there is none."""
+
+    async def list_records(self, scope: RecordScope, group: str | None = None) -> list[Record]:
+        """Return the records of the scope, or of one group in it, in the order in which they were first put."""
+
+
+def has_records(store: object) -> TypeGuard[RecordStore]:
+    methods = ("apply_records", "read_record", "list_records")
+    return all(callable(getattr(store, method, None)) for method in methods)
+
+
+def require_records(store: object) -> RecordStore:
+    if not has_records(store):
+        raise Unsupported(f"cannot keep records in {type(store).__name__}: it has no apply_records")
+    return store
+
+
+def tenant_of(changes: Sequence[RecordChange]) -> TenantId:
+    tenants = {change.key.scope.tenant for change in changes}
+    if len(tenants) != 1:
+        raise InvalidContent(f"cannot apply this batch: it names {len(tenants)} tenants, and must name one")
+    return tenants.pop()
+
+
+def outcome(change: RecordChange, current: Record | None) -> Record | None:
+    """Return what the change makes of the record that is there; None means that there is none afterwards."""
+    match change:
+        case Put(key, value, group):
+            return Record(key.id, dict(value), group)
+        case Merge(key, fields, group, create):
+            if current is None and not create:
+                raise Absent(f"cannot update {key}: there is no such record")
+            merged = {**(current.value if current else {}), **fields}
+            return Record(key.id, merged, (current.group if current else "") if group is None else group)
+        case Delete():
+            return None
+
+
+def encode_record(key: RecordKey, record: Record, limit_bytes: int) -> str:
+    return encode_object(f"{key.scope.kind} record", record.value, limit_bytes)

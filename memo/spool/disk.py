@@ -1,0 +1,129 @@
+"""Spools on disk: one file each, written as a stream and renamed into place, read by ranges in constant memory.
+
+File names are hashes of ids, so an id is never a path. A reader knows its file by inode: when the file is replaced or
+removed the reader raises, it never shows other bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiofiles
+import aiofiles.os
+import anyio
+import anyio.to_thread
+from aiofiles.threadpool.binary import AsyncBufferedIOBase, AsyncBufferedReader
+
+from memo.errors import Unavailable
+from memo.records import checked_name
+from memo.spool.contract import BLOCK_BYTES, SpoolBytes, blocks_of, gone
+from memo.spool.lines import BlockReader
+
+
+class DiskSpool:
+    """Owns a directory below `root`, one for each `place`; it is made at the first write."""
+
+    def __init__(self, root: Path | str, place: str = "") -> None:
+        self._directory = Path(root) / _hashed(place) if place else Path(root)
+
+    async def write(self, id: str, data: SpoolBytes) -> DiskReader:
+        target = self._path(id)
+        draft = target.with_name(f".{uuid.uuid4().hex}.draft")
+        try:
+            await aiofiles.os.makedirs(self._directory, mode=0o700, exist_ok=True)
+            async with aiofiles.open(draft, "xb") as file:
+                async for block in blocks_of(data):
+                    await file.write(block)
+                await _make_durable(file)
+            reader = DiskReader(self, id, target, await aiofiles.os.stat(draft))
+            await aiofiles.os.rename(draft, target)  # rename, not truncate: a reader never sees half of a write
+            await anyio.to_thread.run_sync(_sync_directory, self._directory)
+        except OSError as error:
+            raise Unavailable(f"cannot write spool {id}: {error.strerror}") from error
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(_unlink, draft)
+        return reader
+
+    async def read(self, id: str) -> DiskReader | None:
+        path = self._path(id)
+        try:
+            return DiskReader(self, id, path, await aiofiles.os.stat(path))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise Unavailable(f"cannot read spool {id}: {error.strerror}") from error
+
+    async def delete(self, id: str) -> None:
+        try:
+            await anyio.to_thread.run_sync(_unlink, self._path(id))
+        except OSError as error:
+            raise Unavailable(f"cannot delete spool {id}: {error.strerror}") from error
+
+    def _path(self, id: str) -> Path:
+        return self._directory / _hashed(checked_name("spool id", id))
+
+
+class DiskReader(BlockReader):
+    """Reads one file by its inode. Opens it for every call, so that a forgotten reader holds nothing open."""
+
+    def __init__(self, spool: DiskSpool, id: str, path: Path, found: os.stat_result) -> None:
+        super().__init__(id, spool)
+        self._path = path
+        self._inode = found.st_ino
+        self._size_bytes = found.st_size
+
+    async def byte_length(self) -> int:
+        return self._size_bytes
+
+    async def read_range(self, start: int, length: int) -> bytes:
+        start = max(start, 0)
+        length = min(length, self._size_bytes - start)
+        if length <= 0:
+            return b""
+        async with self._open() as file:
+            await file.seek(start)
+            return await file.read(length)
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        async with self._open() as file:
+            while block := await file.read(BLOCK_BYTES):
+                yield block
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[AsyncBufferedReader]:
+        try:
+            async with aiofiles.open(self._path, "rb") as file:
+                if os.fstat(file.fileno()).st_ino != self._inode:
+                    raise gone(self.id)
+                yield file
+        except FileNotFoundError:
+            raise gone(self.id) from None
+        except OSError as error:
+            raise Unavailable(f"cannot read spool {self.id}: {error.strerror}") from error
+
+
+async def _make_durable(file: AsyncBufferedIOBase) -> None:
+    await file.flush()
+    await anyio.to_thread.run_sync(os.fsync, file.fileno())
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,8 @@
+"""The stores that come with the library. Each implements every contract; none knows of another."""
+
+from memo.stores.base import BaseStore
+from memo.stores.in_memory import InMemoryStore
+from memo.stores.options import StoreOptions
+from memo.stores.sqlite import SQLiteStore
+
+__all__ = ["BaseStore", "InMemoryStore", "SQLiteStore", "StoreOptions"]

@@ -1,0 +1,134 @@
+"""The logs and slots of one session on disk: trace/events.jsonl and the files of orchestration/.
+
+Each log has its own lock, the file itself, so that a trace never waits for a document. Blocking work goes through
+the runner the store gives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+from memo.errors import Corrupt
+from memo.ids import SessionRef
+from memo.stores.filesystem.disk import (
+    Directory,
+    append_lines,
+    closing,
+    disk_errors,
+    end_of_lines,
+    read_all,
+)
+from memo.stores.filesystem.layout import Owner
+from memo.stores.filesystem.locks import locked
+from memo.stores.journal import LogName, Slot, SlotName
+
+R = TypeVar("R", covariant=True)
+
+_LOGS: dict[LogName, tuple[str, str]] = {
+    "trace": ("trace", "events.jsonl"),
+    "event": ("orchestration", "events.jsonl"),
+    "mailbox": ("orchestration", "mailbox.jsonl"),
+}
+_SLOTS: dict[SlotName, str] = {"checkpoint": "checkpoint.json", "mailbox": "mailbox.json", "history": "history.json"}
+_STAGED = ".staged"
+
+
+class Run(Protocol):
+    async def __call__(self, work: Callable[[Directory], R]) -> R: ...
+
+
+class FilesystemJournal:
+    def __init__(self, run: Run, ref: SessionRef) -> None:
+        self._run = run
+        self._path = Owner.of_session(ref).path
+
+    async def append(self, log: LogName, agent: str, body: str) -> None:
+        await self._run(lambda root: self._append(root, log, agent, body))
+
+    async def load(self, log: LogName, agent: str) -> list[str]:
+        return await self._run(lambda root: self._load(root, log, agent))
+
+    async def put(self, slot: SlotName, agent: str, body: str) -> None:
+        await self._run(lambda root: self._put(root, slot, agent, body))
+
+    async def get(self, slot: SlotName, agent: str) -> Slot | None:
+        return await self._run(lambda root: self._get(root, slot, agent))
+
+    def _folder(self, folder: str, agent: str) -> tuple[str, ...]:
+        return (*self._path, folder, "agents", agent) if agent else (*self._path, folder)
+
+    def _append(self, root: Directory, log: LogName, agent: str, body: str) -> None:
+        folder, name = _LOGS[log]
+        with root.make_path(*self._folder(folder, agent)) as directory, disk_errors(f"write {directory.where(name)}"):
+            is_new = directory.stat(name) is None
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            with closing(os.open(name, flags, 0o600, dir_fd=directory.fd)) as fd:
+                if is_new:
+                    os.fsync(directory.fd)
+                with locked(fd, directory.where(name), exclusive=True):
+                    append_lines(fd, body.encode() + b"\n", end_of_lines(fd))
+
+    def _load(self, root: Directory, log: LogName, agent: str) -> list[str]:
+        folder, name = _LOGS[log]
+        directory = root.descend(*self._folder(folder, agent))
+        if directory is None:
+            return []
+        with directory:
+            lines = _lines(directory, name)
+            try:
+                return [line.decode() for line in lines]
+            except UnicodeDecodeError:
+                raise Corrupt(f"cannot read {directory.where(name)}: it is not UTF-8") from None
+
+    def _put(self, root: Directory, slot: SlotName, agent: str, body: str) -> None:
+        with (
+            root.make_path(*self._folder("orchestration", agent)) as directory,
+            locked(directory.fd, directory.place, exclusive=True),
+        ):
+            events = self._count_events(root)
+            directory.stage(_STAGED, f'{{"events_before":{events},"body":'.encode(), body.encode(), b"}\n")
+            directory.move(_STAGED, directory, _SLOTS[slot])
+
+    def _count_events(self, root: Directory) -> int:
+        folder, name = _LOGS["event"]
+        directory = root.descend(*self._folder(folder, ""))
+        if directory is None:
+            return 0
+        with directory:
+            return len(_lines(directory, name))
+
+    def _get(self, root: Directory, slot: SlotName, agent: str) -> Slot | None:
+        directory = root.descend(*self._folder("orchestration", agent))
+        if directory is None:
+            return None
+        with directory:
+            content = directory.read(_SLOTS[slot])
+            place = directory.where(_SLOTS[slot])
+        if content is None:
+            return None
+        try:
+            record = json.loads(content)
+            return Slot(json.dumps(record["body"], ensure_ascii=False), int(record["events_before"]))
+        except (ValueError, KeyError, TypeError):
+            raise Corrupt(f"cannot read {place}: it is damaged") from None
+
+
+def _lines(directory: Directory, name: str) -> list[bytes]:
+    with _reading(directory, name) as fd:
+        if fd is None:
+            return []
+        return read_all(fd).split(b"\n")[:-1]  # after the last newline stands nothing, or what was never acknowledged
+
+
+@contextmanager
+def _reading(directory: Directory, name: str) -> Iterator[int | None]:
+    fd = directory.open_file(name)
+    if fd is None:
+        yield None
+        return
+    with closing(fd), disk_errors(f"read {directory.where(name)}"), locked(fd, directory.where(name), exclusive=False):
+        yield fd

@@ -1,0 +1,207 @@
+"""The records of one tenant on disk: a log in which one line is one batch, and an index of where each record is.
+
+The line is the commit. A line that a crash cut short never happened, and the next batch is written over it. Blocking;
+call it in a thread. Values stay on disk: the index holds places only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memo.errors import Corrupt, InvalidKey, Unavailable
+from memo.messages import decode_object
+from memo.records import Record, RecordChange, RecordKey, RecordScope, Value, encode_record, outcome
+from memo.stores.filesystem.disk import Directory, append_lines, closing, disk_errors, end_of_lines, write_all
+from memo.stores.filesystem.locks import locked, open_lock
+
+LOG = "records.jsonl"
+LOCK = "records.lock"
+NEXT = "records.next"
+COMPACT_ABOVE_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a record's value is: which line, and which change of it."""
+
+    offset: int
+    length: int
+    number: int
+    group: str
+    share_bytes: int
+
+
+class RecordLog:
+    """The index of one tenant's log. One call at a time; other processes may write the same log."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._index: dict[RecordScope, dict[str, _Place]] = {}
+        self._inode = 0
+        self._end = 0
+        self._live_bytes = 0
+
+    def apply(self, directory: Directory, changes: Sequence[RecordChange]) -> list[Value | None]:
+        with disk_errors(f"lock {directory.where(LOCK)}"):
+            lock = open_lock(directory.fd, LOCK)
+        with (
+            closing(lock),
+            locked(lock, directory.where(LOCK), exclusive=True),
+            _OpenLog(directory, create=True) as fd,
+        ):
+            if fd is None:
+                raise Unavailable(f"cannot write {directory.where(LOG)}: it vanished")
+            self._refresh(fd)
+            entries, results = self._work_out(fd, changes)
+            line = _encode_line(entries)
+            with disk_errors(f"write {directory.where(LOG)}"):
+                self._end = append_lines(fd, line, self._end)
+            self._fold(entries, self._end - len(line), len(line))
+            if self._end > COMPACT_ABOVE_BYTES and self._end > 2 * self._live_bytes:
+                self._compact(directory, fd)
+            return results
+
+    def read(self, directory: Directory, key: RecordKey) -> Record | None:
+        with _OpenLog(directory) as fd:
+            if fd is None:
+                return None
+            self._refresh(fd)
+            place = self._index.get(key.scope, {}).get(key.id)
+            return None if place is None else self._load(fd, key.id, place, {})
+
+    def list_of(self, directory: Directory, scope: RecordScope, group: str | None) -> list[Record]:
+        with _OpenLog(directory) as fd:
+            if fd is None:
+                return []
+            self._refresh(fd)
+            lines: dict[int, list[dict[str, Any]]] = {}
+            found = self._index.get(scope, {}).items()
+            return [self._load(fd, id, place, lines) for id, place in found if group in (None, place.group)]
+
+    def _forget(self) -> None:
+        self._index = {}
+        self._inode = self._end = self._live_bytes = 0
+
+    def _refresh(self, fd: int) -> None:
+        """Fold what the log has and the index has not. Takes no lock: only complete lines count."""
+        with disk_errors(f"read {LOG}"):
+            found = os.fstat(fd)
+            end = end_of_lines(fd)
+            if found.st_ino != self._inode or end < self._end:
+                self._forget()  # the log was rewritten: every place has changed
+                self._inode = found.st_ino
+            for line in _lines(fd, self._end, end):
+                self._fold(self._decode_line(line), self._end, len(line))
+                self._end += len(line)
+
+    def _work_out(self, fd: int, changes: Sequence[RecordChange]) -> tuple[list[dict[str, Any]], list[Value | None]]:
+        pending: dict[RecordKey, Record | None] = {}
+        entries: list[dict[str, Any]] = []
+        results: list[Value | None] = []
+        for change in changes:
+            key = change.key
+            if key not in pending:
+                place = self._index.get(key.scope, {}).get(key.id)
+                pending[key] = None if place is None else self._load(fd, key.id, place, {})
+            after = pending[key] = outcome(change, pending[key])
+            entry: dict[str, Any] = {
+                "tenant": key.scope.tenant, "kind": key.scope.kind, "place": key.scope.place, "id": key.id,
+            }  # fmt: skip
+            if after is not None:
+                encode_record(key, after, self._limit_bytes)
+                entry |= {"group": after.group, "value": after.value}
+            entries.append(entry)
+            results.append(None if after is None else after.value)
+        return entries, results
+
+    def _fold(self, entries: Sequence[dict[str, Any]], offset: int, length: int) -> None:
+        for number, entry in enumerate(entries):
+            try:
+                scope = RecordScope.of(entry["tenant"], entry["kind"], entry["place"])
+                records = self._index.setdefault(scope, {})
+                before = records.get(entry["id"])
+                self._live_bytes -= before.share_bytes if before else 0
+                if "value" in entry:
+                    place = _Place(offset, length, number, entry["group"], length // len(entries))
+                    records[entry["id"]] = place
+                    self._live_bytes += place.share_bytes
+                elif before is not None:
+                    del records[entry["id"]]
+            except (KeyError, TypeError, InvalidKey):
+                raise self._damaged() from None
+
+    def _load(self, fd: int, id: str, place: _Place, lines: dict[int, list[dict[str, Any]]]) -> Record:
+        if place.offset not in lines:
+            with disk_errors(f"read {LOG}"):
+                lines[place.offset] = self._decode_line(os.pread(fd, place.length, place.offset))
+        value = lines[place.offset][place.number].get("value")
+        if not isinstance(value, dict):
+            raise self._damaged()
+        return Record(id, value, place.group)
+
+    def _decode_line(self, line: bytes) -> list[dict[str, Any]]:
+        entries = decode_object(line, LOG).get("changes")
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise self._damaged()
+        return entries
+
+    def _damaged(self) -> Corrupt:
+        return Corrupt(f"cannot read {LOG}: a line is damaged")
+
+    def _compact(self, directory: Directory, fd: int) -> None:
+        """Rewrite the log with what is live. A reader that holds the old file goes on with it."""
+        directory.stage(NEXT)
+        with disk_errors(f"write {directory.where(NEXT)}"):
+            target = os.open(NEXT, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.fd)
+            with closing(target):
+                for scope, records in self._index.items():
+                    head = {"tenant": scope.tenant, "kind": scope.kind, "place": scope.place}
+                    for id, place in records.items():
+                        record = self._load(fd, id, place, {})
+                        entry = {**head, "id": id, "group": record.group, "value": record.value}
+                        write_all(target, _encode_line([entry]))
+                os.fsync(target)
+        directory.move(NEXT, directory, LOG)
+        self._forget()
+
+
+class _OpenLog:
+    """The log's descriptor for the length of a `with`; None if there is no log."""
+
+    def __init__(self, directory: Directory, create: bool = False) -> None:
+        self._directory = directory
+        self._create = create
+        self._fd: int | None = None
+
+    def __enter__(self) -> int | None:
+        self._fd = self._directory.open_file(LOG, os.O_RDWR)
+        if self._fd is None and self._create:
+            self._directory.stage(LOG)
+            self._directory.sync()
+            self._fd = self._directory.open_file(LOG, os.O_RDWR)
+        return self._fd
+
+    def __exit__(self, *exc: object) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+
+
+def _lines(fd: int, start: int, end: int) -> Iterator[bytes]:
+    """Yield the complete lines between two offsets, with their newlines."""
+    rest = b""
+    while start < end:
+        block = os.pread(fd, min(1 << 20, end - start), start)
+        if not block:
+            return
+        start += len(block)
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            yield line + b"\n"
+
+
+def _encode_line(entries: Sequence[dict[str, Any]]) -> bytes:
+    return json.dumps({"changes": entries}, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"

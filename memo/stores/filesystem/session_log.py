@@ -1,0 +1,136 @@
+"""session.jsonl: who the session belongs to, then one line for every turn, each with the totals up to it.
+
+The last complete line is the state, so reading it costs the same however long the session is. How much of
+messages.jsonl counts is part of the state: what stands after that was never acknowledged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from memo.errors import Corrupt, InvalidKey
+from memo.ids import AgentId, SessionRef, UserId
+from memo.sessions import Session
+from memo.stores.filesystem.disk import Directory, append_lines, closing, disk_errors, end_of_lines, lines_backwards
+from memo.stores.filesystem.layout import MESSAGES, SESSION, STAGED, STAGED_MESSAGES
+from memo.stores.filesystem.times import from_micros
+
+_FIRST_LINE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """Totals. Visible messages are numbered from `first`; if `archive` is not 0 the first one stands for it."""
+
+    updated_at: int
+    turns: int = 0
+    tokens: int = 0
+    count: int = 0
+    message_tokens: int = 0
+    bytes: int = 0
+    first: int = 1
+    archive: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    ref: SessionRef
+    user: UserId
+    agent: AgentId
+    created_at: int
+    state: SessionState
+
+    def session(self) -> Session:
+        return Session(
+            self.ref.tenant,
+            self.ref.session,
+            self.user,
+            self.agent,
+            from_micros(self.created_at),
+            from_micros(self.state.updated_at),
+            self.state.turns,
+            self.state.tokens,
+            self.state.count,
+        )
+
+
+def load(directory: Directory, ref: SessionRef) -> SessionRecord | None:
+    """Return the session of this directory, None if it has none."""
+    fd = directory.open_file(SESSION)
+    if fd is None:
+        return None
+    with closing(fd), disk_errors(f"read {directory.where(SESSION)}"):
+        first = os.pread(fd, _FIRST_LINE_BYTES, 0).partition(b"\n")[0]
+        last = next(lines_backwards(fd, end_of_lines(fd)), b"")
+    try:
+        head, state = json.loads(first), json.loads(last)["state"]
+        return SessionRecord(
+            ref, UserId(head["user"]), AgentId(head["agent"]), int(head["created_at"]), SessionState(**state)
+        )
+    except (ValueError, KeyError, TypeError, InvalidKey):
+        raise Corrupt(f"cannot read {directory.where(SESSION)}: its first or its last line is damaged") from None
+
+
+def create(directory: Directory, hidden: Directory, record: SessionRecord) -> None:
+    head = {
+        "type": "session",
+        "tenant": record.ref.tenant,
+        "session": record.ref.session,
+        "user": record.user,
+        "agent": record.agent,
+        "created_at": record.created_at,
+        "state": asdict(record.state),
+    }
+    hidden.stage(STAGED, _line(head))
+    hidden.move(STAGED, directory, SESSION)
+
+
+def append(directory: Directory, record: dict[str, Any], state: SessionState) -> None:
+    _append(directory, record | {"state": asdict(state)})
+
+
+def with_state(record: dict[str, Any], state: SessionState) -> dict[str, Any]:
+    return record | {"state": asdict(state)}
+
+
+def finish_compaction(directory: Directory, hidden: Directory, line: dict[str, Any]) -> None:
+    """Put the shortened log in place and say so, unless that has been done."""
+    if hidden.stat(STAGED_MESSAGES) is not None:
+        hidden.move(STAGED_MESSAGES, directory, MESSAGES)
+    fd = directory.open_file(SESSION)
+    if fd is None:
+        raise Corrupt(f"cannot find {directory.where(SESSION)}")
+    with closing(fd), disk_errors(f"read {directory.where(SESSION)}"):
+        last = next(lines_backwards(fd, end_of_lines(fd)), b"")
+    if last + b"\n" != _line(line):
+        _append(directory, line)
+
+
+def requests_after(directory: Directory, offset: int) -> tuple[set[str], int]:
+    """Return the requests committed after the offset, and where they end."""
+    fd = directory.open_file(SESSION)
+    if fd is None:
+        return set(), 0
+    with closing(fd), disk_errors(f"read {directory.where(SESSION)}"):
+        end = end_of_lines(fd)
+        lines = os.pread(fd, end - offset, offset) if end > offset else b""
+    try:
+        found = (json.loads(line).get("request") for line in lines.splitlines())
+        return {request for request in found if isinstance(request, str)}, end
+    except (ValueError, AttributeError):
+        raise Corrupt(f"cannot read {directory.where(SESSION)}: a line after byte {offset} is damaged") from None
+
+
+def _append(directory: Directory, line: dict[str, Any]) -> None:
+    fd = directory.open_file(SESSION, os.O_RDWR)
+    if fd is None:
+        raise Corrupt(f"cannot find {directory.where(SESSION)}")
+    with closing(fd), disk_errors(f"write {directory.where(SESSION)}"):
+        append_lines(fd, _line(line), end_of_lines(fd))
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,5 @@
+"""The store in memory, in small modules: what is written, what was said, and the store that is both."""
+
+from memo.stores.in_memory.store import InMemoryStore
+
+__all__ = ["InMemoryStore"]

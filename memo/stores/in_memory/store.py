@@ -1,0 +1,191 @@
+"""A store in the memory of one process: for embedding, and for tests that want a real store without a file.
+
+Every commit happens between two awaits, so the event loop itself is the lock. Nothing survives the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+import anyio.to_thread
+from anyio.lowlevel import checkpoint
+
+from memo.bell import LocalBell
+from memo.changes import Change, ChangeStream
+from memo.compaction import Compaction
+from memo.documents import (
+    ANY,
+    HOST,
+    NOTES,
+    ArtifactEntry,
+    ArtifactKey,
+    Author,
+    Document,
+    DocumentEntry,
+    DocumentKey,
+    Expected,
+    Revision,
+    Scope,
+)
+from memo.errors import TooLarge, Unavailable
+from memo.ids import AgentId, OwnerId, SessionRef, TenantId, ToolCallId, UserId, UserRef
+from memo.messages import EncodedMessage, Message, StoredMessage
+from memo.sessions import Session, SessionMeta, Usage
+from memo.stores.base import BaseStore
+from memo.stores.in_memory.documents import MemoryDocuments
+from memo.stores.in_memory.journal import MemoryJournal
+from memo.stores.in_memory.sessions import MemorySessions
+from memo.stores.options import StoreOptions, notes_do_not_fit
+from memo.stores.prepared import check_author, prepare_artifact, prepare_document
+
+
+class InMemoryStore(BaseStore):
+    def __init__(self, options: StoreOptions | None = None) -> None:
+        super().__init__(options)
+        self._bell = LocalBell()
+        self._documents = MemoryDocuments(self.options, self._bell.ring)
+        self._sessions = MemorySessions()
+        self._journals: dict[SessionRef, MemoryJournal] = {}
+        self._closed = False
+
+    async def open(self) -> None:
+        self._closed = False
+
+    async def aclose(self) -> None:
+        self._closed = True
+        self._bell.ring()  # a feed that waits wakes up and finds the store closed
+
+    async def _turn(self) -> None:
+        """Let others run; afterwards this call has the loop, and so the store, until its next await."""
+        await checkpoint()
+        self._require_open()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Unavailable("cannot use this store: it is closed")
+
+    async def read_document(self, key: DocumentKey, revision: int | None = None) -> Document | None:
+        await self._turn()
+        return self._documents.read(key, revision)
+
+    async def write_document(
+        self, key: DocumentKey, content: str, *, expected: Expected = ANY, author: Author = HOST
+    ) -> Document:
+        check_author(author)
+        prepared = await anyio.to_thread.run_sync(partial(prepare_document, content, self.options))
+        self._require_open()
+        repeated = self._documents.repeated(key, author)
+        return repeated or self._documents.commit(key, prepared, expected, author)
+
+    async def append_document(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Document:
+        check_author(author)
+        while True:
+            before = await self.read_document(key)
+            text = (before.content if before else "") + content if isinstance(content, str) else content
+            prepared = await anyio.to_thread.run_sync(partial(prepare_document, text, self.options))
+            self._require_open()
+            repeated = self._documents.repeated(key, author)
+            if repeated is not None:
+                return repeated
+            if self._documents.read(key) == before:  # else somebody wrote while the text was prepared: once more
+                return self._documents.commit(key, prepared, ANY, author)
+
+    async def list_documents(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> list[DocumentEntry]:
+        await self._turn()
+        return self._documents.list_of(tenant, owner, scope)
+
+    async def document_history(self, key: DocumentKey, limit: int | None = None) -> list[Revision]:
+        await self._turn()
+        return self._documents.history(key, limit)
+
+    async def redact_document(self, key: DocumentKey, revision: int, *, author: Author = HOST) -> list[int]:
+        await self._turn()
+        return self._documents.redact(key, revision)
+
+    async def write_artifact(self, key: ArtifactKey, content: str) -> ArtifactEntry:
+        prepared = await anyio.to_thread.run_sync(partial(prepare_artifact, content, self.options))
+        self._require_open()
+        return self._documents.commit_artifact(key, prepared)
+
+    async def read_artifacts(self, session: SessionRef, tool_calls: Iterable[str]) -> dict[ToolCallId, str]:
+        await self._turn()
+        return self._documents.read_artifacts(session, [ToolCallId(call) for call in tool_calls])
+
+    async def read_artifact_range(self, key: ArtifactKey, start: int, length: int) -> bytes | None:
+        await self._turn()
+        return self._documents.read_artifact_range(key, start, length)
+
+    async def list_artifacts(self, session: SessionRef) -> list[ArtifactEntry]:
+        await self._turn()
+        return self._documents.list_artifacts(session)
+
+    def changes(self, since: int = 0) -> ChangeStream:
+        return ChangeStream(self._read_changes, self._bell.listen, since)
+
+    async def _read_changes(self, since: int, limit: int) -> list[Change]:
+        await self._turn()
+        return self._documents.read_changes(since, limit)
+
+    async def last_change(self) -> int:
+        await self._turn()
+        return self._documents.last_change()
+
+    async def _make_session(self, ref: SessionRef, user: UserId, agent: AgentId) -> Session:
+        await self._turn()
+        return self._sessions.make(ref, user, agent, self.options.clock())
+
+    async def _get_session(self, ref: SessionRef) -> Session | None:
+        await self._turn()
+        return self._sessions.get(ref)
+
+    async def _load_tail(self, ref: SessionRef, limit: int | None) -> list[StoredMessage]:
+        await self._turn()
+        return self._sessions.tail(ref, limit)
+
+    async def _load_within(self, ref: SessionRef, token_budget: int) -> list[StoredMessage]:
+        await self._turn()
+        return self._sessions.within(ref, token_budget)
+
+    async def _load_history(self, ref: SessionRef) -> list[Message]:
+        await self._turn()
+        return self._sessions.history(ref)
+
+    async def _visible_size(self, ref: SessionRef) -> tuple[int, int]:
+        await self._turn()
+        return self._sessions.visible_size(ref)
+
+    async def _commit_turn(
+        self, ref: SessionRef, messages: list[EncodedMessage], usage: Usage | None, request: str | None
+    ) -> None:
+        await self._turn()
+        self._sessions.commit_turn(ref, messages, usage, request, self.options.clock())
+
+    async def _commit_compaction(self, ref: SessionRef, compaction: Compaction, summary: EncodedMessage) -> bool:
+        await self._turn()
+        if not self._sessions.compact(ref, compaction, summary, self.options.clock()):
+            return False
+        key = DocumentKey.of_session(ref, NOTES)
+        before = self._documents.read(key)
+        try:
+            notes = prepare_document((before.content if before else "") + compaction.notes_section, self.options)
+        except TooLarge:
+            notes_do_not_fit(ref)
+        else:
+            self._documents.commit(key, notes, ANY, Author("compaction", ref.session, "conversation summary"))
+        return True
+
+    async def list_sessions(self, tenant: str | None = None) -> list[Session]:
+        await self._turn()
+        return self._sessions.list_all(None if tenant is None else TenantId(tenant))
+
+    async def list_sessions_by_user(self, tenant: str, user: str) -> list[SessionMeta]:
+        owner = UserId(user)
+        return [SessionMeta(s.session, s.updated_at) for s in await self.list_sessions(tenant) if s.user == owner]
+
+    async def list_users(self) -> list[UserRef]:
+        await self._turn()
+        return self._sessions.list_users()
+
+    def _journal(self, ref: SessionRef) -> MemoryJournal:
+        return self._journals.setdefault(ref, MemoryJournal(self._turn))

@@ -1,0 +1,39 @@
+"""Texts by hash, kept once, whoever refers to them. A text nobody refers to any more is deleted."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from memo.documents import sha256_of
+from memo.errors import Corrupt
+from memo.stores.prepared import PreparedText
+
+
+def keep(db: sqlite3.Connection, text: PreparedText) -> None:
+    db.execute(
+        "INSERT INTO contents (sha256, size_bytes, body) VALUES (?, ?, ?) ON CONFLICT (sha256) DO NOTHING",
+        (text.sha256, text.size_bytes, text.encoded),
+    )
+
+
+def fetch(db: sqlite3.Connection, sha256: str, place: str) -> str:
+    row = db.execute("SELECT body FROM contents WHERE sha256 = ?", (sha256,)).fetchone()
+    return verified(None if row is None else row[0], sha256, place)
+
+
+def verified(body: bytes | None, sha256: str, place: str) -> str:
+    """Decode a text, and see that it is the one that was written: SQLite does not notice a changed byte in a blob."""
+    if body is None:
+        raise Corrupt(f"cannot read {place}: its text is not in the store")
+    if sha256_of(body) != sha256:
+        raise Corrupt(f"cannot read {place}: what is stored is not what was written")
+    return body.decode()
+
+
+def drop_unreferenced(db: sqlite3.Connection, sha256: str) -> None:
+    db.execute(
+        """DELETE FROM contents WHERE sha256 = :sha256
+           AND NOT EXISTS (SELECT 1 FROM revisions WHERE sha256 = :sha256 AND redacted = 0)
+           AND NOT EXISTS (SELECT 1 FROM artifacts WHERE sha256 = :sha256)""",
+        {"sha256": sha256},
+    )

@@ -1,0 +1,62 @@
+"""The logs and slots of one session in SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+from memo.ids import SessionRef
+from memo.stores.journal import LogName, Slot, SlotName
+from memo.stores.sqlite.database import Database
+
+
+class SQLiteJournal:
+    def __init__(self, database: Database, ref: SessionRef, now: Callable[[], int]) -> None:
+        self._database = database
+        self._ref = (ref.tenant, ref.session)
+        self._now = now
+
+    async def append(self, log: LogName, agent: str, body: str) -> None:
+        def commit(db: sqlite3.Connection) -> None:
+            db.execute(
+                """INSERT INTO logs (tenant, session, log, agent, position, body, at)
+                   SELECT ?, ?, ?, ?, COALESCE(MAX(position), 0) + 1, ?, ? FROM logs
+                   WHERE tenant = ? AND session = ? AND log = ? AND agent = ?""",
+                (*self._ref, log, agent, body, self._now(), *self._ref, log, agent),
+            )
+
+        await self._database.write(commit)
+
+    async def load(self, log: LogName, agent: str) -> list[str]:
+        def query(db: sqlite3.Connection) -> list[str]:
+            rows = db.execute(
+                """SELECT body FROM logs WHERE tenant = ? AND session = ? AND log = ? AND agent = ?
+                   ORDER BY position""",
+                (*self._ref, log, agent),
+            )
+            return [body for (body,) in rows]
+
+        return await self._database.read(query)
+
+    async def put(self, slot: SlotName, agent: str, body: str) -> None:
+        def commit(db: sqlite3.Connection) -> None:
+            db.execute(
+                """INSERT INTO slots (tenant, session, slot, agent, body, events_before, at)
+                   SELECT ?, ?, ?, ?, ?, COALESCE(MAX(position), 0), ? FROM logs
+                   WHERE tenant = ? AND session = ? AND log = 'event' AND agent = ''
+                   ON CONFLICT (tenant, session, slot, agent) DO UPDATE SET
+                   body = excluded.body, events_before = excluded.events_before, at = excluded.at""",
+                (*self._ref, slot, agent, body, self._now(), *self._ref),
+            )
+
+        await self._database.write(commit)
+
+    async def get(self, slot: SlotName, agent: str) -> Slot | None:
+        def query(db: sqlite3.Connection) -> Slot | None:
+            row = db.execute(
+                """SELECT body, events_before FROM slots WHERE tenant = ? AND session = ? AND slot = ? AND agent = ?""",
+                (*self._ref, slot, agent),
+            ).fetchone()
+            return None if row is None else Slot(row[0], row[1])
+
+        return await self._database.read(query)

@@ -1,0 +1,87 @@
+"""Records in SQLite: one row each, one transaction a batch. The row id is the order of the first put.
+
+The functions run inside a transaction that somebody else ends; the class is mixed into the store that owns one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from memo.messages import decode_object
+from memo.records import (
+    Delete,
+    Record,
+    RecordChange,
+    RecordKey,
+    RecordScope,
+    Value,
+    encode_record,
+    outcome,
+    tenant_of,
+)
+from memo.stores.options import StoreOptions
+from memo.stores.sqlite.database import Database
+
+
+class SQLiteRecords:
+    options: StoreOptions
+    _database: Database
+
+    async def apply_records(self, changes: Sequence[RecordChange]) -> list[Value | None]:
+        if not changes:
+            return []
+        tenant_of(changes)
+        return await self._database.write(lambda db: apply(db, changes, self.options.limits.message_bytes))
+
+    async def read_record(self, key: RecordKey) -> Record | None:
+        return await self._database.read(lambda db: read(db, key))
+
+    async def list_records(self, scope: RecordScope, group: str | None = None) -> list[Record]:
+        return await self._database.read(lambda db: list_of(db, scope, group))
+
+
+def apply(db: sqlite3.Connection, changes: Sequence[RecordChange], limit_bytes: int) -> list[Value | None]:
+    results: list[Value | None] = []
+    for change in changes:
+        after = outcome(change, None if isinstance(change, Delete) else read(db, change.key))
+        if after is None:
+            db.execute(
+                "DELETE FROM records WHERE tenant = ? AND kind = ? AND place = ? AND id = ?", _params(change.key)
+            )
+        else:
+            db.execute(
+                """INSERT INTO records (tenant, kind, place, id, group_name, body) VALUES (?, ?, ?, ?, ?, ?)
+                   ON CONFLICT (tenant, kind, place, id) DO UPDATE SET
+                   group_name = excluded.group_name, body = excluded.body""",
+                (*_params(change.key), after.group, encode_record(change.key, after, limit_bytes)),
+            )
+        results.append(None if after is None else after.value)
+    return results
+
+
+def read(db: sqlite3.Connection, key: RecordKey) -> Record | None:
+    row = db.execute(
+        "SELECT id, body, group_name FROM records WHERE tenant = ? AND kind = ? AND place = ? AND id = ?", _params(key)
+    ).fetchone()
+    return None if row is None else _record(key.scope, *row)
+
+
+def list_of(db: sqlite3.Connection, scope: RecordScope, group: str | None) -> list[Record]:
+    rows = db.execute(
+        """SELECT id, body, group_name FROM records
+           WHERE tenant = ? AND kind = ? AND place = ? ORDER BY position"""
+        if group is None
+        else """SELECT id, body, group_name FROM records
+                WHERE tenant = ? AND kind = ? AND place = ? AND group_name = ? ORDER BY position""",
+        (scope.tenant, scope.kind, scope.place, *(() if group is None else (group,))),
+    )
+    return [_record(scope, *row) for row in rows]
+
+
+def _record(scope: RecordScope, id: str, body: str, group: str) -> Record:
+    return Record(id, decode_object(body, f"{scope.kind} {id}"), group)
+
+
+def _params(key: RecordKey) -> tuple[str, str, str, str]:
+    return (key.scope.tenant, key.scope.kind, key.scope.place, key.id)

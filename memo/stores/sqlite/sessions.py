@@ -1,0 +1,163 @@
+"""Sessions and their visible messages in SQLite. Every function runs inside a transaction that somebody else ends."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+
+from memo.ids import AgentId, SessionId, SessionRef, TenantId, UserId, UserRef
+from memo.messages import EncodedMessage, StoredMessage, decode_object, newest_within
+from memo.sessions import Session, SessionMeta, Usage
+from memo.stores.options import session_taken, unknown_session
+from memo.stores.sqlite.times import from_micros
+
+_MOST_MESSAGES = 2**53
+
+
+def get(db: sqlite3.Connection, ref: SessionRef) -> Session | None:
+    row = db.execute(
+        """SELECT tenant, session, user_id, agent, created_at, updated_at, turns, tokens, message_count
+           FROM sessions WHERE tenant = ? AND session = ?""",
+        _params(ref),
+    ).fetchone()
+    return None if row is None else _session(row)
+
+
+def make(db: sqlite3.Connection, ref: SessionRef, user: UserId, agent: AgentId, now: int) -> Session:
+    db.execute(
+        """INSERT INTO sessions (tenant, session, user_id, agent, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?)
+           ON CONFLICT (tenant, session) DO NOTHING""",
+        (*_params(ref), user, agent, now, now),
+    )
+    session = get(db, ref)
+    if session is None or session.user != user:
+        raise session_taken(ref)
+    return session
+
+
+def list_all(db: sqlite3.Connection, tenant: TenantId | None) -> list[Session]:
+    rows = db.execute(
+        """SELECT tenant, session, user_id, agent, created_at, updated_at, turns, tokens, message_count
+           FROM sessions WHERE tenant = COALESCE(?, tenant) ORDER BY updated_at DESC, session DESC""",
+        (tenant,),
+    )
+    return [_session(row) for row in rows]
+
+
+def list_of_user(db: sqlite3.Connection, tenant: TenantId, user: UserId) -> list[SessionMeta]:
+    rows = db.execute(
+        """SELECT session, updated_at FROM sessions WHERE tenant = ? AND user_id = ?
+           ORDER BY updated_at DESC, session DESC""",
+        (tenant, user),
+    )
+    return [SessionMeta(SessionId(session), from_micros(at)) for session, at in rows]
+
+
+def list_users(db: sqlite3.Connection) -> list[UserRef]:
+    rows = db.execute("SELECT DISTINCT tenant, user_id FROM sessions ORDER BY tenant, user_id")
+    return [UserRef.of(tenant, user) for tenant, user in rows]
+
+
+def visible_size(db: sqlite3.Connection, ref: SessionRef) -> tuple[int, int]:
+    row = db.execute(
+        "SELECT message_count, message_tokens FROM sessions WHERE tenant = ? AND session = ?", _params(ref)
+    ).fetchone()
+    if row is None:
+        raise unknown_session(ref)
+    return int(row[0]), int(row[1])
+
+
+def tail(db: sqlite3.Connection, ref: SessionRef, limit: int | None) -> list[StoredMessage]:
+    return list(_newest_first(db, ref, limit))[::-1]
+
+
+def within(db: sqlite3.Connection, ref: SessionRef, token_budget: int) -> list[StoredMessage]:
+    return newest_within(_newest_first(db, ref, None), token_budget)
+
+
+def commit_turn(
+    db: sqlite3.Connection,
+    ref: SessionRef,
+    messages: list[EncodedMessage],
+    usage: Usage | None,
+    request: str | None,
+    now: int,
+) -> None:
+    row = db.execute(
+        "SELECT next_position, turns, updated_at FROM sessions WHERE tenant = ? AND session = ?", _params(ref)
+    ).fetchone()
+    if row is None:
+        raise unknown_session(ref)
+    position, turns, updated_at = row
+    if request is not None and not _is_first(db, ref, request, now):
+        return
+    db.executemany(
+        "INSERT INTO messages (tenant, session, position, body, tokens) VALUES (?, ?, ?, ?, ?)",
+        [(*_params(ref), position + i, m.body, m.tokens) for i, m in enumerate(messages)],
+    )
+    if usage is not None:
+        db.execute(
+            """INSERT INTO turns (tenant, session, turn, input, output, cache_read, cache_write, at)
+               VALUES (?, ?, ?, ?, ?, ?, ?, ?)""",
+            (*_params(ref), turns + 1, usage.input, usage.output, usage.cache_read, usage.cache_write, now),
+        )
+    db.execute(
+        """UPDATE sessions SET updated_at = ?, next_position = next_position + ?,
+           message_count = message_count + ?, message_tokens = message_tokens + ?,
+           turns = turns + ?, tokens = tokens + ? WHERE tenant = ? AND session = ?""",
+        (
+            max(updated_at, now),  # newest first must hold even if the clock goes back
+            len(messages),
+            len(messages),
+            sum(m.tokens for m in messages),
+            int(usage is not None),
+            usage.total if usage else 0,
+            *_params(ref),
+        ),
+    )
+
+
+def stored(ref: SessionRef, row: tuple[int, str, int, int | None]) -> StoredMessage:
+    position, body, tokens, expands = row
+    return StoredMessage(position, decode_object(body, f"message {position} of session {ref}"), tokens, expands)
+
+
+def _is_first(db: sqlite3.Connection, ref: SessionRef, request: str, now: int) -> bool:
+    done = db.execute(
+        """INSERT INTO requests (tenant, session, request, at) VALUES (?, ?, ?, ?)
+           ON CONFLICT (tenant, session, request) DO NOTHING""",
+        (*_params(ref), request, now),
+    )
+    return done.rowcount == 1
+
+
+def _newest_first(db: sqlite3.Connection, ref: SessionRef, limit: int | None) -> Iterator[StoredMessage]:
+    rows = db.execute(
+        """SELECT position, body, tokens, expands FROM messages WHERE tenant = ? AND session = ?
+           ORDER BY position DESC LIMIT ?""",
+        (*_params(ref), _MOST_MESSAGES if limit is None else min(limit, _MOST_MESSAGES)),
+    )
+    try:
+        for row in rows:
+            yield stored(ref, row)
+    finally:
+        rows.close()  # a budget may stop reading early
+
+
+def _session(row: tuple[str, str, str, str, int, int, int, int, int]) -> Session:
+    tenant, session, user, agent, created_at, updated_at, turns, tokens, message_count = row
+    return Session(
+        TenantId(tenant),
+        SessionId(session),
+        UserId(user),
+        AgentId(agent),
+        from_micros(created_at),
+        from_micros(updated_at),
+        turns,
+        tokens,
+        message_count,
+    )
+
+
+def _params(ref: SessionRef) -> tuple[str, str]:
+    return (ref.tenant, ref.session)

@@ -1,0 +1,167 @@
+"""The default store: one SQLite file, durable commits, one writer at a time, readers in parallel, many processes.
+
+Thin: it parses nothing and decides nothing. Each method is one transaction over the functions beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+from memo.bell import FileBell
+from memo.changes import Change, ChangeStream
+from memo.compaction import Compaction
+from memo.documents import (
+    ANY,
+    HOST,
+    ArtifactEntry,
+    ArtifactKey,
+    Author,
+    Document,
+    DocumentEntry,
+    DocumentKey,
+    Expected,
+    Revision,
+    Scope,
+)
+from memo.errors import Unavailable
+from memo.ids import AgentId, OwnerId, SessionRef, TenantId, ToolCallId, UserId, UserRef
+from memo.limits import encode_text
+from memo.messages import EncodedMessage, Message, StoredMessage
+from memo.sessions import Session, SessionMeta, Usage
+from memo.stores.base import BaseStore
+from memo.stores.options import StoreOptions
+from memo.stores.prepared import check_author, prepare_artifact, prepare_document
+from memo.stores.sqlite import archives, artifacts, documents, feed, sessions
+from memo.stores.sqlite.database import Database
+from memo.stores.sqlite.journal import SQLiteJournal
+from memo.stores.sqlite.times import to_micros
+
+_FIRST, _LAST = 0, 2**53
+
+
+class SQLiteStore(BaseStore):
+    def __init__(self, path: Path | str, options: StoreOptions | None = None) -> None:
+        super().__init__(options)
+        self.path = Path(path)
+        self._database = Database(self.path, committed=self._ring)
+        self._bell: FileBell | None = None
+
+    async def open(self) -> None:
+        await self._database.open()
+        # Beside the file, not the file itself: SQLite writes its log before a commit is visible, and a reader woken
+        # by that would look too early and sleep through the change.
+        self._bell = FileBell(Path(f"{self.path}-bell"), self.options.feed_check_s)
+
+    async def aclose(self) -> None:
+        await self._database.close()
+        bell, self._bell = self._bell, None
+        if bell is not None:
+            bell.ring()  # a feed that waits wakes up and finds the store closed
+            bell.close()
+
+    def _ring(self) -> None:
+        if self._bell is not None:
+            self._bell.ring()
+
+    def _now(self) -> int:
+        return to_micros(self.options.clock())
+
+    async def read_document(self, key: DocumentKey, revision: int | None = None) -> Document | None:
+        return await self._database.read(lambda db: documents.read(db, key, revision))
+
+    async def write_document(
+        self, key: DocumentKey, content: str, *, expected: Expected = ANY, author: Author = HOST
+    ) -> Document:
+        check_author(author)
+        return await self._database.prepare_and_write(
+            lambda: prepare_document(content, self.options),
+            lambda db, text: documents.write(db, key, text, expected, author, self.options),
+        )
+
+    async def append_document(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Document:
+        check_author(author)
+        return await self._database.prepare_and_write(
+            lambda: encode_text("document", content, self.options.limits.document_bytes),
+            lambda db, _: documents.append(db, key, content, author, self.options),
+        )
+
+    async def list_documents(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> list[DocumentEntry]:
+        return await self._database.read(lambda db: documents.list_of(db, tenant, owner, scope))
+
+    async def document_history(self, key: DocumentKey, limit: int | None = None) -> list[Revision]:
+        return await self._database.read(lambda db: documents.history(db, key, limit))
+
+    async def redact_document(self, key: DocumentKey, revision: int, *, author: Author = HOST) -> list[int]:
+        return await self._database.erase(lambda db: documents.redact(db, key, revision))
+
+    async def write_artifact(self, key: ArtifactKey, content: str) -> ArtifactEntry:
+        return await self._database.prepare_and_write(
+            lambda: prepare_artifact(content, self.options),
+            lambda db, text: artifacts.write(db, key, text, self.options),
+        )
+
+    async def read_artifacts(self, session: SessionRef, tool_calls: Iterable[str]) -> dict[ToolCallId, str]:
+        wanted = [ToolCallId(call) for call in tool_calls]
+        return await self._database.read(lambda db: artifacts.read_many(db, session, wanted))
+
+    async def read_artifact_range(self, key: ArtifactKey, start: int, length: int) -> bytes | None:
+        return await self._database.read(lambda db: artifacts.read_range(db, key, start, length))
+
+    async def list_artifacts(self, session: SessionRef) -> list[ArtifactEntry]:
+        return await self._database.read(lambda db: artifacts.list_of(db, session))
+
+    def changes(self, since: int = 0) -> ChangeStream:
+        if self._bell is None:
+            raise Unavailable("cannot use this store: it is closed")
+        return ChangeStream(self._read_changes, self._bell.listen, min(max(since, _FIRST), _LAST))
+
+    async def _read_changes(self, since: int, limit: int) -> list[Change]:
+        return await self._database.read(lambda db: feed.read(db, since, limit))
+
+    async def last_change(self) -> int:
+        return await self._database.read(feed.last)
+
+    async def _make_session(self, ref: SessionRef, user: UserId, agent: AgentId) -> Session:
+        return await self._database.write(lambda db: sessions.make(db, ref, user, agent, self._now()))
+
+    async def _get_session(self, ref: SessionRef) -> Session | None:
+        return await self._database.read(lambda db: sessions.get(db, ref))
+
+    async def _load_tail(self, ref: SessionRef, limit: int | None) -> list[StoredMessage]:
+        return await self._database.read(lambda db: sessions.tail(db, ref, limit))
+
+    async def _load_within(self, ref: SessionRef, token_budget: int) -> list[StoredMessage]:
+        return await self._database.read(lambda db: sessions.within(db, ref, token_budget))
+
+    async def _load_history(self, ref: SessionRef) -> list[Message]:
+        return await self._database.read(lambda db: archives.history(db, ref))
+
+    async def _visible_size(self, ref: SessionRef) -> tuple[int, int]:
+        return await self._database.read(lambda db: sessions.visible_size(db, ref))
+
+    async def _commit_turn(
+        self, ref: SessionRef, messages: list[EncodedMessage], usage: Usage | None, request: str | None
+    ) -> None:
+        commit = partial(
+            sessions.commit_turn, ref=ref, messages=messages, usage=usage, request=request, now=self._now()
+        )
+        await self._database.write(commit)
+
+    async def _commit_compaction(self, ref: SessionRef, compaction: Compaction, summary: EncodedMessage) -> bool:
+        return await self._database.write(lambda db: archives.compact(db, ref, compaction, summary, self.options))
+
+    async def list_sessions(self, tenant: str | None = None) -> list[Session]:
+        wanted = None if tenant is None else TenantId(tenant)
+        return await self._database.read(lambda db: sessions.list_all(db, wanted))
+
+    async def list_sessions_by_user(self, tenant: str, user: str) -> list[SessionMeta]:
+        of = (TenantId(tenant), UserId(user))
+        return await self._database.read(lambda db: sessions.list_of_user(db, *of))
+
+    async def list_users(self) -> list[UserRef]:
+        return await self._database.read(sessions.list_users)
+
+    def _journal(self, ref: SessionRef) -> SQLiteJournal:
+        return SQLiteJournal(self._database, ref, self._now)

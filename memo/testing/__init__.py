@@ -1,0 +1,24 @@
+"""The conformance kit: what a backend must promise, as checks anybody can run on theirs.
+
+    async def test_my_store():
+        await check_provider(lambda: MyStore(dsn))
+
+A factory returns a fresh, empty backend: the object, an awaitable of it, or an async context manager. Ids are minted,
+so a factory may also return the same backend again. A failure is a BrokenPromise that names what was not kept.
+"""
+
+from memo.testing.feed import check_change_feed
+from memo.testing.orchestration import check_orchestration
+from memo.testing.promises import BrokenPromise
+from memo.testing.provider import check_provider
+from memo.testing.sessions import check_session_store
+from memo.testing.traces import check_trace_store
+
+__all__ = [
+    "BrokenPromise",
+    "check_change_feed",
+    "check_orchestration",
+    "check_provider",
+    "check_session_store",
+    "check_trace_store",
+]

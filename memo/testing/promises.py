@@ -1,0 +1,99 @@
+"""Promises: small checks named as sentences, each run on a backend of its own, each with a hang guard.
+
+Knows nothing of stores. A promise is an async function; its name is what a failure says was broken.
+"""
+
+from __future__ import annotations
+
+import inspect
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+HANG_GUARD_S = 60
+
+Factory = Callable[[], Any]
+Promise = Callable[[Any], Awaitable[None]]
+
+
+class BrokenPromise(AssertionError):
+    """`promise` is the sentence that does not hold; the message adds what was seen."""
+
+    def __init__(self, promise: str, seen: str) -> None:
+        super().__init__(f"{promise}: {seen}")
+        self.promise = promise
+
+
+def sentence(promise: Promise) -> str:
+    return promise.__name__.replace("_", " ")
+
+
+@asynccontextmanager
+async def made(make: Factory) -> AsyncIterator[Any]:
+    """Hold what a factory makes, whichever of the three kinds it is."""
+    backend = make()
+    if inspect.isawaitable(backend):
+        backend = await backend
+    if hasattr(backend, "__aenter__"):
+        async with backend as opened:
+            yield opened
+        return
+    try:
+        yield backend
+    finally:
+        if callable(getattr(backend, "aclose", None)):
+            await backend.aclose()
+
+
+async def keep(make: Factory, promises: Iterable[Promise]) -> None:
+    for promise in promises:
+        async with made(make) as backend:
+            await keep_one(promise, backend)
+
+
+async def keep_one(promise: Promise, backend: Any) -> None:
+    try:
+        with anyio.fail_after(HANG_GUARD_S):
+            await promise(backend)
+    except Exception as error:
+        seen = innermost(error)
+        raise BrokenPromise(sentence(promise), str(seen) or type(seen).__name__) from error
+
+
+def innermost(error: BaseException) -> BaseException:
+    """Return the first error that a task group wrapped."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def expect(is_kept: bool, seen: str) -> None:
+    if not is_kept:
+        raise AssertionError(seen)
+
+
+def expect_equal(seen: object, expected: object, what: str) -> None:
+    expect(seen == expected, f"{what} is {_short(seen)}, expected {_short(expected)}")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else text[:199] + "…"
+
+
+def fresh(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex[:12]}"
+
+
+async def together(count: int, work: Callable[[int], Awaitable[object]]) -> None:
+    """Run `work(0)` to `work(count - 1)` at once."""
+
+    async def one(number: int) -> None:
+        await work(number)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(count):
+            tasks.start_soon(one, number)

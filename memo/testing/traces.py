@@ -1,0 +1,49 @@
+"""What a trace store promises. The factory under test makes a trace store factory: session → trace store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memo.ids import SessionRef
+from memo.testing.promises import Factory, Promise, expect_equal, fresh, keep, together
+
+
+async def check_trace_store(make: Factory) -> None:
+    await keep(make, TRACE_PROMISES)
+
+
+def _ref() -> SessionRef:
+    return SessionRef.of(fresh("t"), fresh("s"))
+
+
+async def envelopes_come_back_in_sequence_and_as_given(factory: Any) -> None:
+    traces = factory(_ref())
+    expect_equal(await traces.load_envelopes(), [], "the envelopes of a new session")
+    given = [
+        {"sequence": number, "type": "tool", "deep": {"text": "日本 🜚", "list": [None, 1.5]}} for number in range(50)
+    ]
+    for envelope in given:
+        await traces.append_envelope(envelope)
+    expect_equal(await traces.load_envelopes(), given, "the envelopes")
+
+
+async def envelopes_of_other_sessions_are_invisible(factory: Any) -> None:
+    ref = _ref()
+    mine = factory(ref)
+    await mine.append_envelope({"mine": True})
+    for stranger in (SessionRef.of(ref.tenant, fresh("s")), SessionRef.of(fresh("t"), ref.session)):
+        expect_equal(await factory(stranger).load_envelopes(), [], f"the envelopes of {stranger}")
+
+
+async def envelopes_appended_at_once_are_all_kept(factory: Any) -> None:
+    traces = factory(_ref())
+    await together(20, lambda number: traces.append_envelope({"number": number}))
+    seen = sorted(envelope["number"] for envelope in await traces.load_envelopes())
+    expect_equal(seen, list(range(20)), "the envelopes")
+
+
+TRACE_PROMISES: tuple[Promise, ...] = (
+    envelopes_come_back_in_sequence_and_as_given,
+    envelopes_of_other_sessions_are_invisible,
+    envelopes_appended_at_once_are_all_kept,
+)

@@ -1,0 +1,48 @@
+"""The contract of a trace store: the envelopes of one session, in sequence.
+
+A failed trace write must not stop an agent: `QuietTraceStore` around any trace store logs it, counts it and goes on.
+Stores themselves always raise.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from memo.ids import SessionRef
+
+Envelope = dict[str, Any]
+
+_log = logging.getLogger("memo.traces")
+
+
+class SessionTraceStore(Protocol):
+    async def append_envelope(self, envelope: Mapping[str, Any]) -> None:
+        """Append one envelope, a JSON object, kept as given."""
+
+    async def load_envelopes(self) -> list[Envelope]:
+        """Return every envelope in the order of appending."""
+
+
+TraceStoreFactory = Callable[[SessionRef], SessionTraceStore]
+"""Called at most once per session."""
+
+
+class QuietTraceStore:
+    """A trace store whose writes never raise at the agent. `failures` counts what was lost."""
+
+    def __init__(self, inner: SessionTraceStore, session: SessionRef) -> None:
+        self._inner = inner
+        self._session = session
+        self.failures = 0
+
+    async def append_envelope(self, envelope: Mapping[str, Any]) -> None:
+        try:
+            await self._inner.append_envelope(envelope)
+        except Exception as error:  # noqa: BLE001  the contract: no failure of a trace, of whatever kind, stops an agent
+            self.failures += 1
+            _log.warning("cannot write trace of session %s (%d lost): %s", self._session, self.failures, error)
+
+    async def load_envelopes(self) -> list[Envelope]:
+        return await self._inner.load_envelopes()

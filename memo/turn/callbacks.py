@@ -1,0 +1,87 @@
+"""The 27 callbacks and the executor: their names, how many parameters each has, and what is wrong with a set of them.
+
+A callback is found wrong at construction or never. Its parameters are counted as it declares them: those without a
+default, and without looking through a wrapper that hides them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+Callback = Callable[..., Any]
+Callbacks = Mapping[str, Callback]
+
+Noun = Literal["message", "memory", "thought", "tool_call", "retrievable", "standing_instruction"]
+Verb = Literal["store", "mutate", "delete"]
+
+NOUNS: Final[tuple[Noun, ...]] = ("message", "memory", "thought", "tool_call", "retrievable", "standing_instruction")
+VERBS: Final[tuple[Verb, ...]] = ("store", "mutate", "delete")
+
+FETCH_CALLBACKS: Final = (
+    "fetch_memories_callback",
+    "fetch_messages_callback",
+    "fetch_thoughts_callback",
+    "fetch_tool_calls_callback",
+    "fetch_tools_callback",
+    "fetch_retrievables_callback",
+    "refresh_standing_instructions_callback",
+)
+CHANGE_CALLBACKS: Final = tuple(f"{verb}_{noun}_callback" for noun in NOUNS for verb in VERBS)
+BYTES_CALLBACKS: Final = ("store_media_bytes_callback", "store_retrievable_bytes_callback")
+EXECUTOR_CALLBACK: Final = "executor_callback"
+
+PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(FETCH_CALLBACKS, ("ctx",)),
+    **dict.fromkeys(CHANGE_CALLBACKS, ("ctx", "value")),
+    **dict.fromkeys(BYTES_CALLBACKS, ("ctx", "id", "bytes")),
+}
+"""What each of the 27 takes."""
+
+
+def problems_of(callbacks: Mapping[str, object]) -> list[str]:
+    """Return everything that is wrong with the callbacks, the executor among them."""
+    wanted = {EXECUTOR_CALLBACK: ("ctx", "helpers"), **PARAMETERS}
+    found = [problem for name, parameters in wanted.items() if (problem := _problem(callbacks, name, parameters))]
+    return found + [f"{name} is not a callback" for name in callbacks if name not in wanted]
+
+
+def _problem(callbacks: Mapping[str, object], name: str, parameters: tuple[str, ...]) -> str | None:
+    if callbacks.get(name) is None:
+        return f"{name} is missing"
+    return problem_of_parameters(name, callbacks[name], parameters)
+
+
+def problem_of_parameters(name: str, callback: object, parameters: tuple[str, ...]) -> str | None:
+    """Say what is wrong with how many parameters a callable has; None if nothing is."""
+    if not callable(callback):
+        return f"{name} is not callable"
+    count = parameter_count(callback)
+    if count == len(parameters):
+        return None
+    has = "an unknown number of parameters" if count is None else f"{count} parameter{'' if count == 1 else 's'}"
+    return f"{name} has {has} and must have {len(parameters)}: ({', '.join(parameters)})"
+
+
+def parameter_count(callback: Callback) -> int | None:
+    """Count the parameters that must be given by position; None if that cannot be told or others must be given too."""
+    try:
+        signature = inspect.signature(callback, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return None
+    count = 0
+    for parameter in signature.parameters.values():
+        if parameter.default is not parameter.empty:
+            continue
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            count += 1
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            return None
+    return count
+
+
+async def call(callback: Callback, *args: Any) -> Any:
+    """Call it, and wait if it wants to be waited for."""
+    result = callback(*args)
+    return await result if inspect.isawaitable(result) else result

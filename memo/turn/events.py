@@ -1,0 +1,160 @@
+"""What happens in a turn, as typed events, and the bus that carries them.
+
+Whoever reports waits until every listener has taken the event, so a slow consumer slows the producer down and nothing
+piles up. Events tell; they never store anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from memo.errors import InvalidContent
+from memo.turn.callbacks import Noun, Verb, call
+
+Status = Literal["ack", "nack", "aborted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    name: ClassVar[str] = "event"
+    turn_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStart(Event):
+    name: ClassVar[str] = "turn_start"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnd(Event):
+    name: ClassVar[str] = "turn_end"
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchStart(Event):
+    name: ClassVar[str] = "dispatch_start"
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchEnd(Event):
+    name: ClassVar[str] = "dispatch_end"
+    status: Status
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class IterationStart(Event):
+    name: ClassVar[str] = "iteration_start"
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
+class IterationEnd(Event):
+    """`stored` changes are in the store by now; None means that they were discarded."""
+
+    name: ClassVar[str] = "iteration_end"
+    iteration: int
+    stored: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Persisted(Event):
+    """One change has reached the store."""
+
+    name: ClassVar[str] = "persisted"
+    verb: Verb
+    noun: Noun
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReport(Event):
+    """A piece of a message: the new text, and all of it so far."""
+
+    name: ClassVar[str] = "message"
+    id: str
+    delta: str
+    full: str
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ThoughtReport(Event):
+    name: ClassVar[str] = "thought"
+    id: str
+    delta: str
+    full: str
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallReport(Event):
+    """What is known of a tool call so far."""
+
+    name: ClassVar[str] = "tool_call"
+    id: str
+    tool: str | None
+    args: Any
+    results: Any
+    is_error: bool | None
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFailure(Event):
+    """Something went wrong: the error as it was given to `nack`, or as it was wrapped."""
+
+    name: ClassVar[str] = "error"
+    error: BaseException
+
+
+EVENTS: tuple[type[Event], ...] = (
+    TurnStart, TurnEnd, DispatchStart, DispatchEnd, IterationStart, IterationEnd, Persisted,
+    MessageReport, ThoughtReport, ToolCallReport, TurnFailure,
+)  # fmt: skip
+
+Listener = Callable[[Any], Awaitable[None] | None]
+
+
+class EventBus:
+    """Owns the listeners. `on` for a function, `stream` for a loop that reads."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, list[Listener]] = {event.name: [] for event in EVENTS}
+        self._streams: list[MemoryObjectSendStream[Event]] = []
+
+    def on(self, name: str, listener: Listener) -> Callable[[], None]:
+        """Call the listener with every event of that name. Returns what takes it off again."""
+        listeners = self._listeners.get(name)
+        if listeners is None:
+            raise InvalidContent(f"cannot listen for {name}: the events are {', '.join(self._listeners)}")
+        listeners.append(listener)
+        return lambda: listeners.remove(listener) if listener in listeners else None
+
+    @asynccontextmanager
+    async def stream(self, buffer: int = 16) -> AsyncIterator[MemoryObjectReceiveStream[Event]]:
+        """Yield a stream of every event. When `buffer` events wait to be read, the turn waits, too."""
+        send, receive = anyio.create_memory_object_stream[Event](buffer)
+        self._streams.append(send)
+        try:
+            with receive:
+                yield receive
+        finally:
+            self._streams.remove(send)
+            send.close()
+
+    async def emit(self, event: Event) -> None:
+        for listener in tuple(self._listeners[event.name]):
+            await call(listener, event)
+        for stream in tuple(self._streams):
+            try:
+                await stream.send(event)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                continue  # its reader has left; that is its right, and its `stream` takes it off the list

@@ -1,0 +1,164 @@
+"""The 27 callbacks over a real store: every primitive a record, bytes in spools beside them.
+
+Memories belong to the user, everything else to the session, as the context says whose they are. Called in a flush, a
+change joins the flush's transaction; called alone, it is one. Bytes are stored before the record that names them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, cast
+
+from memo.primitives import Media, Readers, Tokenizable
+from memo.primitives.base import Primitive
+from memo.records import Delete, Merge, Put, RecordChange, RecordScope, require_records
+from memo.spool.artifact import SpooledArtifact
+from memo.spool.contract import ByteStore, MediaReader, SpoolBytes, SpoolReader
+from memo.spool.in_store import StoreSpool
+from memo.spool.late import LateReader
+from memo.turn.callbacks import NOUNS, VERBS, Callback, Noun, Verb
+from memo.turn.contexts import PRIMITIVES
+from memo.turn.sets import name_of
+from memo.turn.tools import Tool
+
+FETCHED: dict[str, Noun] = {
+    "fetch_messages_callback": "message",
+    "fetch_memories_callback": "memory",
+    "fetch_thoughts_callback": "thought",
+    "fetch_tool_calls_callback": "tool_call",
+    "fetch_retrievables_callback": "retrievable",
+    "refresh_standing_instructions_callback": "standing_instruction",
+}
+LOCAL = "local"
+
+
+def store_callbacks(
+    store: object, *, tenant: str = LOCAL, user: str = LOCAL, session: str = LOCAL, tools: Iterable[Tool] = ()
+) -> dict[str, Any]:
+    """Return all 27 over a store that keeps records. The ids are for a context that does not say whose it is.
+
+    Tools are code and are not stored: `tools` is what `fetch_tools` returns.
+    """
+    adapter = _Adapter(store, tenant, user, session, tuple(tools))
+    return {
+        **{name: _one(partial(adapter.fetch, noun)) for name, noun in FETCHED.items()},
+        "fetch_tools_callback": adapter.fetch_tools,
+        **{f"{verb}_{noun}_callback": _two(partial(adapter.change, verb, noun)) for noun in NOUNS for verb in VERBS},
+        "store_media_bytes_callback": adapter.store_media_bytes,
+        "store_retrievable_bytes_callback": adapter.store_retrievable_bytes,
+    }
+
+
+def _one(fetch: Any) -> Callback:
+    async def fetch_callback(ctx: Any) -> Any:
+        return await fetch(ctx)
+
+    return fetch_callback
+
+
+def _two(change: Any) -> Callback:
+    async def change_callback(ctx: Any, value: Any) -> None:
+        await change(ctx, value)
+
+    return change_callback
+
+
+class _Adapter:
+    def __init__(self, store: object, tenant: str, user: str, session: str, tools: tuple[Tool, ...]) -> None:
+        self._store = require_records(store)
+        self._owners = {"tenant": tenant, "user": user, "session": session}
+        self._tools = tools
+        self._spools: dict[tuple[str, str], ByteStore] = {}
+
+    async def fetch(self, noun: Noun, ctx: Any) -> list[Any]:
+        records = await self._store.list_records(self._scope(noun, ctx))
+        if noun == "standing_instruction":
+            return [Tokenizable(record.value["text"]) for record in records]
+        kind = cast(type[Primitive], PRIMITIVES[noun])
+        readers = _StoredReaders(self._spool("media", ctx), self._spool("spool", ctx))
+        return [kind.from_json(record.value, readers) for record in records]
+
+    async def fetch_tools(self, ctx: Any) -> list[Tool]:
+        return list(self._tools)
+
+    async def change(self, verb: Verb, noun: Noun, ctx: Any, value: Any) -> None:
+        if verb != "delete":
+            await self._keep_bytes_of(ctx, value)
+        change = self._record_change(verb, noun, ctx, value)
+        work = getattr(ctx, "unit_of_work", None)
+        if work is None:
+            await self._store.apply_records([change])
+        else:
+            work.enlist(self._store, change)
+
+    async def store_media_bytes(self, ctx: Any, id: str, data: SpoolBytes) -> MediaReader:
+        reader = await self._spool("media", ctx).write(id, data)
+        return cast(MediaReader, reader)
+
+    async def store_retrievable_bytes(self, ctx: Any, id: str, data: SpoolBytes) -> SpoolReader:
+        return await self._spool("spool", ctx).write(id, data)
+
+    def _record_change(self, verb: Verb, noun: Noun, ctx: Any, value: Any) -> RecordChange:
+        scope = self._scope(noun, ctx)
+        if noun == "standing_instruction":
+            text = str(value)
+            key = scope.key(
+                hashlib.sha256(text.encode()).hexdigest()
+            )  # an instruction is its own name, and may be long
+            return Delete(key) if verb == "delete" else Put(key, {"text": text})
+        if verb == "delete":
+            return Delete(scope.key(name_of(value)))
+        if verb == "store":
+            return Put(scope.key(value.id), value.to_json())
+        return Merge(scope.key(value.id), value.to_json(), create=True)  # what else the record holds stays
+
+    async def _keep_bytes_of(self, ctx: Any, value: Any) -> None:
+        """Keep what a primitive points to and this store has not got: its source may be gone tomorrow."""
+        for media in _media_of(value):
+            await _copy(media.reader, media.id, self._spool("media", ctx))
+        for artifact in _artifacts_of(value):
+            await _copy(artifact.reader, artifact.id, self._spool("spool", ctx))
+
+    def _scope(self, noun: Noun, ctx: Any) -> RecordScope:
+        owner = "user" if noun == "memory" else "session"
+        return RecordScope.of(self._owner("tenant", ctx), f"turn.{noun}", f"{owner}:{self._owner(owner, ctx)}")
+
+    def _spool(self, kind: str, ctx: Any) -> ByteStore:
+        tenant, place = self._owner("tenant", ctx), f"{kind}:{self._owner('session', ctx)}"
+        if (tenant, place) not in self._spools:
+            own = getattr(self._store, "spool", None)  # a store that has a better place for bytes says so
+            self._spools[tenant, place] = own(tenant, place) if own else StoreSpool(self._store, tenant, place)
+        return self._spools[tenant, place]
+
+    def _owner(self, kind: str, ctx: Any) -> str:
+        found = getattr(ctx, kind, None)
+        return found if isinstance(found, str) else self._owners[kind]
+
+
+class _StoredReaders(Readers):
+    def __init__(self, media: ByteStore, spools: ByteStore) -> None:
+        self._media = media
+        self._spools = spools
+
+    def media(self, id: str) -> MediaReader:
+        return LateReader(self._media, id)
+
+    def spool(self, id: str) -> SpoolReader:
+        return LateReader(self._spools, id)
+
+
+def _media_of(value: Any) -> tuple[Media, ...]:
+    return (getattr(value, "attachments", None) or ()) + getattr(value, "media", ())
+
+
+def _artifacts_of(value: Any) -> tuple[SpooledArtifact, ...]:
+    content = getattr(value, "content", None)
+    return getattr(value, "artifacts", ()) + ((content,) if isinstance(content, SpooledArtifact) else ())
+
+
+async def _copy(reader: Any, id: str, spool: ByteStore) -> None:
+    if getattr(reader, "spool", None) is spool and getattr(reader, "id", None) == id:
+        return  # it came from here
+    await spool.write(id, reader.stream() if isinstance(reader, MediaReader) else await reader.read_all())

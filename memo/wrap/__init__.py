@@ -1,0 +1,13 @@
+"""Wrappers: providers around providers, to be put around one another as needed.
+
+    LogProvider(RetryProvider(TimeoutProvider(store, write_s=5)))
+
+Each has exactly the capabilities of what it wraps.
+"""
+
+from memo.wrap.limit import LimitProvider
+from memo.wrap.log import LogProvider
+from memo.wrap.retry import RetryProvider
+from memo.wrap.timeout import TimeoutProvider
+
+__all__ = ["LimitProvider", "LogProvider", "RetryProvider", "TimeoutProvider"]

@@ -1,0 +1,72 @@
+"""The outermost layer of the app: whatever is raised inside becomes one problem, and is logged at most once.
+
+An unexpected error is logged here with its traceback and answered without it.
+"""
+
+from __future__ import annotations
+
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from memo.errors import MemoError
+from sandboxd.api.problems import problem, problem_of, render
+from sandboxd.api.refusals import ClientLeft, MethodNotAllowed, NoSuchRoute
+from sandboxd.errors import InternalError, SandboxdError
+
+_log = structlog.get_logger("sandboxd.api")
+
+
+class Boundary:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal is_started
+            is_started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except ClientLeft:
+            return
+        except Exception as error:  # noqa: BLE001  # the boundary: answered and logged here, and nowhere else
+            response = _answer(error, scope)
+            # Once an answer has begun, returning without its end makes the server break the connection,
+            # which is how a client learns that it is not whole.
+            if not is_started:
+                await response(scope, receive, send)
+
+
+def _answer(error: Exception, scope: Scope) -> Response:
+    route = scope.get("route")
+    where = f"{scope['method']} {getattr(route, 'path', 'unknown route')}"
+    if isinstance(error, HTTPException):
+        return _answer_routing(error)
+    if isinstance(error, SandboxdError | MemoError):
+        if isinstance(error, InternalError):
+            _log.error("request failed", route=where, code=error.code, exc_info=error)
+        return render(problem_of(error), _retry_headers(error))
+    _log.error("request failed", route=where, code="internal.error", exc_info=error)
+    return render(problem("internal.error", "cannot answer: the daemon met an unexpected error and has logged it"))
+
+
+def _answer_routing(error: HTTPException) -> Response:
+    if error.status_code == 404:
+        return render(problem_of(NoSuchRoute("cannot find this route: GET /openapi.json lists them")))
+    if error.status_code == 405:
+        allow = (error.headers or {}).get("Allow", "")
+        refusal = MethodNotAllowed(f"cannot use this method here: {allow} is allowed")
+        return render(problem_of(refusal), {"allow": allow})
+    return render(problem("request.invalid", "cannot use this request"))
+
+
+def _retry_headers(error: SandboxdError | MemoError) -> dict[str, str] | None:
+    return {"retry-after": "1"} if error.retryable else None

@@ -1,0 +1,77 @@
+"""Files of the workspace, as raw bytes, streamed both ways.
+
+The bytes pass through; the daemon itself never opens a path that a container can write.
+"""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from memo.ids import SessionRef
+from sandboxd.api import render
+from sandboxd.api.models import FileAnswer, FileQuery
+from sandboxd.api.once import BEGUN
+from sandboxd.api.requests import chunks, read_query, session_ref
+from sandboxd.api.routes import SESSION, Access, Endpoint, Services
+from sandboxd.api.streams import Head, Source, Streamed
+from sandboxd.errors import InvalidRequest
+from sandboxd.runner.calls import MAX_FILE_BYTES
+from sandboxd.tools.context import MEMO, SKILLS, is_under
+
+
+async def read_file(services: Services, request: Request) -> Response:
+    query = read_query(request, FileQuery)
+    return Streamed(_content(services, session_ref(request), query.path), services.watch)
+
+
+async def _content(services: Services, ref: SessionRef, path: str) -> Source:
+    with services.manager.call(ref) as runner:
+        async with runner.read_file(path) as reader:
+            size = reader.stat.size_bytes
+            yield Head("application/octet-stream", headers={"content-length": str(size)})
+            async for piece in reader:
+                # A file that grows meanwhile ends where it ended when it was opened; one that shrinks breaks the
+                # connection, because the length has been promised.
+                yield piece[:size]
+                size -= len(piece)
+                if size <= 0:
+                    return
+
+
+async def write_file(services: Services, request: Request) -> Response:
+    query = read_query(request, FileQuery)
+    if is_under(query.path, MEMO) or is_under(query.path, SKILLS):
+        raise InvalidRequest(f"cannot write {query.path}: it is read-only")
+    with services.manager.call(session_ref(request)) as runner:
+        request.scope[BEGUN] = True
+        stat = await runner.write_file(query.path, chunks(request, MAX_FILE_BYTES))
+    return render.json_answer(render.file_stat(stat))
+
+
+_FILES = f"{SESSION}/files"
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        _FILES,
+        read_file,
+        "file",
+        Access.READ,
+        "The bytes of a file",
+        query=FileQuery,
+        answers={200: "application/octet-stream"},
+    ),
+    Endpoint(
+        "PUT",
+        _FILES,
+        write_file,
+        "file",
+        Access.WRITE,
+        "Write a file, whole or not at all",
+        body_limit=MAX_FILE_BYTES,
+        body="application/octet-stream",
+        query=FileQuery,
+        answers={200: FileAnswer},
+    ),
+)

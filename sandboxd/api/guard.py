@@ -1,0 +1,80 @@
+"""The lock of the TCP listener: a bearer token, the right Host, and no browsers.
+
+A unix socket is locked by its file mode and passes. Everything else needs all three, on every route.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Collection
+from pathlib import Path
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sandboxd.api.problems import problem_of, render
+from sandboxd.api.refusals import Forbidden
+from sandboxd.errors import InvalidRequest, RequestError, Unauthorised
+
+_MIN_TOKEN_CHARS = 16
+
+
+def read_token(path: Path) -> str:
+    """Read the token of a token file: its first line, at least 16 printable ASCII characters."""
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"cannot read the token file {path}: {error}") from error
+    token = lines[0].strip() if lines else ""
+    if len(token) < _MIN_TOKEN_CHARS or not token.isprintable():
+        raise InvalidRequest(f"cannot use the token file {path}: its first line must have 16 characters or more")
+    return token
+
+
+def allowed_hosts(host: str, port: int) -> frozenset[str]:
+    """What a Host header may say for this address: the address itself, and this machine's own names for itself."""
+    names = {host.strip("[]"), "localhost", "127.0.0.1", "::1"}
+    written = {f"[{name}]" if ":" in name else name for name in names}
+    return frozenset(f"{name}:{port}".lower() for name in written)
+
+
+class TcpGuard:
+    def __init__(self, app: ASGIApp, token: str, hosts: Collection[str]) -> None:
+        self._app = app
+        self._token = token.encode("ascii")
+        self._hosts = frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or is_unix(scope):
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if refusal is None:
+            await self._app(scope, receive, send)
+            return
+        headers = {"www-authenticate": "Bearer"} if isinstance(refusal, Unauthorised) else None
+        await render(problem_of(refusal), headers)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> RequestError | None:
+        hosts, tokens = [], []
+        for name, value in scope["headers"]:
+            if name == b"origin":
+                return Forbidden("cannot answer a browser: requests with an Origin are refused")
+            if name == b"host":
+                hosts.append(value.decode("latin-1").lower())
+            elif name == b"authorization":
+                tokens.append(value)
+        if len(hosts) != 1 or hosts[0] not in self._hosts:
+            return Forbidden("cannot answer for this Host: it is not the address this daemon listens on")
+        if len(tokens) != 1 or not self._is_token(tokens[0]):
+            return Unauthorised("cannot answer without the token: send Authorization: Bearer TOKEN")
+        return None
+
+    def _is_token(self, value: bytes) -> bool:
+        scheme, _, token = value.partition(b" ")
+        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token)
+
+
+def is_unix(scope: Scope) -> bool:
+    """A unix socket has a path and no port. Anything unclear is not one."""
+    server = scope.get("server")
+    return server is not None and len(server) == 2 and server[1] is None

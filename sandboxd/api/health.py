@@ -1,0 +1,47 @@
+"""Health: is it alive, can it work, what has it counted, what does it offer."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sandboxd.api import render
+from sandboxd.api.models import HealthAnswer, ReadyAnswer
+from sandboxd.api.problems import problem
+from sandboxd.api.problems import render as render_problem
+from sandboxd.api.routes import Access, Endpoint, Services
+from sandboxd.metrics import CONTENT_TYPE
+
+
+async def get_health(services: Services, request: Request) -> Response:
+    return render.json_answer({"status": "ok", "version": services.version})
+
+
+async def get_readiness(services: Services, request: Request) -> Response:
+    readiness = await services.readiness()
+    checks = {"engine": asdict(readiness.engine), "store": asdict(readiness.store)}
+    failing = [f"{check.name}: {check.detail}" for check in (readiness.engine, readiness.store) if not check.ok]
+    if not failing:
+        return render.json_answer({"ready": True, **checks})
+    detail = f"cannot work: {'; '.join(failing)}"
+    return render_problem(problem("daemon.not_ready", detail, retryable=True, ready=False, **checks))
+
+
+async def get_metrics(services: Services, request: Request) -> Response:
+    return Response(services.metrics.render(), headers={"content-type": CONTENT_TYPE})
+
+
+async def get_openapi(services: Services, request: Request) -> Response:
+    return render.json_answer(request.scope["app"].openapi())
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/healthz", get_health, "health", Access.READ, "Is it alive", answers={200: HealthAnswer}),
+    Endpoint("GET", "/readyz", get_readiness, "health", Access.READ, "Can it work", answers={200: ReadyAnswer}),
+    Endpoint("GET", "/metrics", get_metrics, "health", Access.READ, "Prometheus text", answers={200: "text/plain"}),
+    Endpoint(
+        "GET", "/openapi.json", get_openapi, "health", Access.READ, "This document", answers={200: "application/json"}
+    ),
+)

@@ -1,0 +1,132 @@
+"""A write with an Idempotency-Key: done at most once, answered as often as asked.
+
+Sits between a route and the wire. It hashes the body as the route reads it and keeps the answer as the route sends
+it, so a body is never held twice. A request that failed before anything was done gives its key back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+
+import anyio
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from memo.errors import MemoError
+from sandboxd.api.problems import status_of
+from sandboxd.api.requests import chunks, header, wants_events
+from sandboxd.errors import Conflict, SandboxdError
+from sandboxd.idempotency import MAX_ANSWER_BYTES, Answer, IdempotencyStore, OutcomeUnknown, parse_key
+
+BEGUN = "sandboxd.begun"
+"""Set in the scope by a route when it hands work to a sandbox: from then on a failure has an unknown outcome."""
+
+
+async def answer_once(
+    app: ASGIApp,
+    store: IdempotencyStore,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    *,
+    body_limit: int,
+    repeatable: bool,
+) -> None:
+    request = Request(scope, receive, send)
+    key = parse_key(header(request, b"idempotency-key") or "")
+    place = _place(scope)
+    digest = _digest_of_head(request)
+    known = await store.begin(place, key)
+    if known is not None:
+        if body_limit:
+            async for piece in chunks(request, body_limit):
+                digest.update(piece)
+        await _replay(known, digest.digest(), send)
+        return
+
+    async def hashed() -> Message:
+        message = await receive()
+        if body_limit and message["type"] == "http.request":
+            digest.update(message.get("body", b""))
+        return message
+
+    recorder = _Recorder(send, lambda answer: store.finish(place, key, answer), digest)
+    try:
+        await app(scope, hashed, recorder.send)
+    except (SandboxdError, MemoError) as error:
+        refused = status_of(error.code) < 500
+        if refused or repeatable or not scope.get(BEGUN):
+            await store.release(place, key)
+        else:
+            await store.lose(place, key)
+        raise
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            if recorder.is_kept:
+                pass  # the work was done and its answer is kept; only the sending was cut short
+            elif repeatable or not scope.get(BEGUN):
+                await store.release(place, key)
+            else:
+                await store.lose(place, key)
+        raise
+
+
+def _place(scope: Scope) -> str:
+    """Where a key counts: its tenant (or none), the verb and the path."""
+    return f"{scope['path_params'].get('tenant', '')} {scope['method']} {scope['path']}"
+
+
+def _digest_of_head(request: Request) -> hashlib._Hash:
+    query: bytes = request.scope["query_string"]
+    return hashlib.sha256(query + (b"\0events\0" if wants_events(request) else b"\0\0"))
+
+
+async def _replay(answer: Answer, digest: bytes, send: Send) -> None:
+    if answer.digest != digest:
+        raise Conflict("cannot use this Idempotency-Key again: it was used for another request")
+    if answer.body is None:
+        raise OutcomeUnknown(
+            f"cannot answer again: the first request was carried out with status {answer.status}, "
+            "but its answer was too large to keep"
+        )
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
+    headers.append((b"idempotency-replayed", b"true"))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+class _Recorder:
+    """Passes an answer on and keeps a copy; the copy is durable before the last piece leaves."""
+
+    def __init__(self, send: Send, finish: Callable[[Answer], Awaitable[None]], digest: hashlib._Hash) -> None:
+        self._send = send
+        self._finish = finish
+        self._digest = digest
+        self._start: Message | None = None
+        self._is_started = False
+        self._status = 0
+        self._headers: Sequence[tuple[bytes, bytes]] = ()
+        self._body: bytearray | None = bytearray()
+        self.is_kept = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._start, self._status, self._headers = message, message["status"], message["headers"]
+            return
+        if self._body is not None:
+            self._body += message.get("body", b"")
+            if len(self._body) > MAX_ANSWER_BYTES:
+                self._body = None
+        if not message.get("more_body", False):
+            await self._keep()
+        if not self._is_started and self._start is not None:
+            self._is_started = True
+            await self._send(self._start)
+        await self._send(message)
+
+    async def _keep(self) -> None:
+        headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in self._headers)
+        body = None if self._body is None else bytes(self._body)
+        await self._finish(Answer(self._digest.digest(), self._status, headers, body))
+        self.is_kept = True

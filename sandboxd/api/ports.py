@@ -1,0 +1,66 @@
+"""What the routes need from the rest of the daemon, as Protocols: a manager, and the runner it lends for a call."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any, Protocol
+
+from memo.ids import SessionRef, TenantId
+from sandboxd.engine.protocol import Stats
+from sandboxd.events import EventBus
+from sandboxd.runner.calls import Exec, ExecResult, FileStat, Output, Process, ProcessOutput
+from sandboxd.sandbox import SandboxRequest, SandboxView
+from sandboxd.tools.context import ToolRunner
+
+
+class FileReader(Protocol):
+    """An open file of the container: what it is, then its bytes."""
+
+    @property
+    def stat(self) -> FileStat: ...
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+
+class Runner(ToolRunner, Protocol):
+    """Everything the API asks of the process inside the container. `runner.client.RunnerClient` is one."""
+
+    def stream(self, call: Exec) -> AbstractAsyncContextManager[AsyncIterator[Output | ExecResult]]: ...
+    async def list_processes(self) -> list[Process]: ...
+    async def read_process(
+        self, process_id: str, offset: int = 0, limit: int = 262_144, wait_s: float = 0
+    ) -> ProcessOutput: ...
+    async def write_process(self, process_id: str, data: bytes, *, eof: bool = False) -> None: ...
+    async def resize_process(self, process_id: str, rows: int, columns: int) -> None: ...
+    async def kill_process(self, process_id: str) -> Process: ...
+    def read_file(
+        self, path: str, offset: int = 0, length: int | None = None
+    ) -> AbstractAsyncContextManager[FileReader]: ...
+
+
+class Manager(Protocol):
+    """The sandboxes. `manager.SandboxManager` is one."""
+
+    @property
+    def events(self) -> EventBus: ...
+
+    async def ensure_sandbox(self, ref: SessionRef, request: SandboxRequest) -> tuple[SandboxView, bool]:
+        """Return the session's sandbox, ready, and whether it was made by this call."""
+
+    def get(self, ref: SessionRef) -> SandboxView:
+        """Return the session's sandbox, or raise NotFound."""
+
+    def of_tenant(self, tenant: TenantId) -> list[SandboxView]:
+        """Return every sandbox of the tenant."""
+
+    async def destroy(self, ref: SessionRef) -> None:
+        """Remove the sandbox, or raise NotFound."""
+
+    def call(self, ref: SessionRef) -> AbstractContextManager[Runner]:
+        """Lend the sandbox's runner for one call. Raises NotFound, NotReady or Gone."""
+
+    async def stats(self, ref: SessionRef) -> Stats:
+        """Return what the sandbox uses now."""
+
+    async def collect_garbage(self) -> Any:
+        """Compare registry, engine and disk now, remove what belongs to nobody, and return the report."""

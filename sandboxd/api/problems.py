@@ -1,0 +1,78 @@
+"""Errors as `application/problem+json`: one table from code to status, one function from error to problem.
+
+A problem never holds a traceback, document text or output.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from pydantic_core import to_json
+from starlette.responses import Response
+
+from memo.errors import MemoError
+from sandboxd.errors import Gone, SandboxdError
+
+MEDIA_TYPE = "application/problem+json"
+
+STATUS_BY_CODE = {
+    "request.invalid": 400,
+    "request.unauthorised": 401,
+    "request.forbidden": 403,
+    "request.outside_sandbox": 403,
+    "request.not_found": 404,
+    "request.method_not_allowed": 405,
+    "request.conflict": 409,
+    "request.busy": 409,
+    "request.outcome_unknown": 409,
+    "request.too_large": 413,
+    "request.unsupported_media_type": 415,
+    "request.limit_reached": 429,
+    "sandbox.gone": 410,
+    "sandbox.error": 502,
+    "sandbox.not_ready": 503,
+    "sandbox.tool_timeout": 504,
+    "sandbox.workspace_full": 507,
+    "dependency.error": 503,
+    "engine.unavailable": 503,
+    "engine.refused": 502,
+    "store.unavailable": 503,
+    "store.error": 502,
+    "store.timeout": 504,
+    "host.full": 507,
+    "daemon.not_ready": 503,
+    "memo.invalid_key": 400,
+    "memo.too_large": 413,
+    "memo.conflict": 412,
+    "memo.absent": 404,
+    "memo.unsupported": 400,
+    "memo.error": 400,
+}
+"""A code that is not here is the daemon's own fault: 500."""
+
+
+def status_of(code: str) -> int:
+    return STATUS_BY_CODE.get(code, 500)
+
+
+def problem(code: str, detail: str, *, retryable: bool = False, **members: Any) -> dict[str, Any]:
+    status = status_of(code)
+    return {
+        "type": f"urn:sandboxd:problem:{code}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "code": code,
+        "detail": detail,
+        "retryable": retryable,
+        **members,
+    }
+
+
+def problem_of(error: SandboxdError | MemoError) -> dict[str, Any]:
+    members = {"cause": error.cause} if isinstance(error, Gone) else {}
+    return problem(error.code, str(error), retryable=error.retryable, **members)
+
+
+def render(content: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
+    return Response(to_json(content), content["status"], headers, MEDIA_TYPE)

@@ -1,0 +1,152 @@
+"""Background processes: start, list, read their output, write to them, kill their tree."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sandboxd.api import render
+from sandboxd.api.models import (
+    ProcessAnswer,
+    ProcessBody,
+    ProcessesAnswer,
+    ProcessOutputAnswer,
+    ProcessQuery,
+    SizeBody,
+    StdinBody,
+)
+from sandboxd.api.once import BEGUN
+from sandboxd.api.requests import MAX_JSON_BYTES, MAX_STDIN_JSON_BYTES, read_json, read_query, session_ref
+from sandboxd.api.routes import SESSION, Access, Endpoint, Services
+from sandboxd.errors import NotFound
+
+_MAX_ID_CHARS = 64
+
+
+def _process_id(request: Request) -> str:
+    process_id: str = request.scope["path_params"]["process"]
+    if len(process_id) > _MAX_ID_CHARS or not process_id.isascii() or not process_id.isalnum():
+        raise NotFound("cannot find this process")
+    return process_id
+
+
+async def start_process(services: Services, request: Request) -> Response:
+    ref = session_ref(request)
+    body = await read_json(request, ProcessBody)
+    with services.manager.call(ref) as runner:
+        request.scope[BEGUN] = True
+        process = await runner.start_process(body.call(), tty=body.tty)
+    services.manager.events.publish("process", tenant=ref.tenant, session=ref.session, process=process.id)
+    return render.json_answer(render.process(process), 201)
+
+
+async def list_processes(services: Services, request: Request) -> Response:
+    with services.manager.call(session_ref(request)) as runner:
+        processes = await runner.list_processes()
+    return render.json_answer({"items": [render.process(process) for process in processes]})
+
+
+async def read_process(services: Services, request: Request) -> Response:
+    query = read_query(request, ProcessQuery)
+    process_id = _process_id(request)
+    with services.manager.call(session_ref(request)) as runner, services.watch.guard(request.receive):
+        output = await runner.read_process(process_id, query.offset, query.limit, query.wait_s)
+    return render.json_answer(render.process_output(output, query.encoding))
+
+
+async def write_process(services: Services, request: Request) -> Response:
+    ref = session_ref(request)
+    process_id = _process_id(request)
+    body = await read_json(request, StdinBody, MAX_STDIN_JSON_BYTES)
+    with services.manager.call(ref) as runner:
+        request.scope[BEGUN] = True
+        await runner.write_process(process_id, body.content(), eof=body.eof)
+    return Response(status_code=204)
+
+
+async def resize_process(services: Services, request: Request) -> Response:
+    ref = session_ref(request)
+    process_id = _process_id(request)
+    body = await read_json(request, SizeBody)
+    with services.manager.call(ref) as runner:
+        request.scope[BEGUN] = True
+        await runner.resize_process(process_id, body.rows, body.columns)
+    return Response(status_code=204)
+
+
+async def kill_process(services: Services, request: Request) -> Response:
+    process_id = _process_id(request)
+    with services.manager.call(session_ref(request)) as runner:
+        request.scope[BEGUN] = True
+        process = await runner.kill_process(process_id)
+    return render.json_answer(render.process(process))
+
+
+_PROCESSES = f"{SESSION}/processes"
+_PROCESS = f"{_PROCESSES}/{{process}}"
+
+ENDPOINTS = (
+    Endpoint(
+        "POST",
+        _PROCESSES,
+        start_process,
+        "process",
+        Access.WRITE,
+        "Start a command in the background",
+        body_limit=MAX_JSON_BYTES,
+        body=ProcessBody,
+        answers={201: ProcessAnswer},
+        repeatable=False,
+    ),
+    Endpoint(
+        "GET",
+        _PROCESSES,
+        list_processes,
+        "process",
+        Access.READ,
+        "Background processes",
+        answers={200: ProcessesAnswer},
+    ),
+    Endpoint(
+        "GET",
+        _PROCESS,
+        read_process,
+        "process",
+        Access.READ,
+        "A process and its output from an offset",
+        query=ProcessQuery,
+        answers={200: ProcessOutputAnswer},
+    ),
+    Endpoint(
+        "POST",
+        f"{_PROCESS}/stdin",
+        write_process,
+        "process",
+        Access.WRITE,
+        "Write to a process's stdin",
+        body_limit=MAX_STDIN_JSON_BYTES,
+        body=StdinBody,
+        answers={204: None},
+        repeatable=False,
+    ),
+    Endpoint(
+        "PUT",
+        f"{_PROCESS}/size",
+        resize_process,
+        "process",
+        Access.WRITE,
+        "Tell a process the size of its terminal",
+        body_limit=MAX_JSON_BYTES,
+        body=SizeBody,
+        answers={204: None},
+    ),
+    Endpoint(
+        "DELETE",
+        _PROCESS,
+        kill_process,
+        "process",
+        Access.WRITE,
+        "Kill a process and everything it started",
+        answers={200: ProcessAnswer},
+    ),
+)

@@ -1,0 +1,29 @@
+"""Refusals that only the wire knows: what is wrong with a request before anybody looks at what it asks for."""
+
+from __future__ import annotations
+
+from sandboxd.errors import RequestError
+
+
+class Forbidden(RequestError):
+    code = "request.forbidden"
+
+
+class NoSuchRoute(RequestError):
+    code = "request.not_found"
+
+
+class MethodNotAllowed(RequestError):
+    code = "request.method_not_allowed"
+
+
+class UnsupportedMediaType(RequestError):
+    code = "request.unsupported_media_type"
+
+
+class BodyTooLarge(RequestError):
+    code = "request.too_large"
+
+
+class ClientLeft(Exception):  # not an error: there is nobody left to answer
+    """The client closed its connection before the answer."""

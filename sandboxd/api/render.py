@@ -1,0 +1,90 @@
+"""Values of the daemon as JSON answers. One `to_json` each; nothing is decided here."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic_core import to_json
+from starlette.responses import Response
+
+from sandboxd.api.models import Encoding, encode
+from sandboxd.runner.calls import ExecResult, FileStat, Process, ProcessOutput
+from sandboxd.sandbox import SandboxView
+
+
+def json_answer(content: Any, status: int = 200) -> Response:
+    return Response(to_json(content), status, media_type="application/json")
+
+
+def sandbox(view: SandboxView) -> dict[str, Any]:
+    return {
+        "tenant": view.tenant,
+        "session": view.session,
+        "user": view.user,
+        "agent": view.agent,
+        "state": view.state,
+        "engine": view.engine,
+        "container": view.container,
+        "created_at": view.created_at,
+        "from_pool": view.from_pool,
+        "cause": view.cause,
+        "image": view.image,
+        "limits": view.limits,
+    }
+
+
+def outcome(result: ExecResult) -> dict[str, Any]:
+    """How a command ended, without its output."""
+    return {
+        "exit_code": result.exit_code,
+        "timed_out": result.timed_out,
+        "truncated": result.truncated,
+        "duration_ms": round(result.duration_ms, 3),
+        "limits_hit": result.limits_hit,
+    }
+
+
+def exec_result(result: ExecResult, encoding: Encoding) -> dict[str, Any]:
+    return {
+        **outcome(result),
+        "stdout": encode(result.stdout, encoding),
+        "stderr": encode(result.stderr, encoding),
+    }
+
+
+def process(value: Process) -> dict[str, Any]:
+    return {
+        "id": value.id,
+        "command": value.command,
+        "started_at": moment(value.started_at),
+        "running": value.running,
+        "exit_code": value.exit_code,
+        "output_bytes": value.output_bytes,
+    }
+
+
+def process_output(value: ProcessOutput, encoding: Encoding) -> dict[str, Any]:
+    return {
+        "process": process(value.process),
+        "offset": value.offset,
+        "data": encode(value.data, encoding),
+        "next_offset": value.next_offset,
+    }
+
+
+def file_stat(stat: FileStat) -> dict[str, Any]:
+    return {
+        "path": stat.path,
+        "size_bytes": stat.size_bytes,
+        "mode": stat.mode,
+        "modified_at": moment(stat.modified_at),
+    }
+
+
+def moment(seconds: float) -> datetime | None:
+    """A time that came from inside the container, where anybody can set a file's time to anything."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -1,0 +1,140 @@
+"""Reading a request: bounded bodies, JSON into a checked value, ids and query. Every refusal says what is wrong.
+
+Nothing is read whole before its size is known to be within the bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TypeVar
+from urllib.parse import parse_qsl
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+from starlette.requests import Request
+
+from memo.ids import SessionRef
+from sandboxd.api.refusals import BodyTooLarge, ClientLeft, UnsupportedMediaType
+from sandboxd.errors import InvalidRequest
+
+M = TypeVar("M", bound=BaseModel)
+
+MAX_JSON_BYTES = 1_048_576
+MAX_STDIN_JSON_BYTES = 25_165_824
+_NAMED_PROBLEMS = 3
+_JSON_MEDIA = ("application/json", "application/x-www-form-urlencoded")
+"""The second is what `curl -d` says when nobody tells it otherwise. No browser gets this far: see `guard`."""
+
+
+def session_ref(request: Request) -> SessionRef:
+    params = request.scope["path_params"]
+    return SessionRef.of(params["tenant"], params["session"])
+
+
+def header(request: Request, name: bytes) -> str | None:
+    """Return a header's value. Reads the raw list: Starlette's mapping costs more than the few headers are worth."""
+    for key, value in request.scope["headers"]:
+        if key == name:
+            return bytes(value).decode("latin-1")
+    return None
+
+
+def wants_events(request: Request) -> bool:
+    return "text/event-stream" in (header(request, b"accept") or "")
+
+
+async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
+    """Yield the body piece by piece, never more than `limit` bytes of it."""
+    _refuse_declared_size(request, limit)
+    seen = 0
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        body = message.get("body", b"")
+        seen += len(body)
+        if seen > limit:
+            raise _too_large(limit)
+        if body:
+            yield body
+        if not message.get("more_body", False):
+            return
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    _refuse_declared_size(request, limit)
+    message = await request.receive()
+    if message["type"] == "http.request" and not message.get("more_body", False):
+        body = bytes(message.get("body", b""))  # the usual case: one piece
+        if len(body) > limit:
+            raise _too_large(limit)
+        return body
+    if message["type"] == "http.disconnect":
+        raise ClientLeft
+    pieces = bytearray(message.get("body", b""))
+    async for piece in chunks(request, limit):
+        pieces += piece
+        if len(pieces) > limit:
+            raise _too_large(limit)
+    return bytes(pieces)
+
+
+async def read_json(request: Request, model: type[M], limit: int = MAX_JSON_BYTES) -> M:
+    _refuse_other_media(request)
+    raw = await read_body(request, limit)
+    try:
+        return model.model_validate_json(raw)
+    except ValidationError as error:
+        raise InvalidRequest(describe(error)) from None
+
+
+def read_query(request: Request, model: type[M]) -> M:
+    try:
+        pairs = parse_qsl(
+            request.scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=20
+        )
+    except ValueError:  # also UnicodeDecodeError
+        raise InvalidRequest("cannot read the query: it is not percent-encoded UTF-8 of at most 20 fields") from None
+    if len(dict(pairs)) != len(pairs):
+        raise InvalidRequest("cannot read the query: a field is given twice")
+    try:
+        return model.model_validate_strings(dict(pairs))
+    except ValidationError as error:
+        raise InvalidRequest(describe(error)) from None
+
+
+def describe(error: ValidationError) -> str:
+    """Say which fields are wrong and why, without repeating what was sent."""
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    text = "; ".join(_describe_one(one) for one in problems[:_NAMED_PROBLEMS])
+    if len(problems) > _NAMED_PROBLEMS:
+        text += f"; and {len(problems) - _NAMED_PROBLEMS} more"
+    return f"cannot use this request: {text}"
+
+
+def _describe_one(one: ErrorDetails) -> str:
+    where = ".".join(str(part) for part in one["loc"])[:100]
+    message = one["msg"].removeprefix("Value error, ")[:300]
+    message = message[:1].lower() + message[1:]
+    return f"{where}: {message}" if where else message
+
+
+def _refuse_declared_size(request: Request, limit: int) -> None:
+    declared = header(request, b"content-length")
+    # The server has refused what is no number, and the pieces are counted anyway.
+    if declared is not None and declared.isdecimal() and int(declared[:20]) > limit:
+        raise _too_large(limit)
+
+
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(f"cannot accept this body: it is larger than {limit} bytes")
+
+
+def _refuse_other_media(request: Request) -> None:
+    given = header(request, b"content-type")
+    if given is None or given == "application/json":
+        return
+    media, _, parameters = given.lower().partition(";")
+    charset = parameters.replace(" ", "").replace('"', "")
+    if media.strip() not in _JSON_MEDIA or charset not in ("", "charset=utf-8"):
+        raise UnsupportedMediaType("cannot read this body: send application/json in UTF-8")

@@ -1,0 +1,125 @@
+"""Sandboxes: make, look at, list, remove; and collect what belongs to nobody."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from memo.ids import AgentId, TenantId, UserId
+from sandboxd.api import render
+from sandboxd.api.models import SandboxAnswer, SandboxBody, SandboxesAnswer, StatsAnswer
+from sandboxd.api.once import BEGUN
+from sandboxd.api.requests import MAX_JSON_BYTES, read_json, session_ref
+from sandboxd.api.routes import SESSION, Access, Endpoint, Services
+from sandboxd.limits import Limits
+from sandboxd.sandbox import SandboxRequest
+
+
+async def ensure_sandbox(services: Services, request: Request) -> Response:
+    ref = session_ref(request)
+    body = await read_json(request, SandboxBody)
+    wanted = SandboxRequest(
+        user=UserId(body.user),
+        agent=None if body.agent is None else AgentId(body.agent),
+        image=body.image,
+        env=body.env,
+        limits=_limits(body, services.default_limits),
+        network=body.network,
+    )
+    request.scope[BEGUN] = True
+    view, created = await services.manager.ensure_sandbox(ref, wanted)
+    return render.json_answer(render.sandbox(view), 201 if created else 200)
+
+
+def _limits(body: SandboxBody, default: Limits) -> Limits:
+    """What is not asked for stays as the daemon is set."""
+    return default.model_copy(update=body.limits.model_dump(exclude_unset=True)) if body.limits else default
+
+
+async def get_sandbox(services: Services, request: Request) -> Response:
+    return render.json_answer(render.sandbox(services.manager.get(session_ref(request))))
+
+
+async def destroy_sandbox(services: Services, request: Request) -> Response:
+    request.scope[BEGUN] = True
+    await services.manager.destroy(session_ref(request))
+    return Response(status_code=204)
+
+
+async def list_sandboxes(services: Services, request: Request) -> Response:
+    tenant = TenantId(request.scope["path_params"]["tenant"])
+    return render.json_answer({"items": [render.sandbox(view) for view in services.manager.of_tenant(tenant)]})
+
+
+async def get_stats(services: Services, request: Request) -> Response:
+    return render.json_answer(await services.manager.stats(session_ref(request)))
+
+
+async def collect_garbage(services: Services, request: Request) -> Response:
+    request.scope[BEGUN] = True
+    return render.json_answer(await services.manager.collect_garbage())
+
+
+class GarbageAnswer(BaseModel):
+    """What was found and set right."""
+
+    containers: int
+    directories: int
+    sandboxes: int = Field(description="Sandboxes found dead, or whose destruction was taken up again.")
+
+
+_SANDBOX = f"{SESSION}/sandbox"
+
+ENDPOINTS = (
+    Endpoint(
+        "PUT",
+        _SANDBOX,
+        ensure_sandbox,
+        "sandbox",
+        Access.WRITE,
+        "Make the session's sandbox, or return the one it has",
+        body_limit=MAX_JSON_BYTES,
+        body=SandboxBody,
+        answers={201: SandboxAnswer, 200: SandboxAnswer},
+    ),
+    Endpoint(
+        "GET", _SANDBOX, get_sandbox, "sandbox", Access.READ, "The session's sandbox", answers={200: SandboxAnswer}
+    ),
+    Endpoint(
+        "DELETE",
+        _SANDBOX,
+        destroy_sandbox,
+        "sandbox",
+        Access.WRITE,
+        "Remove the session's sandbox",
+        answers={204: None},
+    ),
+    Endpoint(
+        "GET",
+        "/v1/tenants/{tenant}/sandboxes",
+        list_sandboxes,
+        "sandbox",
+        Access.READ,
+        "Every sandbox of a tenant",
+        answers={200: SandboxesAnswer},
+    ),
+    Endpoint(
+        "GET",
+        f"{SESSION}/stats",
+        get_stats,
+        "sandbox",
+        Access.READ,
+        "What the sandbox uses now",
+        answers={200: StatsAnswer},
+    ),
+    Endpoint(
+        "POST",
+        "/v1/gc",
+        collect_garbage,
+        "gc",
+        Access.WRITE,
+        "Compare registry, engine and disk now and remove what belongs to nobody",
+        answers={200: GarbageAnswer},
+    ),
+)

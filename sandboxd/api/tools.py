@@ -1,0 +1,68 @@
+"""Tools: list them with their schemas, call one. Every tool answers in the same shape."""
+
+from __future__ import annotations
+
+import time
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sandboxd.api import render
+from sandboxd.api.models import ToolAnswer, ToolsAnswer
+from sandboxd.api.once import BEGUN
+from sandboxd.api.requests import MAX_STDIN_JSON_BYTES, read_json, session_ref
+from sandboxd.api.routes import SESSION, Access, Endpoint, Services
+from sandboxd.errors import NotFound
+from sandboxd.tools import run_tool
+from sandboxd.tools.context import ToolContext
+
+
+async def list_tools(services: Services, request: Request) -> Response:
+    services.manager.get(session_ref(request))  # somebody else's session has no tools either
+    return render.json_answer({"items": [tool.describe() for tool in services.toolbox.values()]})
+
+
+async def call_tool(services: Services, request: Request) -> Response:
+    ref = session_ref(request)
+    tool = services.toolbox.get(request.scope["path_params"]["tool"])
+    if tool is None:
+        raise NotFound(f"cannot find this tool: there are {', '.join(services.toolbox)}")
+    arguments = await read_json(request, tool.arguments, MAX_STDIN_JSON_BYTES)
+    started = time.perf_counter()
+    with services.manager.call(ref) as runner, services.watch.guard(request.receive):
+        request.scope[BEGUN] = True
+        result = await run_tool(tool, ToolContext(ref, runner), arguments)
+    services.manager.events.publish(
+        "tool",
+        tenant=ref.tenant,
+        session=ref.session,
+        tool=tool.name,
+        ok=result.ok,
+        duration_ms=round((time.perf_counter() - started) * 1000, 3),
+    )
+    return render.json_answer({"ok": result.ok, "content": result.content, "details": result.details})
+
+
+ENDPOINTS = (
+    Endpoint(
+        "POST",
+        f"{SESSION}/tools/{{tool}}",
+        call_tool,
+        "tool",
+        Access.WRITE,
+        "Call a tool. The body is its arguments",
+        body_limit=MAX_STDIN_JSON_BYTES,
+        body="application/json",
+        answers={200: ToolAnswer},
+        repeatable=False,
+    ),
+    Endpoint(
+        "GET",
+        f"{SESSION}/tools",
+        list_tools,
+        "tool",
+        Access.READ,
+        "The tools, with the JSON schemas of their arguments",
+        answers={200: ToolsAnswer},
+    ),
+)

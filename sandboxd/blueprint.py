@@ -1,0 +1,48 @@
+"""From a record to the container that it means: what is mounted where, and what runs as PID 1. Pure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sandboxd.engine.protocol import LABEL_INSTANCE, LABEL_SANDBOX, ContainerSpec, Mount
+from sandboxd.lifecycle import Record
+from sandboxd.runner.protocol import RUN_TARGET, RUNNER_COMMAND, RUNNER_TARGET
+
+WORKSPACE = "/workspace"
+MEMO = "/workspace/memo"
+SKILLS = "/skills"
+
+
+def container_spec(
+    record: Record,
+    *,
+    instance: str,
+    uid: int,
+    gid: int,
+    workspace: Path,
+    mirror: Path,
+    run_dir: Path,
+    runner: Path,
+    skills: Path | None,
+    runtime: str | None,
+) -> ContainerSpec:
+    mounts = [
+        Mount(workspace, WORKSPACE, read_only=False),
+        Mount(mirror, MEMO, read_only=True),
+        Mount(run_dir, RUN_TARGET, read_only=True),
+        Mount(runner, RUNNER_TARGET, read_only=True),
+    ]
+    if skills is not None:
+        mounts.append(Mount(skills, SKILLS, read_only=True))
+    return ContainerSpec(
+        name=record.container_name,
+        image=record.image,
+        # Isolated and without site: the image's own packages and environment cannot change the runner.
+        command=RUNNER_COMMAND,
+        uid=uid,
+        gid=gid,
+        labels={LABEL_INSTANCE: instance, LABEL_SANDBOX: record.id},
+        mounts=tuple(mounts),
+        limits=record.limits,
+        runtime=runtime,
+    )

@@ -1,0 +1,38 @@
+"""`events`: what happens in the daemon."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sandboxd.cli.connection import connected
+from sandboxd.cli.options import Json, Socket
+from sandboxd.cli.output import print_json, print_line
+from sandboxd.client.results import Event
+
+
+def events(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until interrupted.")] = False,
+    after: Annotated[int | None, typer.Option(help="Only events after this id.")] = None,
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """Print what happened lately, one event a line.
+
+    Example: sandboxd events --follow --json
+    """
+    with connected(socket, "default", json) as client:
+        try:
+            for event in client.events(after, follow=follow):
+                _print(event, json)
+        except KeyboardInterrupt:
+            raise typer.Exit(0) from None  # how following ends
+
+
+def _print(event: Event, as_json: bool) -> None:
+    if as_json:
+        print_json({"id": event.id, "kind": event.kind, "at": event.at, **event.fields})
+        return
+    fields = " ".join(f"{name}={value}" for name, value in event.fields.items() if value is not None)
+    print_line(f"{event.at.isoformat(timespec='milliseconds')}  {event.kind:<10} {fields}")

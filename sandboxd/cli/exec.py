@@ -1,0 +1,79 @@
+"""`exec`: run a command in a sandbox as if it ran here."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from sandboxd.cli.connection import connected
+from sandboxd.cli.options import Json, Session, Socket, Tenant
+from sandboxd.cli.output import print_json
+from sandboxd.cli.sandboxes import parse_env
+from sandboxd.client.results import ExecOutput, ExecResult
+
+TIMED_OUT = 124
+CALL_FAILED = 125
+MAX_STDIN_BYTES = 16_777_216
+
+
+def execute(
+    session: Session,
+    command: Annotated[list[str], typer.Argument(help="One word runs under bash; several run as they are.")],
+    cwd: Annotated[str | None, typer.Option("--cwd", "-w", help="Where to run; /workspace by default.")] = None,
+    env: Annotated[list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE; may be repeated.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds until the command is killed.")] = None,
+    no_stdin: Annotated[bool, typer.Option("--no-stdin", "-n", help="Do not read stdin.")] = False,
+    tenant: Tenant = "default",
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """Run a command in a session's sandbox. Options come before the session.
+
+    Output is streamed. Stdin is passed on when it is not a terminal. The exit code is the command's own; 124 after
+    a timeout, 125 when the command could not be run at all, 3 when there is no daemon.
+
+    Example: sandboxd exec demo 'ls | wc -l'    or    sandboxd exec demo -- git status
+    """
+    words = command[1:] if command[0] == "--" else command
+    if not words:
+        raise typer.BadParameter("there is no command", param_hint="COMMAND")
+    program = words[0] if len(words) == 1 else words
+    stdin = b"" if no_stdin or sys.stdin is None or sys.stdin.isatty() else _read_stdin()
+    variables = parse_env(env)
+    with connected(socket, tenant, json, CALL_FAILED) as client:
+        if json:
+            result = client.exec(session, program, cwd=cwd, env=variables, stdin=stdin, timeout_s=timeout)
+            print_json(asdict(result))
+            raise typer.Exit(_exit_code(result))
+        for item in client.exec_stream(session, program, cwd=cwd, env=variables, stdin=stdin, timeout_s=timeout):
+            if isinstance(item, ExecOutput):
+                out = sys.stdout.buffer if item.stream == "stdout" else sys.stderr.buffer
+                out.write(item.data)
+                out.flush()
+            else:
+                _explain(item)
+                raise typer.Exit(_exit_code(item))
+
+
+def _read_stdin() -> bytes:
+    data = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
+    if len(data) > MAX_STDIN_BYTES:
+        raise typer.BadParameter("stdin is larger than 16 MiB; write it to a file of the sandbox instead")
+    return data
+
+
+def _exit_code(result: ExecResult) -> int:
+    return TIMED_OUT if result.exit_code is None else result.exit_code
+
+
+def _explain(result: ExecResult) -> None:
+    """What a caller cannot see in the output."""
+    if result.timed_out:
+        typer.echo("[timed out; the command and everything it started was killed]", err=True)
+    if result.truncated:
+        typer.echo("[the output was longer than the limit; the rest was dropped]", err=True)
+    for limit in result.limits_hit:
+        typer.echo(f"[the sandbox reached its limit of {limit}]", err=True)

@@ -1,0 +1,21 @@
+"""`gc`: compare registry, engine and disk now instead of at the next start."""
+
+from __future__ import annotations
+
+from sandboxd.cli.connection import connected
+from sandboxd.cli.options import Json, Socket
+from sandboxd.cli.output import print_json, print_line
+
+
+def collect(socket: Socket = None, json: Json = False) -> None:
+    """Remove what belongs to nobody: containers, directories, records.
+
+    Example: sandboxd gc
+    """
+    with connected(socket, "default", json) as client:
+        report = client.collect_garbage()
+    if json:
+        print_json(report)
+        return
+    for name, value in report.items():
+        print_line(f"{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}")

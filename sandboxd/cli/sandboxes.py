@@ -1,0 +1,102 @@
+"""`create`, `ls`, `rm`: sandboxes."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from sandboxd.cli.connection import connected
+from sandboxd.cli.options import Json, Socket, Tenant
+from sandboxd.cli.output import print_json, print_line, print_table
+
+
+def create(
+    session: Annotated[str | None, typer.Argument(help="The session's id; a new one is made up without it.")] = None,
+    user: Annotated[str, typer.Option("--user", "-u", help="Whose memory it gets.")] = "default",
+    agent: Annotated[str | None, typer.Option(help="Which agent works in it.")] = None,
+    image: Annotated[str | None, typer.Option(help="The container image.")] = None,
+    env: Annotated[list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE; may be repeated.")] = None,
+    memory_mb: Annotated[int | None, typer.Option(help="Memory limit.")] = None,
+    cpus: Annotated[float | None, typer.Option(help="CPU limit.")] = None,
+    pids: Annotated[int | None, typer.Option(help="Limit of processes.")] = None,
+    disk_mb: Annotated[int | None, typer.Option(help="Limit of the workspace.")] = None,
+    tenant: Tenant = "default",
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """Make a session's sandbox, or return the one it has.
+
+    Example: sandboxd create demo --user alice --memory-mb 256
+    """
+    given = {"memory_mb": memory_mb, "cpus": cpus, "pids": pids, "disk_mb": disk_mb}
+    limits = {name: value for name, value in given.items() if value is not None}
+    with connected(socket, tenant, json) as client:
+        sandbox = client.ensure_sandbox(
+            session or f"s-{secrets.token_hex(4)}",
+            user,
+            agent=agent,
+            image=image,
+            env=parse_env(env),
+            limits=limits or None,
+        )
+    if json:
+        print_json(asdict(sandbox))
+    else:
+        print_line(sandbox.session)
+
+
+def ls(tenant: Tenant = "default", socket: Socket = None, json: Json = False) -> None:
+    """List a tenant's sandboxes.
+
+    Example: sandboxd ls --tenant acme
+    """
+    with connected(socket, tenant, json) as client:
+        found = client.list_sandboxes()
+    if json:
+        print_json({"items": [asdict(sandbox) for sandbox in found]})
+        return
+    rows = [
+        (
+            sandbox.session,
+            sandbox.user,
+            sandbox.state,
+            sandbox.cause or "",
+            sandbox.engine,
+            (sandbox.container or "")[:12],
+            sandbox.created_at.isoformat(timespec="seconds"),
+        )
+        for sandbox in found
+    ]
+    print_table(("session", "user", "state", "cause", "engine", "container", "created"), rows)
+
+
+def rm(
+    sessions: Annotated[list[str], typer.Argument(help="The sessions whose sandboxes to remove.")],
+    tenant: Tenant = "default",
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """Remove sandboxes with their workspaces.
+
+    Example: sandboxd rm demo
+    """
+    with connected(socket, tenant, json) as client:
+        for session in sessions:
+            client.destroy_sandbox(session)
+            if json:
+                print_json({"tenant": tenant, "session": session, "removed": True})
+            else:
+                print_line(session)
+
+
+def parse_env(pairs: list[str] | None) -> dict[str, str]:
+    env = {}
+    for pair in pairs or ():
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--env")
+        env[name] = value
+    return env

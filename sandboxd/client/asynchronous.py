@@ -1,0 +1,284 @@
+"""`AsyncClient`: the daemon from async code. One may be shared by every task of an event loop.
+
+Every method is a call of `calls.py`, sent and read here. It adds nothing to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from sandboxd.client import calls
+from sandboxd.client.address import find_address
+from sandboxd.client.async_transport import AsyncTransport
+from sandboxd.client.calls import Answer, Call, raise_problem, read_answer
+from sandboxd.client.errors import AnswerLost
+from sandboxd.client.results import (
+    Event,
+    ExecOutput,
+    ExecResult,
+    FileInfo,
+    Process,
+    ProcessOutput,
+    Sandbox,
+    ToolDescription,
+    ToolResult,
+)
+from sandboxd.client.sse import EventReader
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """`async with AsyncClient() as client:` finds the daemon; `socket`, or `url` and `token`, say where it is."""
+
+    def __init__(
+        self,
+        socket: Path | str | None = None,
+        *,
+        url: str | None = None,
+        token: str | None = None,
+        tenant: str = "default",
+    ) -> None:
+        self.tenant = tenant
+        self._transport = AsyncTransport(find_address(socket, url, token))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def health(self) -> Mapping[str, Any]:
+        return await self._send(calls.health())
+
+    async def ready(self) -> Mapping[str, Any]:
+        return await self._send(calls.ready())
+
+    async def ensure_sandbox(
+        self,
+        session: str,
+        user: str = "default",
+        *,
+        agent: str | None = None,
+        image: str | None = None,
+        env: Mapping[str, str] | None = None,
+        limits: Mapping[str, float] | None = None,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Sandbox:
+        """Make the session's sandbox, or return the one it has; `.created` says which."""
+        return await self._send(
+            calls.ensure_sandbox(
+                tenant or self.tenant,
+                session,
+                user,
+                agent=agent,
+                image=image,
+                env=env,
+                limits=limits,
+                key=idempotency_key,
+            )
+        )
+
+    async def get_sandbox(self, session: str, *, tenant: str | None = None) -> Sandbox:
+        return await self._send(calls.get_sandbox(tenant or self.tenant, session))
+
+    async def list_sandboxes(self, *, tenant: str | None = None) -> list[Sandbox]:
+        return await self._send(calls.list_sandboxes(tenant or self.tenant))
+
+    async def destroy_sandbox(
+        self, session: str, *, tenant: str | None = None, idempotency_key: str | None = None
+    ) -> None:
+        await self._send(calls.destroy_sandbox(tenant or self.tenant, session, idempotency_key))
+
+    async def stats(self, session: str, *, tenant: str | None = None) -> Mapping[str, Any]:
+        return await self._send(calls.stats(tenant or self.tenant, session))
+
+    async def collect_garbage(self) -> Mapping[str, Any]:
+        return await self._send(calls.collect_garbage())
+
+    async def exec(
+        self,
+        session: str,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | bytes | None = None,
+        timeout_s: float | None = None,
+        max_output_bytes: int | None = None,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> ExecResult:
+        """Run a command to its end. One that fails is a result, not an error."""
+        return await self._send(
+            calls.execute(
+                tenant or self.tenant,
+                session,
+                command,
+                cwd=cwd,
+                env=env,
+                stdin=stdin,
+                timeout_s=timeout_s,
+                max_output_bytes=max_output_bytes,
+                key=idempotency_key,
+            )
+        )
+
+    async def exec_stream(
+        self,
+        session: str,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | bytes | None = None,
+        timeout_s: float | None = None,
+        max_output_bytes: int | None = None,
+        tenant: str | None = None,
+    ) -> AsyncIterator[ExecOutput | ExecResult]:
+        """Run a command and yield its output as it comes; the last item is the result. Closing this kills it."""
+        call = calls.execute(
+            tenant or self.tenant,
+            session,
+            command,
+            cwd=cwd,
+            env=env,
+            stdin=stdin,
+            timeout_s=timeout_s,
+            max_output_bytes=max_output_bytes,
+            key=None,
+            stream=True,
+        )
+        result = None
+        async with self._events(call) as events:
+            async for kind, data in events:
+                item = calls.exec_item(kind, data)
+                if item is not None:
+                    result = item
+                    yield item
+        if not isinstance(result, ExecResult):
+            raise AnswerLost("cannot tell the outcome: the stream ended before the command did")
+
+    async def start_process(
+        self,
+        session: str,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        tty: bool = False,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Process:
+        return await self._send(
+            calls.start_process(tenant or self.tenant, session, command, cwd=cwd, env=env, tty=tty, key=idempotency_key)
+        )
+
+    async def list_processes(self, session: str, *, tenant: str | None = None) -> list[Process]:
+        return await self._send(calls.list_processes(tenant or self.tenant, session))
+
+    async def read_process(
+        self,
+        session: str,
+        process: str,
+        *,
+        offset: int = 0,
+        limit: int | None = None,
+        wait_s: float = 0,
+        tenant: str | None = None,
+    ) -> ProcessOutput:
+        return await self._send(
+            calls.read_process(tenant or self.tenant, session, process, offset=offset, limit=limit, wait_s=wait_s)
+        )
+
+    async def write_process(
+        self,
+        session: str,
+        process: str,
+        data: str | bytes,
+        *,
+        eof: bool = False,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> None:
+        await self._send(
+            calls.write_process(tenant or self.tenant, session, process, data, eof=eof, key=idempotency_key)
+        )
+
+    async def resize_process(
+        self, session: str, process: str, rows: int, columns: int, *, tenant: str | None = None
+    ) -> None:
+        await self._send(calls.resize_process(tenant or self.tenant, session, process, rows, columns))
+
+    async def kill_process(self, session: str, process: str, *, tenant: str | None = None) -> Process:
+        return await self._send(calls.kill_process(tenant or self.tenant, session, process))
+
+    async def read_file(self, session: str, path: str, *, tenant: str | None = None) -> bytes:
+        return await self._send(calls.read_file(tenant or self.tenant, session, path))
+
+    @asynccontextmanager
+    async def open_file(
+        self, session: str, path: str, *, tenant: str | None = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Read a file piece by piece: `async with client.open_file(...) as pieces:`"""
+        async with self._stream(calls.read_file(tenant or self.tenant, session, path)) as pieces:
+            yield pieces
+
+    async def write_file(
+        self,
+        session: str,
+        path: str,
+        content: str | bytes | AsyncIterable[bytes],
+        *,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> FileInfo:
+        """Write a file, whole or not at all. `content` may be an iterable of pieces."""
+        body = content.encode() if isinstance(content, str) else content
+        return await self._send(calls.write_file(tenant or self.tenant, session, path, idempotency_key), body)
+
+    async def tool(
+        self,
+        session: str,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> ToolResult:
+        return await self._send(calls.call_tool(tenant or self.tenant, session, name, arguments, idempotency_key))
+
+    async def tools(self, session: str, *, tenant: str | None = None) -> list[ToolDescription]:
+        return await self._send(calls.list_tools(tenant or self.tenant, session))
+
+    async def events(self, after: int | None = None, *, follow: bool = True) -> AsyncIterator[Event]:
+        """Yield what happens, from now on or after an id. Without `follow`, only what is remembered."""
+        async with self._events(calls.events(after, follow)) as events:
+            async for _, data in events:
+                yield calls.event_item(data)
+
+    async def _send(self, call: Call[T], body: bytes | AsyncIterable[bytes] | None = None) -> T:
+        return read_answer(call, await self._transport.send(call, body))
+
+    @asynccontextmanager
+    async def _stream(self, call: Call[Any]) -> AsyncIterator[AsyncIterator[bytes]]:
+        async with self._transport.stream(call) as (status, pieces):
+            if status >= 400:
+                raise_problem(Answer(status, b"".join([piece async for piece in pieces])))
+            yield pieces
+
+    @asynccontextmanager
+    async def _events(self, call: Call[Any]) -> AsyncIterator[AsyncIterator[tuple[str, str]]]:
+        async with self._stream(call) as pieces:
+            reader = EventReader()
+            yield (event async for piece in pieces for event in reader.feed(piece))

@@ -1,0 +1,397 @@
+"""Every call of the API, written once: how to ask, and how to read the answer. Pure; both clients send these.
+
+A call is a value. It opens nothing and waits for nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote, urlencode
+
+from sandboxd.client.errors import rebuild
+from sandboxd.client.results import (
+    Event,
+    ExecOutput,
+    ExecResult,
+    FileInfo,
+    Process,
+    ProcessOutput,
+    Sandbox,
+    ToolDescription,
+    ToolResult,
+)
+from sandboxd.errors import InternalError
+
+T = TypeVar("T")
+
+SHORT_S = 30.0
+CREATE_S = 180.0
+GRACE_S = 30.0
+"""How much longer than the work itself a client waits before it gives up on an answer."""
+DEFAULT_TIMEOUT_S = 120.0
+EVENTS = "text/event-stream"
+RAW = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One request, and the way to read its answer. `timeout_s` bounds every silence of the daemon."""
+
+    method: str
+    target: str
+    parse: Callable[[Answer], T]
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float | None = SHORT_S
+
+    @property
+    def is_safe(self) -> bool:
+        """May be sent again when its answer was lost."""
+        return self.method == "GET" or "idempotency-key" in self.headers
+
+
+def read_answer(call: Call[T], answer: Answer) -> T:
+    if answer.status >= 400:
+        raise_problem(answer)
+    return call.parse(answer)
+
+
+def raise_problem(answer: Answer) -> None:
+    try:
+        problem = json.loads(answer.body)
+    except ValueError:
+        problem = None
+    if not isinstance(problem, dict) or "code" not in problem:
+        raise InternalError(f"cannot read the daemon's answer: status {answer.status} without a problem")
+    raise rebuild(problem)
+
+
+def _session(tenant: str, session: str) -> str:
+    return f"/v1/tenants/{quote(tenant, safe='')}/sessions/{quote(session, safe='')}"
+
+
+def _json(
+    method: str,
+    target: str,
+    parse: Callable[[Answer], T],
+    content: Mapping[str, Any] | None = None,
+    *,
+    key: str | None = None,
+    accept: str | None = None,
+    timeout_s: float | None = SHORT_S,
+) -> Call[T]:
+    headers = {}
+    body = None
+    if content is not None:
+        body = json.dumps(content, separators=(",", ":")).encode()
+        headers["content-type"] = "application/json"
+    if key is not None:
+        headers["idempotency-key"] = key
+    if accept is not None:
+        headers["accept"] = accept
+    return Call(method, target, parse, body, headers, timeout_s)
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    """The fields somebody gave a value; the daemon has the defaults."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _nothing(answer: Answer) -> None:
+    return None
+
+
+def _raw(answer: Answer) -> Any:
+    return json.loads(answer.body)
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def health() -> Call[Mapping[str, Any]]:
+    return _json("GET", "/healthz", _raw)
+
+
+def ready() -> Call[Mapping[str, Any]]:
+    return _json("GET", "/readyz", _raw)
+
+
+def ensure_sandbox(
+    tenant: str,
+    session: str,
+    user: str,
+    *,
+    agent: str | None,
+    image: str | None,
+    env: Mapping[str, str] | None,
+    limits: Mapping[str, float] | None,
+    key: str | None,
+) -> Call[Sandbox]:
+    content = _given(
+        user=user,
+        agent=agent,
+        image=image,
+        env=None if env is None else dict(env),
+        limits=None if limits is None else dict(limits),
+    )
+    target = f"{_session(tenant, session)}/sandbox"
+    return _json("PUT", target, _sandbox_answer, content, key=key, timeout_s=CREATE_S)
+
+
+def get_sandbox(tenant: str, session: str) -> Call[Sandbox]:
+    return _json("GET", f"{_session(tenant, session)}/sandbox", _sandbox_answer)
+
+
+def list_sandboxes(tenant: str) -> Call[list[Sandbox]]:
+    return _json(
+        "GET",
+        f"/v1/tenants/{quote(tenant, safe='')}/sandboxes",
+        lambda answer: [_sandbox(item) for item in _raw(answer)["items"]],
+    )
+
+
+def destroy_sandbox(tenant: str, session: str, key: str | None) -> Call[None]:
+    return _json("DELETE", f"{_session(tenant, session)}/sandbox", _nothing, key=key, timeout_s=CREATE_S)
+
+
+def stats(tenant: str, session: str) -> Call[Mapping[str, Any]]:
+    return _json("GET", f"{_session(tenant, session)}/stats", _raw)
+
+
+def collect_garbage() -> Call[Mapping[str, Any]]:
+    return _json("POST", "/v1/gc", _raw, timeout_s=CREATE_S)
+
+
+def execute(
+    tenant: str,
+    session: str,
+    command: str | Sequence[str],
+    *,
+    cwd: str | None,
+    env: Mapping[str, str] | None,
+    stdin: str | bytes | None,
+    timeout_s: float | None,
+    max_output_bytes: int | None,
+    key: str | None,
+    stream: bool = False,
+) -> Call[ExecResult]:
+    """A command. Binary stdin makes the whole call base64, and so does streaming, whose output is bytes."""
+    content: dict[str, Any] = {"command": command if isinstance(command, str) else list(command)}
+    if cwd is not None:
+        content["cwd"] = cwd
+    if env is not None:
+        content["env"] = dict(env)
+    if timeout_s is not None:
+        content["timeout_s"] = timeout_s
+    if max_output_bytes is not None:
+        content["max_output_bytes"] = max_output_bytes
+    is_binary = stream or isinstance(stdin, bytes)
+    if is_binary:
+        content["encoding"] = "base64"
+    if stdin:
+        raw = stdin if isinstance(stdin, bytes) else stdin.encode()
+        content["stdin"] = base64.b64encode(raw).decode() if is_binary else stdin
+    patience = (DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s) + GRACE_S
+    return _json(
+        "POST",
+        f"{_session(tenant, session)}/exec",
+        _exec_result_base64 if is_binary else _exec_result,
+        content,
+        key=key,
+        accept=EVENTS if stream else None,
+        timeout_s=patience,
+    )
+
+
+def start_process(
+    tenant: str,
+    session: str,
+    command: str | Sequence[str],
+    *,
+    cwd: str | None,
+    env: Mapping[str, str] | None,
+    tty: bool,
+    key: str | None,
+) -> Call[Process]:
+    content = _given(
+        command=command if isinstance(command, str) else list(command),
+        cwd=cwd,
+        env=None if env is None else dict(env),
+        tty=tty or None,
+    )
+    return _json(
+        "POST", f"{_session(tenant, session)}/processes", lambda answer: _process(_raw(answer)), content, key=key
+    )
+
+
+def list_processes(tenant: str, session: str) -> Call[list[Process]]:
+    return _json(
+        "GET",
+        f"{_session(tenant, session)}/processes",
+        lambda answer: [_process(item) for item in _raw(answer)["items"]],
+    )
+
+
+def read_process(
+    tenant: str, session: str, process: str, *, offset: int, limit: int | None, wait_s: float
+) -> Call[ProcessOutput]:
+    query = urlencode(_given(offset=offset, limit=limit, wait_s=wait_s, encoding="base64"))
+    return _json(
+        "GET", f"{_process_path(tenant, session, process)}?{query}", _process_output, timeout_s=wait_s + SHORT_S
+    )
+
+
+def write_process(
+    tenant: str, session: str, process: str, data: str | bytes, *, eof: bool, key: str | None
+) -> Call[None]:
+    raw = data if isinstance(data, bytes) else data.encode()
+    content = {"data": base64.b64encode(raw).decode(), "encoding": "base64", "eof": eof}
+    return _json("POST", f"{_process_path(tenant, session, process)}/stdin", _nothing, content, key=key)
+
+
+def resize_process(tenant: str, session: str, process: str, rows: int, columns: int) -> Call[None]:
+    content = {"rows": rows, "columns": columns}
+    return _json("PUT", f"{_process_path(tenant, session, process)}/size", _nothing, content)
+
+
+def kill_process(tenant: str, session: str, process: str) -> Call[Process]:
+    return _json("DELETE", _process_path(tenant, session, process), lambda answer: _process(_raw(answer)))
+
+
+def read_file(tenant: str, session: str, path: str) -> Call[bytes]:
+    return _json("GET", f"{_session(tenant, session)}/files?{urlencode({'path': path})}", lambda answer: answer.body)
+
+
+def write_file(tenant: str, session: str, path: str, key: str | None) -> Call[FileInfo]:
+    """The head of a write. Its body is given to the client beside it, because it may be a stream."""
+    headers = {"content-type": RAW} if key is None else {"content-type": RAW, "idempotency-key": key}
+    target = f"{_session(tenant, session)}/files?{urlencode({'path': path})}"
+    return Call("PUT", target, _file_info, None, headers, CREATE_S)
+
+
+def call_tool(tenant: str, session: str, name: str, arguments: Mapping[str, Any], key: str | None) -> Call[ToolResult]:
+    asked = arguments.get("timeout")
+    work_s = asked / 1000 if isinstance(asked, int | float) else DEFAULT_TIMEOUT_S
+    target = f"{_session(tenant, session)}/tools/{quote(name, safe='')}"
+    return _json("POST", target, _tool_result, arguments, key=key, timeout_s=work_s + GRACE_S)
+
+
+def list_tools(tenant: str, session: str) -> Call[list[ToolDescription]]:
+    return _json("GET", f"{_session(tenant, session)}/tools", _tool_descriptions)
+
+
+def events(after: int | None, follow: bool) -> Call[None]:
+    query = urlencode(_given(after=after, follow=None if follow else "false"))
+    target = f"/v1/events?{query}" if query else "/v1/events"
+    return _json("GET", target, _nothing, accept=EVENTS, timeout_s=60.0)
+
+
+def _process_path(tenant: str, session: str, process: str) -> str:
+    return f"{_session(tenant, session)}/processes/{quote(process, safe='')}"
+
+
+def _sandbox(fields: Mapping[str, Any], created: bool = False) -> Sandbox:
+    return Sandbox(
+        tenant=fields["tenant"],
+        session=fields["session"],
+        user=fields["user"],
+        agent=fields.get("agent"),
+        state=fields["state"],
+        engine=fields["engine"],
+        container=fields.get("container"),
+        created_at=datetime.fromisoformat(fields["created_at"]),
+        from_pool=fields["from_pool"],
+        cause=fields.get("cause"),
+        image=fields.get("image", ""),
+        limits=fields.get("limits", {}),
+        created=created,
+    )
+
+
+def _sandbox_answer(answer: Answer) -> Sandbox:
+    return _sandbox(_raw(answer), created=answer.status == 201)
+
+
+def _exec_result(answer: Answer) -> ExecResult:
+    return outcome(_raw(answer))
+
+
+def _exec_result_base64(answer: Answer) -> ExecResult:
+    fields = _raw(answer)
+    for name in ("stdout", "stderr"):
+        fields[name] = base64.b64decode(fields[name]).decode("utf-8", "replace")
+    return outcome(fields)
+
+
+def outcome(fields: Mapping[str, Any]) -> ExecResult:
+    return ExecResult(
+        fields["exit_code"],
+        fields.get("stdout", ""),
+        fields.get("stderr", ""),
+        fields["timed_out"],
+        fields["truncated"],
+        fields["duration_ms"],
+        tuple(fields.get("limits_hit", ())),
+    )
+
+
+def _process(fields: Mapping[str, Any]) -> Process:
+    return Process(
+        fields["id"],
+        fields["command"],
+        _time(fields["started_at"]),
+        fields["running"],
+        fields["exit_code"],
+        fields["output_bytes"],
+    )
+
+
+def _process_output(answer: Answer) -> ProcessOutput:
+    fields = _raw(answer)
+    return ProcessOutput(
+        _process(fields["process"]), fields["offset"], base64.b64decode(fields["data"]), fields["next_offset"]
+    )
+
+
+def _file_info(answer: Answer) -> FileInfo:
+    fields = _raw(answer)
+    return FileInfo(fields["path"], fields["size_bytes"], fields["mode"], _time(fields["modified_at"]))
+
+
+def _tool_result(answer: Answer) -> ToolResult:
+    fields = _raw(answer)
+    return ToolResult(fields["ok"], fields["content"], fields["details"])
+
+
+def _tool_descriptions(answer: Answer) -> list[ToolDescription]:
+    return [ToolDescription(item["name"], item["description"], item["input_schema"]) for item in _raw(answer)["items"]]
+
+
+def exec_item(kind: str, data: str) -> ExecOutput | ExecResult | None:
+    """Read one event of a streamed command; None for one that is of no interest."""
+    fields = json.loads(data)
+    if kind == "stdout" or kind == "stderr":
+        return ExecOutput("stdout" if kind == "stdout" else "stderr", base64.b64decode(fields["data"]))
+    if kind == "exit":
+        return outcome(fields)
+    if kind == "error":
+        raise rebuild(fields)
+    return None
+
+
+def event_item(data: str) -> Event:
+    fields = json.loads(data)
+    rest = {name: value for name, value in fields.items() if name not in ("id", "kind", "at")}
+    return Event(fields["id"], fields["kind"], datetime.fromisoformat(fields["at"]), rest)

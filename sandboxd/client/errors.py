@@ -1,0 +1,77 @@
+"""What a client raises: its own two errors, and the daemon's, rebuilt from their problem by code.
+
+An error of the daemon is an instance of the same class as inside the daemon, so one `except` fits both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sandboxd.errors import DependencyError, Gone, InternalError, RequestError, SandboxdError, SandboxError
+
+
+class DaemonUnreachable(SandboxdError):
+    """There is no daemon at this address. Nothing was sent."""
+
+    code = "daemon.unreachable"
+    retryable = True
+
+
+class AnswerLost(DaemonUnreachable):
+    """The connection broke before the answer: the daemon may have done what was asked, or not."""
+
+    code = "daemon.answer_lost"
+    retryable = False
+
+
+_FAMILIES: dict[str, type[SandboxdError]] = {
+    "request": RequestError,
+    "sandbox": SandboxError,
+    "dependency": DependencyError,
+    "engine": DependencyError,
+    "store": DependencyError,
+    "host": DependencyError,
+    "internal": InternalError,
+}
+
+
+def known_errors() -> tuple[type[Exception], ...]:
+    """Everything the daemon may answer with, for an `except` clause.
+
+    `memo` is loaded when there is an error and not before: most commands of the command line never meet one.
+    """
+    from memo.errors import MemoError
+
+    return SandboxdError, MemoError
+
+
+def _descendants(parent: type[Exception]) -> Iterator[type[Exception]]:
+    yield parent
+    for child in parent.__subclasses__():
+        yield from _descendants(child)
+
+
+def _by_code() -> dict[str, type[Exception]]:
+    """Every class by its code. A child comes before the parent whose code it shares, the daemon's before memo's."""
+    found: dict[str, type[Exception]] = {}
+    for root in reversed(known_errors()):
+        for kind in _descendants(root):
+            if kind.__module__ in ("memo.errors", "sandboxd.errors"):
+                found[kind.code] = kind  # type: ignore[attr-defined]
+    return found
+
+
+def rebuild(problem: Mapping[str, Any]) -> Exception:
+    """Turn a problem into the error it came from. A code this client does not know keeps its code and family."""
+    code = str(problem.get("code", "internal.error"))
+    detail = str(problem.get("detail", "cannot say what went wrong"))
+    if code == Gone.code:
+        return Gone(detail, problem.get("cause", "engine"))
+    known = _by_code().get(code)
+    if known is not None:
+        return known(detail)
+    family = _FAMILIES.get(code.partition(".")[0], SandboxdError)
+    fields = {"code": code, "retryable": problem.get("retryable") is True}
+    unknown: type[SandboxdError] = type(family.__name__, (family,), fields)
+    return unknown(detail)

@@ -1,0 +1,94 @@
+"""What the daemon answers, as frozen values. Output of processes and streams is bytes, as the command wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    tenant: str
+    session: str
+    user: str
+    agent: str | None
+    state: str
+    engine: str
+    container: str | None
+    created_at: datetime
+    from_pool: bool
+    cause: str | None
+    image: str
+    limits: Mapping[str, float]
+    created: bool = False
+    """Whether the call that returned this made the sandbox."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    exit_code: int | None
+    """128 + n after signal n; None after a timeout."""
+    stdout: str
+    stderr: str
+    timed_out: bool
+    truncated: bool
+    duration_ms: float
+    limits_hit: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExecOutput:
+    """A piece of a running command's output."""
+
+    stream: Literal["stdout", "stderr"]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    id: str
+    command: str
+    started_at: datetime | None
+    running: bool
+    exit_code: int | None
+    output_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOutput:
+    process: Process
+    offset: int
+    data: bytes
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    path: str
+    size_bytes: int
+    mode: int
+    modified_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    ok: bool
+    content: str
+    details: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDescription:
+    name: str
+    description: str
+    input_schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    id: int
+    kind: str
+    at: datetime
+    fields: Mapping[str, Any]

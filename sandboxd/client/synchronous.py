@@ -1,0 +1,276 @@
+"""`Client`: the daemon from ordinary code. Thread-safe; one may be shared by a whole program.
+
+Every method is a call of `calls.py`, sent and read here. It adds nothing to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from sandboxd.client import calls
+from sandboxd.client.address import find_address
+from sandboxd.client.calls import Answer, Call, raise_problem, read_answer
+from sandboxd.client.errors import AnswerLost
+from sandboxd.client.results import (
+    Event,
+    ExecOutput,
+    ExecResult,
+    FileInfo,
+    Process,
+    ProcessOutput,
+    Sandbox,
+    ToolDescription,
+    ToolResult,
+)
+from sandboxd.client.sse import EventReader
+from sandboxd.client.transport import Body, Transport
+
+T = TypeVar("T")
+
+
+class Client:
+    """`with Client() as client:` finds the daemon by itself; `socket`, or `url` and `token`, say where it is."""
+
+    def __init__(
+        self,
+        socket: Path | str | None = None,
+        *,
+        url: str | None = None,
+        token: str | None = None,
+        tenant: str = "default",
+    ) -> None:
+        self.tenant = tenant
+        self._transport = Transport(find_address(socket, url, token))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def health(self) -> Mapping[str, Any]:
+        return self._send(calls.health())
+
+    def ready(self) -> Mapping[str, Any]:
+        return self._send(calls.ready())
+
+    def ensure_sandbox(
+        self,
+        session: str,
+        user: str = "default",
+        *,
+        agent: str | None = None,
+        image: str | None = None,
+        env: Mapping[str, str] | None = None,
+        limits: Mapping[str, float] | None = None,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Sandbox:
+        """Make the session's sandbox, or return the one it has; `.created` says which."""
+        return self._send(
+            calls.ensure_sandbox(
+                tenant or self.tenant,
+                session,
+                user,
+                agent=agent,
+                image=image,
+                env=env,
+                limits=limits,
+                key=idempotency_key,
+            )
+        )
+
+    def get_sandbox(self, session: str, *, tenant: str | None = None) -> Sandbox:
+        return self._send(calls.get_sandbox(tenant or self.tenant, session))
+
+    def list_sandboxes(self, *, tenant: str | None = None) -> list[Sandbox]:
+        return self._send(calls.list_sandboxes(tenant or self.tenant))
+
+    def destroy_sandbox(self, session: str, *, tenant: str | None = None, idempotency_key: str | None = None) -> None:
+        self._send(calls.destroy_sandbox(tenant or self.tenant, session, idempotency_key))
+
+    def stats(self, session: str, *, tenant: str | None = None) -> Mapping[str, Any]:
+        return self._send(calls.stats(tenant or self.tenant, session))
+
+    def collect_garbage(self) -> Mapping[str, Any]:
+        return self._send(calls.collect_garbage())
+
+    def exec(
+        self,
+        session: str,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | bytes | None = None,
+        timeout_s: float | None = None,
+        max_output_bytes: int | None = None,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> ExecResult:
+        """Run a command to its end. One that fails is a result, not an error."""
+        return self._send(
+            calls.execute(
+                tenant or self.tenant,
+                session,
+                command,
+                cwd=cwd,
+                env=env,
+                stdin=stdin,
+                timeout_s=timeout_s,
+                max_output_bytes=max_output_bytes,
+                key=idempotency_key,
+            )
+        )
+
+    def exec_stream(
+        self,
+        session: str,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | bytes | None = None,
+        timeout_s: float | None = None,
+        max_output_bytes: int | None = None,
+        tenant: str | None = None,
+    ) -> Iterator[ExecOutput | ExecResult]:
+        """Run a command and yield its output as it comes; the last item is the result. Closing this kills it."""
+        call = calls.execute(
+            tenant or self.tenant,
+            session,
+            command,
+            cwd=cwd,
+            env=env,
+            stdin=stdin,
+            timeout_s=timeout_s,
+            max_output_bytes=max_output_bytes,
+            key=None,
+            stream=True,
+        )
+        result = None
+        with self._events(call) as events:
+            for kind, data in events:
+                item = calls.exec_item(kind, data)
+                if item is not None:
+                    result = item
+                    yield item
+        if not isinstance(result, ExecResult):
+            raise AnswerLost("cannot tell the outcome: the stream ended before the command did")
+
+    def start_process(
+        self,
+        session: str,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        tty: bool = False,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Process:
+        return self._send(
+            calls.start_process(tenant or self.tenant, session, command, cwd=cwd, env=env, tty=tty, key=idempotency_key)
+        )
+
+    def list_processes(self, session: str, *, tenant: str | None = None) -> list[Process]:
+        return self._send(calls.list_processes(tenant or self.tenant, session))
+
+    def read_process(
+        self,
+        session: str,
+        process: str,
+        *,
+        offset: int = 0,
+        limit: int | None = None,
+        wait_s: float = 0,
+        tenant: str | None = None,
+    ) -> ProcessOutput:
+        return self._send(
+            calls.read_process(tenant or self.tenant, session, process, offset=offset, limit=limit, wait_s=wait_s)
+        )
+
+    def write_process(
+        self,
+        session: str,
+        process: str,
+        data: str | bytes,
+        *,
+        eof: bool = False,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> None:
+        self._send(calls.write_process(tenant or self.tenant, session, process, data, eof=eof, key=idempotency_key))
+
+    def resize_process(self, session: str, process: str, rows: int, columns: int, *, tenant: str | None = None) -> None:
+        self._send(calls.resize_process(tenant or self.tenant, session, process, rows, columns))
+
+    def kill_process(self, session: str, process: str, *, tenant: str | None = None) -> Process:
+        return self._send(calls.kill_process(tenant or self.tenant, session, process))
+
+    def read_file(self, session: str, path: str, *, tenant: str | None = None) -> bytes:
+        return self._send(calls.read_file(tenant or self.tenant, session, path))
+
+    @contextmanager
+    def open_file(self, session: str, path: str, *, tenant: str | None = None) -> Iterator[Iterator[bytes]]:
+        """Read a file piece by piece: `with client.open_file(...) as pieces:`"""
+        with self._stream(calls.read_file(tenant or self.tenant, session, path)) as pieces:
+            yield pieces
+
+    def write_file(
+        self,
+        session: str,
+        path: str,
+        content: str | bytes | Iterable[bytes],
+        *,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> FileInfo:
+        """Write a file, whole or not at all. `content` may be an iterable of pieces."""
+        body = content.encode() if isinstance(content, str) else content
+        return self._send(calls.write_file(tenant or self.tenant, session, path, idempotency_key), body)
+
+    def tool(
+        self,
+        session: str,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> ToolResult:
+        return self._send(calls.call_tool(tenant or self.tenant, session, name, arguments, idempotency_key))
+
+    def tools(self, session: str, *, tenant: str | None = None) -> list[ToolDescription]:
+        return self._send(calls.list_tools(tenant or self.tenant, session))
+
+    def events(self, after: int | None = None, *, follow: bool = True) -> Iterator[Event]:
+        """Yield what happens, from now on or after an id. Without `follow`, only what is remembered."""
+        with self._events(calls.events(after, follow)) as events:
+            for _, data in events:
+                yield calls.event_item(data)
+
+    def _send(self, call: Call[T], body: Body = None) -> T:
+        return read_answer(call, self._transport.send(call, body))
+
+    @contextmanager
+    def _stream(self, call: Call[Any]) -> Iterator[Iterator[bytes]]:
+        with self._transport.stream(call) as (status, pieces):
+            if status >= 400:
+                raise_problem(Answer(status, b"".join(pieces)))
+            yield pieces
+
+    @contextmanager
+    def _events(self, call: Call[Any]) -> Iterator[Iterator[tuple[str, str]]]:
+        with self._stream(call) as pieces:
+            reader = EventReader()
+            yield (event for piece in pieces for event in reader.feed(piece))

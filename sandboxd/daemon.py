@@ -1,0 +1,100 @@
+"""The daemon's life, top to bottom: settings → manager → listeners → ready → SIGTERM → drain → exit 0.
+
+It owns the process: its signals and its one line on stdout. Sandboxes outlive it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from importlib.metadata import version
+
+import anyio
+import structlog
+from starlette.types import ASGIApp
+
+from sandboxd import failpoints, logs
+from sandboxd.api.app import create_app
+from sandboxd.api.guard import TcpGuard, allowed_hosts, read_token
+from sandboxd.api.routes import Check, Readiness
+from sandboxd.engine.protocol import LABEL_INSTANCE
+from sandboxd.errors import SandboxdError
+from sandboxd.idempotency import IdempotencyStore
+from sandboxd.manager import SandboxManager
+from sandboxd.metrics import Metrics
+from sandboxd.serving import Server, tcp_listener, unix_listener
+from sandboxd.settings import Settings
+
+_log = structlog.get_logger()
+
+
+def main(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    logs.configure(settings.log_level)
+    failpoints.arm(settings.failpoint)
+    anyio.run(serve, settings, backend_options={"use_uvloop": True})
+
+
+async def serve(settings: Settings) -> None:
+    async with AsyncExitStack() as stack:
+        listeners = [stack.enter_context(unix_listener(settings.socket))]
+        manager = await stack.enter_async_context(SandboxManager(settings))
+        idempotency = await stack.enter_async_context(IdempotencyStore(manager.layout.idempotency))
+        app: ASGIApp = create_app(
+            manager,
+            idempotency=idempotency,
+            metrics=Metrics(states=lambda: manager.states, dropped=lambda: manager.events.dropped),
+            readiness=lambda: _readiness(manager),
+            version=version("sandboxd"),
+            default_limits=settings.limits,
+        )
+        if settings.tcp is not None and settings.token_file is not None:
+            host, _, port = settings.tcp.rpartition(":")
+            app = TcpGuard(app, read_token(settings.token_file), allowed_hosts(host, int(port)))
+            listeners.append(stack.enter_context(tcp_listener(host.strip("[]"), int(port))))
+        await _serve_until_signalled(Server(app, listeners, drain_s=settings.drain_s), manager)
+
+
+async def _serve_until_signalled(server: Server, manager: SandboxManager) -> None:
+    async with anyio.create_task_group() as tasks:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            tasks.start_soon(_stop_when_signalled, server, manager, signals)
+            async with anyio.create_task_group() as serving:
+                serving.start_soon(server.run_until_stopped)
+                await server.has_started.wait()
+                _say_ready(manager)
+            tasks.cancel_scope.cancel()
+
+
+async def _stop_when_signalled(server: Server, manager: SandboxManager, signals: AsyncIterator[signal.Signals]) -> None:
+    is_draining = False
+    async for number in signals:
+        if is_draining:  # asked twice: whoever asks cannot wait
+            server.stop_now()
+        _log.info("draining", signal=number.name)
+        is_draining = True
+        manager.events.close()  # a reader of events would hold up the drain to its end
+        server.stop()
+
+
+async def _readiness(manager: SandboxManager) -> Readiness:
+    try:
+        await manager.engine.find({LABEL_INSTANCE: "readiness"})
+        engine = Check(manager.engine.name, ok=True)
+    except SandboxdError as error:
+        engine = Check(manager.engine.name, ok=False, detail=str(error))
+    return Readiness(engine=engine, store=Check("none", ok=True, detail="no store is attached"))
+
+
+def _say_ready(manager: SandboxManager) -> None:
+    line = {
+        "event": "ready",
+        "socket": str(manager.settings.socket),
+        "engine": manager.engine.name,
+        "store": "none",
+        "pid": os.getpid(),
+    }
+    print(json.dumps(line), flush=True)

@@ -1,0 +1,51 @@
+"""`sandboxd doctor`: what this host offers, how well it isolates, and what to do about it.
+
+It looks, and leaves everything as it was. Each line is ok, weak or missing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from sandboxd.engine.protocol import Engine, Finding
+from sandboxd.engine.select import open_engine
+from sandboxd.errors import SandboxdError
+from sandboxd.host import diagnose_host
+from sandboxd.image import default_image
+from sandboxd.settings import Settings
+from sandboxd.workspace import Workspaces
+
+
+async def examine(settings: Settings) -> list[Finding]:
+    findings = diagnose_host(settings.data) + await _examine_workspaces(settings)
+    try:
+        engine = await open_engine(settings.engine, settings.data / "engine")
+    except SandboxdError as error:
+        return [*findings, Finding("engine", "missing", str(error), "run `make engine`")]
+    try:
+        findings += await engine.diagnose()
+        findings.append(await _examine_image(engine, settings.image or default_image(engine.name)))
+    except SandboxdError as error:
+        findings.append(Finding("engine", "missing", str(error), "start the engine and try again"))
+    finally:
+        await engine.aclose()
+    return findings
+
+
+async def _examine_workspaces(settings: Settings) -> list[Finding]:
+    """Try what a workspace needs, in a directory of its own: a daemon may be at work in the real one."""
+    nearest = next(path for path in (settings.data, *settings.data.parents) if path.exists())
+    try:
+        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=nearest) as scratch:
+            workspaces = Workspaces(Path(scratch), uid=settings.uid, gid=settings.gid)
+            await workspaces.open()
+            return workspaces.diagnose()
+    except (SandboxdError, OSError) as error:
+        return [Finding("workspaces", "missing", str(error), "give a writable --data directory")]
+
+
+async def _examine_image(engine: Engine, image: str) -> Finding:
+    if await engine.has_image(image):
+        return Finding("image", "ok", f"{image} is in the engine")
+    return Finding("image", "missing", f"{image} is not in the engine", "run `make image`, or give another --image")

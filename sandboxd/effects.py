@@ -1,0 +1,242 @@
+"""Carries out what `lifecycle.step` decides: directories, containers, runner sockets, records.
+
+Always record first, world second, so that a crash in between has an answer at the next start. It acts on one
+sandbox at a time and decides nothing; who may start a move, and when, is the manager's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+from anyio import to_thread
+
+from sandboxd import failpoints
+from sandboxd.blueprint import container_spec
+from sandboxd.engine.protocol import LABEL_INSTANCE, LABEL_SANDBOX, Container, ContainerDied, Engine
+from sandboxd.errors import EngineUnavailable, Gone, NotReady
+from sandboxd.events import EventBus
+from sandboxd.layout import Layout
+from sandboxd.lifecycle import Effect, Event, Launched, RunnerReady, State, TornDown, step
+from sandboxd.live import Sandbox
+from sandboxd.registry import Registry
+from sandboxd.runner.listener import RunnerListener
+from sandboxd.settings import Settings
+from sandboxd.workspace import Workspaces
+
+_DESTROY_DRAIN_S = 1.0
+_CLEANUP_S = 60.0
+_EARLY_DEATHS = 256
+_BAD_PYTHON_EXIT = 78
+
+_FAILPOINT_OF_STATE = {
+    State.CREATING: "create.intent",
+    State.STARTING: "create.recorded",
+    State.READY: "create.ready",
+    State.DESTROYING: "destroy.intent",
+}
+
+
+class Effects:
+    """The hands of the manager. Owns the map from containers to sandboxes."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        layout: Layout,
+        engine: Engine,
+        registry: Registry,
+        workspaces: Workspaces,
+        events: EventBus,
+    ) -> None:
+        self._settings = settings
+        self._layout = layout
+        self._engine = engine
+        self._registry = registry
+        self._workspaces = workspaces
+        self._events = events
+        self._instance = layout.instance()
+        self._runner_files: Path = layout.install_runner()
+        self._sandbox_of: dict[str, Sandbox] = {}
+        self._early_deaths: OrderedDict[str, ContainerDied] = OrderedDict()
+        self._carry_out: dict[Effect, Callable[[Sandbox], Awaitable[None]]] = {
+            Effect.LAUNCH: self._launch,
+            Effect.AWAIT_RUNNER: self._await_runner,
+            Effect.DRAIN_CALLS: self._drain_calls,
+            Effect.FAIL_CALLS: self._fail_calls,
+            Effect.REMOVE_CONTAINER: self._remove_container,
+            Effect.TEAR_DOWN: self._tear_down,
+            Effect.FORGET: self._forget,
+            Effect.ANNOUNCE: self._announce,
+        }
+
+    async def begin(self, sandbox: Sandbox) -> None:
+        """Bring up a sandbox that nobody has heard of yet."""
+        await self._registry.save(sandbox.record)
+        await failpoints.reach("create.intent")
+        await self._launch(sandbox)
+
+    async def advance(self, sandbox: Sandbox, event: Event) -> None:
+        """Take one step of the life cycle."""
+        record, effects = step(sandbox.record, event)
+        sandbox.record = record  # seen by every other task at once, so a second ensure joins instead of racing
+        if record.state is not State.REMOVED:
+            await self._registry.save(record)
+        if point := _FAILPOINT_OF_STATE.get(record.state):
+            await failpoints.reach(point)
+        for effect in effects:
+            await self._carry_out[effect](sandbox)
+
+    async def take_over(self, sandbox: Sandbox) -> None:
+        """Reconnect to the runner of a container that an earlier daemon started."""
+        if sandbox.record.container is not None:
+            self._sandbox_of[sandbox.record.container] = sandbox
+        self._listen(sandbox, is_adoption=True)
+        await self._hear_runner(sandbox)
+        await self._announce(sandbox)
+
+    async def containers(self) -> list[Container]:
+        """Every container of this data directory, known or not."""
+        return await self._engine.find({LABEL_INSTANCE: self._instance})
+
+    async def ids_on_disk(self) -> set[str]:
+        return await to_thread.run_sync(self._layout.ids) | await self._workspaces.find()
+
+    async def remove_files(self, sandbox_id: str) -> None:
+        await to_thread.run_sync(self._layout.remove, sandbox_id)
+        await failpoints.reach("destroy.run_dir")
+        await self._workspaces.remove(sandbox_id)
+        await failpoints.reach("destroy.workspace")
+
+    def dead(self, death: ContainerDied) -> Sandbox | None:
+        """Note a death. Return the sandbox it ends, or None if it is part of a move that will see it by itself."""
+        sandbox = self._sandbox_of.get(death.container_id)
+        if sandbox is None:
+            self._early_deaths[death.container_id] = death
+            while len(self._early_deaths) > _EARLY_DEATHS:
+                self._early_deaths.popitem(last=False)
+        elif sandbox.settled is not None:
+            _fail_start(sandbox, death)
+        elif sandbox.record.state is State.READY:
+            return sandbox
+        return None
+
+    def close_listener(self, sandbox: Sandbox) -> None:
+        listener, sandbox.listener, sandbox.runner = sandbox.listener, None, None
+        if listener is not None:
+            listener.close()
+
+    async def _launch(self, sandbox: Sandbox) -> None:
+        record = sandbox.record
+        workspace = await self._workspaces.create(record.id, record.limits.disk_mb)
+        await failpoints.reach("create.workspace")
+        self._layout.make(record.id)
+        await failpoints.reach("create.mirror")
+        self._listen(sandbox)
+        await failpoints.reach("create.listener")
+        container = await self._engine.launch(
+            container_spec(
+                record,
+                instance=self._instance,
+                uid=self._settings.uid,
+                gid=self._settings.gid,
+                workspace=workspace,
+                mirror=self._layout.mirror_dir(record.id),
+                run_dir=self._layout.run_dir(record.id),
+                runner=self._runner_files,
+                skills=self._settings.skills,
+                runtime=self._settings.runtime,
+            )
+        )
+        await failpoints.reach("create.launched")
+        self._sandbox_of[container.id] = sandbox
+        if (death := self._early_deaths.pop(container.id, None)) is not None:
+            _fail_start(sandbox, death)
+        await self.advance(sandbox, Launched(container.id))
+
+    async def _await_runner(self, sandbox: Sandbox) -> None:
+        await self._hear_runner(sandbox)
+        await failpoints.reach("create.hello")
+        sandbox.last_used = time.monotonic()
+        await self.advance(sandbox, RunnerReady())
+
+    async def _drain_calls(self, sandbox: Sandbox) -> None:
+        await sandbox.wait_quiet(_DESTROY_DRAIN_S)
+        if sandbox.runner is not None:
+            sandbox.runner.fail(Gone("cannot finish this call: the sandbox was destroyed", "killed"))
+        await failpoints.reach("destroy.drained")
+
+    async def _fail_calls(self, sandbox: Sandbox) -> None:
+        cause = sandbox.record.cause or "engine"
+        if sandbox.runner is not None:
+            sandbox.runner.fail(Gone(f"cannot finish this call: the container died ({cause})", cause))
+
+    async def _remove_container(self, sandbox: Sandbox) -> None:
+        """Remove whatever container this sandbox has, found by its label: also one that was never recorded."""
+        for container in await self._engine.find({LABEL_INSTANCE: self._instance, LABEL_SANDBOX: sandbox.record.id}):
+            await self._engine.remove(container.id)
+            self._sandbox_of.pop(container.id, None)
+        self.close_listener(sandbox)
+
+    async def _tear_down(self, sandbox: Sandbox) -> None:
+        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _CLEANUP_S) as scope:
+            await self._remove_container(sandbox)
+            await failpoints.reach("destroy.removed")
+            await self.remove_files(sandbox.record.id)
+            await self.advance(sandbox, TornDown())
+        if scope.cancelled_caught:
+            raise EngineUnavailable(f"cannot destroy this sandbox: it took longer than {_CLEANUP_S:g} s; try again")
+
+    async def _forget(self, sandbox: Sandbox) -> None:
+        await self._registry.forget(sandbox.record.id)
+        await failpoints.reach("destroy.forgotten")
+
+    async def _announce(self, sandbox: Sandbox) -> None:
+        record = sandbox.record
+        self._events.publish(
+            "sandbox",
+            tenant=record.ref.tenant,
+            session=record.ref.session,
+            user=record.user,
+            state=record.state.value,
+            cause=record.cause,
+        )
+
+    def _listen(self, sandbox: Sandbox, *, is_adoption: bool = False) -> None:
+        """Open the socket that the runner inside connects to; always before its container is launched."""
+        self.close_listener(sandbox)
+        record = sandbox.record
+        listener = RunnerListener(
+            self._layout.run_dir(record.id),
+            record.secret,
+            uid=self._settings.uid,
+            gid=self._settings.gid,
+            env=record.env,
+            is_adoption=is_adoption,
+        )
+        listener.open()
+        sandbox.listener, sandbox.runner = listener, listener.client
+
+    async def _hear_runner(self, sandbox: Sandbox) -> None:
+        if sandbox.runner is None:
+            raise NotReady("cannot reach the runner: nothing listens for it")
+        limit_s = self._settings.start_timeout_s
+        try:
+            with anyio.fail_after(limit_s):
+                await sandbox.runner.wait_connected()
+        except TimeoutError:
+            raise EngineUnavailable(
+                f"cannot start this sandbox: its runner did not answer within {limit_s:g} s"
+            ) from None
+
+
+def _fail_start(sandbox: Sandbox, death: ContainerDied) -> None:
+    if death.exit_code == _BAD_PYTHON_EXIT:
+        why = "the image's Python is older than 3.9 or lacks ctypes; use another image"
+    else:
+        why = f"its container died at start ({death.cause}, exit code {death.exit_code})"
+    if sandbox.runner is not None:
+        sandbox.runner.fail(Gone(f"cannot start this sandbox: {why}", death.cause))

@@ -1,0 +1,290 @@
+"""The embedded engine: containers made by bubblewrap, found again by the daemon's successor.
+
+A container is a detached bwrap process with PID 1 inside, a record in the state directory and, where the host
+lets us, a control group. It never runs a process as the host's root, never uses a shell, and never relies on
+memory: what it says is read from the records and the kernel each time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import anyio.lowlevel
+from anyio import to_thread
+
+from sandboxd.engine import seccomp
+from sandboxd.engine.bubblewrap import cgroups, diagnosis, processes, records, rootfs
+from sandboxd.engine.bubblewrap.deaths import Deaths
+from sandboxd.engine.bubblewrap.processes import ProcessRef
+from sandboxd.engine.bubblewrap.records import Record, Records
+from sandboxd.engine.bubblewrap.start import Started, Starting
+from sandboxd.engine.protocol import LABEL_INSTANCE, Container, ContainerDied, ContainerSpec, Finding, Stats
+from sandboxd.errors import Cause, EngineRefused, EngineUnavailable, HostFull
+
+T = TypeVar("T")
+
+_KILLED_EXIT_CODE = 128 + 9
+_SETUP_TIMEOUT_S = 30.0
+_DEATH_TIMEOUT_S = 10.0
+_EXEC_GRACES_S = (0.002, 0.01, 0.05, 0.25, 1.0)
+
+
+class BubblewrapEngine:
+    """Owns the state directory and the control groups of the containers in it."""
+
+    name = "bubblewrap"
+
+    def __init__(self, state_dir: Path) -> None:
+        bwrap = shutil.which("bwrap", path="/usr/bin:/bin:/usr/local/bin")
+        if bwrap is None:
+            raise EngineUnavailable("cannot use bubblewrap: bwrap is not installed; install the package bubblewrap")
+        self._bwrap = bwrap
+        self._records = Records(state_dir.resolve())
+        try:
+            self._records.open()
+        except OSError as error:
+            raise EngineUnavailable(f"cannot use the state directory {state_dir}: {error.strerror}") from error
+        self._hierarchy, self._why_no_cgroup = cgroups.probe()
+        self._boot_id = processes.boot_id()
+        self._threads = anyio.CapacityLimiter(4)
+        self._streams: weakref.WeakSet[Deaths] = weakref.WeakSet()
+
+    async def launch(self, spec: ContainerSpec) -> Container:
+        if not records.is_legal_name(spec.name):
+            raise EngineRefused("cannot launch: the container's name has characters other than A-Z a-z 0-9 _ . -")
+        if spec.uid == 0 or spec.gid == 0:
+            raise EngineRefused("cannot launch: a container never runs as root; give another uid and gid")
+        starting = await self._run(Starting.plan, spec, self._bwrap, self._records, self._hierarchy is not None)
+        record = Record(
+            id=records.mint_id(spec.name),
+            name=spec.name,
+            image=spec.image,
+            labels=dict(spec.labels),
+            boot_id=self._boot_id,
+            has_cgroup=self._hierarchy is not None,
+        )
+        await self._remove_namesake(record)
+        try:
+            await self._run(self._records.create, record)
+            container = await self._start(record, spec, starting)
+            await anyio.lowlevel.checkpoint_if_cancelled()  # cancelled while a thread worked
+            return container
+        except BaseException as error:
+            with anyio.move_on_after(2 * _DEATH_TIMEOUT_S, shield=True):
+                await self.remove(record.id)
+            if isinstance(error, OSError):
+                raise _refusal(spec.name, error) from None
+            raise
+
+    async def _remove_namesake(self, record: Record) -> None:
+        """Make room for a container that is launched again. One of another daemon is left alone."""
+        other: Record | None = await self._run(self._records.read, record.name)
+        if other is None:
+            return
+        if other.labels.get(LABEL_INSTANCE) != record.labels.get(LABEL_INSTANCE):
+            raise EngineRefused(f"cannot launch {record.name}: another daemon has a container of that name")
+        await self._destroy(other)
+
+    async def _start(self, record: Record, spec: ContainerSpec, starting: Starting) -> Container:
+        if self._hierarchy is not None:
+            await self._run(cgroups.create, self._hierarchy, record.name, spec.limits)
+        started = await self._run(starting.spawn)
+        try:
+            # The process waits for its plan, so it is recorded and limited before it has done anything.
+            record = replace(record, monitor=started.monitor)
+            await self._run(self._records.update, record)
+            if self._hierarchy is not None:
+                await self._run(cgroups.join, self._hierarchy, record.name, started.monitor.pid)
+            await self._run(started.send_plan)
+            if not await started.wait_ready(_SETUP_TIMEOUT_S):
+                raise EngineRefused(f"cannot launch {record.name}: bwrap was not ready after {_SETUP_TIMEOUT_S:.0f} s")
+            record = await self._complete(record, started)
+        finally:
+            started.close()
+        for stream in self._streams:
+            stream.watch(record.id, record.life)
+        return await self._describe(record)
+
+    async def _complete(self, record: Record, started: Started) -> Record:
+        """Wait until bwrap has become the command, or say why it did not."""
+        status = await self._run(self._records.read_status, record.name)
+        stat = None if status.init_pid is None else processes.read_stat(status.init_pid)
+        if stat is not None:
+            record = replace(record, init=stat.ref)
+            await self._run(self._records.update, record)
+            # The kernel tells nobody of an exec. A failed one ends bwrap, and that is what is waited for here; in
+            # nearly every launch the first look already finds the command.
+            for grace_s in _EXEC_GRACES_S:
+                stat = processes.read_stat(stat.ref.pid)
+                if stat is None or not stat.is_alive or stat.program != "bwrap":
+                    break
+                if await processes.wait_gone(started.monitor, grace_s):
+                    break
+            if stat is not None and stat.is_alive and stat.program != "bwrap":
+                return record
+        await processes.wait_gone(started.monitor, _DEATH_TIMEOUT_S)
+        status = await self._run(self._records.read_status, record.name)
+        if status.exit_code is None:
+            raise EngineRefused(f"cannot launch {record.name}: {started.read_error() or 'bwrap said nothing'}")
+        return record
+
+    async def remove(self, container_id: str) -> None:
+        record = await self._read(container_id)
+        if record is not None:
+            await self._destroy(record)
+
+    async def _destroy(self, record: Record) -> None:
+        """Kill all of it and forget it. Every step may have been done by a daemon that died here."""
+        for process in await self._run(self._processes_of, record):
+            processes.signal_group(process, signal.SIGKILL)
+            processes.kill(process)
+            if not await processes.wait_gone(process, _DEATH_TIMEOUT_S):
+                raise EngineUnavailable(
+                    f"cannot remove {record.name}: process {process.pid} outlived SIGKILL by {_DEATH_TIMEOUT_S:.0f} s"
+                )
+            processes.reap(process)
+        if record.has_cgroup and self._hierarchy is not None:
+            await self._remove_cgroup(self._hierarchy, record.name)
+        await self._run(self._records.delete, record.name)
+
+    def _processes_of(self, record: Record) -> list[ProcessRef]:
+        """PID 1 first: with it the kernel kills everything inside."""
+        if record.boot_id != self._boot_id:
+            return []
+        if record.init is None and record.monitor is not None:
+            # bwrap may be making PID 1 at this moment. Stopped, it has either written down the pid or still has
+            # that process in its own group.
+            processes.signal_group(record.monitor, signal.SIGSTOP)
+        record = self._adopt(record)
+        found = [process for process in (record.init, record.monitor) if process is not None]
+        if record.has_cgroup and self._hierarchy is not None:
+            stats = (processes.read_stat(pid) for pid in cgroups.members(self._hierarchy, record.name))
+            found += [stat.ref for stat in stats if stat is not None and stat.ref not in found]
+        return found
+
+    async def _remove_cgroup(self, hierarchy: cgroups.Hierarchy, name: str) -> None:
+        # A dead process leaves its group a moment after its pidfd is readable, and nothing tells when.
+        for pause_s in (0.001, 0.01, 0.1, 1.0):
+            if await self._run(cgroups.remove, hierarchy, name):
+                return
+            await anyio.sleep(pause_s)
+        raise EngineUnavailable(f"cannot remove {name}: its control group is still in use")
+
+    async def inspect(self, container_id: str) -> Container | None:
+        record = await self._read(container_id)
+        return None if record is None else await self._describe(record)
+
+    async def find(self, labels: Mapping[str, str]) -> list[Container]:
+        found: list[Container] = []
+        for record in await self._run(self._records.read_all):
+            if labels.items() <= record.labels.items():
+                container = await self._describe(record)
+                found.append(container)
+                if container.running:
+                    for stream in self._streams:
+                        stream.watch(record.id, self._adopt(record).life)
+        return found
+
+    def events(self) -> Deaths:
+        stream = Deaths(self._load_living, self._explain)
+        self._streams.add(stream)
+        return stream
+
+    async def stats(self, container_id: str) -> Stats:
+        record = await self._read(container_id)
+        if record is None:
+            raise EngineRefused("cannot read stats: the engine has no such container")
+        return await self._run(self._read_stats, record)
+
+    def _read_stats(self, record: Record) -> Stats:
+        if record.has_cgroup and self._hierarchy is not None:
+            return cgroups.read_stats(self._hierarchy, record.name)
+        if record.init is None or not processes.is_alive(record.init):
+            return Stats(memory_bytes=0, cpu_seconds=0.0, pids=0)
+        pids = processes.descendants(record.init.pid)
+        stats = [stat for stat in map(processes.read_stat, pids) if stat is not None]
+        return Stats(
+            memory_bytes=sum(processes.resident_bytes(pid) for pid in pids),
+            cpu_seconds=sum(stat.cpu_ticks for stat in stats) / os.sysconf("SC_CLK_TCK"),
+            pids=len(stats),
+        )
+
+    async def has_image(self, image: str) -> bool:
+        return await self._run(rootfs.is_image, image)
+
+    async def diagnose(self) -> list[Finding]:
+        has_filter = await self._run(seccomp.bpf_program) is not None
+        return await self._run(diagnosis.diagnose, self._hierarchy, self._why_no_cgroup, has_filter)
+
+    async def aclose(self) -> None:
+        for stream in list(self._streams):
+            stream.close()
+
+    async def _read(self, container_id: str) -> Record | None:
+        name = records.name_of(container_id)
+        record = None if name is None else await self._run(self._records.read, name)
+        return record if record is not None and record.id == container_id else None
+
+    def _adopt(self, record: Record) -> Record:
+        """Complete the record of a container whose daemon died between starting it and writing down its PID 1."""
+        if record.init is not None or record.monitor is None or not processes.is_alive(record.monitor):
+            return record
+        # The monitor lives, and it alone collects its child: so the pid that it wrote is still that child.
+        pid = self._records.read_status(record.name).init_pid
+        stat = None if pid is None else processes.read_stat(pid)
+        return record if stat is None else replace(record, init=stat.ref)
+
+    async def _describe(self, record: Record) -> Container:
+        record = await self._run(self._adopt, record)
+        if self._is_alive(record):
+            pid = None if record.init is None else record.init.pid
+            return Container(record.id, record.name, record.labels, running=True, pid=pid)
+        if record.boot_id == self._boot_id and record.monitor is not None:
+            await processes.wait_gone(record.monitor, _DEATH_TIMEOUT_S)  # it writes the exit code, then dies
+            processes.reap(record.monitor)
+        cause, exit_code = await self._run(self._cause_of, record)
+        return Container(record.id, record.name, record.labels, running=False, exit_code=exit_code, cause=cause)
+
+    def _cause_of(self, record: Record) -> tuple[Cause, int | None]:
+        exit_code = self._records.read_status(record.name).exit_code
+        if exit_code is None and record.init is None:
+            return "engine", None
+        if exit_code not in (None, _KILLED_EXIT_CODE):
+            return "exited", exit_code
+        # No exit code: the monitor was killed as well, and it too counts as memory of the container.
+        if record.has_cgroup and self._hierarchy is not None and cgroups.oom_kills(self._hierarchy, record.name):
+            return "oom", exit_code
+        return "killed", exit_code
+
+    def _is_alive(self, record: Record) -> bool:
+        return record.boot_id == self._boot_id and record.life is not None and processes.is_alive(record.life)
+
+    async def _load_living(self) -> dict[str, ProcessRef | None]:
+        found = [self._adopt(record) for record in await self._run(self._records.read_all)]
+        return {record.id: record.life for record in found if self._is_alive(record)}
+
+    async def _explain(self, container_id: str) -> ContainerDied:
+        container = await self.inspect(container_id)
+        if container is None or container.cause is None:  # removed meanwhile, and removing is killing
+            return ContainerDied(container_id, "killed", _KILLED_EXIT_CODE)
+        return ContainerDied(container_id, container.cause, container.exit_code)
+
+    async def _run(self, function: Callable[..., T], *arguments: object) -> T:
+        return await to_thread.run_sync(function, *arguments, limiter=self._threads)
+
+
+def _refusal(name: str, error: OSError) -> Exception:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        return HostFull(f"cannot launch {name}: {error.strerror}")
+    if isinstance(error, FileExistsError):
+        return EngineRefused(f"cannot launch {name}: a container of that name was launched at the same moment")
+    return EngineRefused(f"cannot launch {name}: {error.strerror}")

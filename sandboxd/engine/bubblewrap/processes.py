@@ -1,0 +1,141 @@
+"""Processes that may not be our children: identity, death and signals, safe against reused pids.
+
+A process is named by its pid and the tick at which it started. Waiting is done on a pidfd, never by looking
+again. Nothing here starts a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+_DEAD_STATES = frozenset("ZXx")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRef:
+    """One process for ever: a pid may come again, a pid with its start does not."""
+
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStat:
+    ref: ProcessRef
+    program: str
+    state: str
+    cpu_ticks: int
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state not in _DEAD_STATES
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def parse_stat(text: str) -> ProcessStat:
+    """Parse /proc/PID/stat. The program's name may hold spaces and brackets, so the last bracket ends it."""
+    head, _, tail = text.rpartition(")")
+    pid, _, program = head.partition(" (")
+    fields = tail.split()
+    return ProcessStat(
+        ref=ProcessRef(int(pid), int(fields[19])),
+        program=program,
+        state=fields[0],
+        cpu_ticks=int(fields[11]) + int(fields[12]),
+    )
+
+
+def read_stat(pid: int) -> ProcessStat | None:
+    """Return what the kernel says of a pid now, or None if there is no such process."""
+    try:
+        return parse_stat(Path(f"/proc/{pid}/stat").read_text())
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def is_alive(ref: ProcessRef) -> bool:
+    stat = read_stat(ref.pid)
+    return stat is not None and stat.ref == ref and stat.is_alive
+
+
+def open_pidfd(ref: ProcessRef) -> int | None:
+    """Return a descriptor that is readable once this process is dead, or None if it is dead already."""
+    try:
+        fd = os.pidfd_open(ref.pid)
+    except ProcessLookupError:
+        return None
+    # Looked at after the pidfd is open: from here on the descriptor and the answer are about the same process.
+    if is_alive(ref):
+        return fd
+    os.close(fd)
+    return None
+
+
+async def wait_gone(ref: ProcessRef, timeout_s: float) -> bool:
+    """Wait until the process is dead. False if it still lived at the deadline."""
+    fd = open_pidfd(ref)
+    if fd is None:
+        return True
+    try:
+        with anyio.move_on_after(timeout_s) as scope:
+            await anyio.wait_readable(fd)
+        return not scope.cancelled_caught
+    finally:
+        os.close(fd)
+
+
+def kill(ref: ProcessRef) -> None:
+    """Send SIGKILL to exactly this process; one that is dead already is done."""
+    fd = open_pidfd(ref)
+    if fd is None:
+        return
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+    finally:
+        os.close(fd)
+
+
+def signal_group(leader: ProcessRef, number: signal.Signals) -> None:
+    """Signal every process of the group that this one leads, all at once; a dead leader leads nobody."""
+    if is_alive(leader):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader.pid, number)
+
+
+def reap(ref: ProcessRef) -> None:
+    """Collect a dead child of ours. One that another daemon started is collected by the host's init."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(ref.pid, os.WNOHANG)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return this pid and everything below it, as the kernel lists children now."""
+    found, open_ends = [pid], [pid]
+    while open_ends:
+        parent = open_ends.pop()
+        try:
+            threads = os.listdir(f"/proc/{parent}/task")
+            texts = [Path(f"/proc/{parent}/task/{thread}/children").read_text() for thread in threads]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        children = [int(child) for text in texts for child in text.split()]
+        found += children
+        open_ends += children
+    return found
+
+
+def resident_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0

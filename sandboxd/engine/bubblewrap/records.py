@@ -1,0 +1,160 @@
+"""The durable records of bubblewrap containers: one directory each, written before the container exists.
+
+bubblewrap keeps no list of containers, so this directory is the list. A record says what was meant and which
+processes it became; whether they live is the kernel's to say. Nothing here starts or ends a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sandboxd.engine.bubblewrap.processes import ProcessRef
+
+_LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_DRAFT = ".new-"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    id: str
+    name: str
+    image: str
+    labels: Mapping[str, str]
+    boot_id: str
+    has_cgroup: bool
+    monitor: ProcessRef | None = None
+    """The bwrap process outside, which lives as long as the container and writes its exit code."""
+    init: ProcessRef | None = None
+    """PID 1 of the container, as the host numbers it. None until the container is complete."""
+
+    @property
+    def life(self) -> ProcessRef | None:
+        """The process whose life is the container's: PID 1, or what is still becoming it."""
+        return self.init or self.monitor
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What bwrap itself has written: the pid of PID 1, and later its exit code."""
+
+    init_pid: int | None = None
+    exit_code: int | None = None
+
+
+def mint_id(name: str) -> str:
+    return f"{name}-{secrets.token_hex(6)}"
+
+
+def name_of(container_id: str) -> str | None:
+    """Return the name inside an id, or None if it cannot be an id of ours."""
+    name, _, token = container_id.rpartition("-")
+    return name if token and is_legal_name(name) else None
+
+
+def is_legal_name(name: str) -> bool:
+    return _LEGAL_NAME.fullmatch(name) is not None
+
+
+def parse_record(text: str) -> Record:
+    """Parse what `create` wrote. Fields that a newer version added are left out; anything else is a ValueError."""
+    try:
+        written = json.loads(text)
+        fields = {field.name: written[field.name] for field in dataclasses.fields(Record)}
+        for process in ("monitor", "init"):
+            if fields[process] is not None:
+                fields[process] = ProcessRef(**fields[process])
+        return Record(**fields)
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"cannot parse this record: {error}") from error
+
+
+def parse_status(text: str) -> Status:
+    """Parse the documents that bwrap has written so far; the last may be half there."""
+    fields: dict[str, int] = {}
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            fields.update(json.loads(line))
+    return Status(fields.get("child-pid"), fields.get("exit-code"))
+
+
+class Records:
+    """Owns the state directory. Every method blocks on files."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def open(self) -> None:
+        """Make the directory, and clear drafts of a dead daemon and records that a crash of the host tore."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        for entry in self._root.iterdir():
+            if entry.name.startswith(_DRAFT):
+                shutil.rmtree(entry)
+                continue
+            try:
+                self.read(entry.name)
+            except ValueError:
+                # Records are renamed into place, so only the host itself can have torn one, and with the host
+                # every container died.
+                self.delete(entry.name)
+
+    def stage_path(self, name: str) -> Path:
+        return self._root / name / "stage"
+
+    def status_path(self, name: str) -> Path:
+        return self._root / name / "status"
+
+    def create(self, record: Record) -> None:
+        """Write the intent. Raise FileExistsError if a container of this name is recorded."""
+        draft = self._root / f"{_DRAFT}{secrets.token_hex(6)}"
+        draft.mkdir()
+        try:
+            (draft / "stage").mkdir()
+            (draft / "status").touch()
+            (draft / "record").write_text(_render(record))
+            # rename, not mkdir: the name appears together with its record or not at all
+            draft.rename(self._root / record.name)
+        except OSError as error:
+            shutil.rmtree(draft)
+            if (self._root / record.name).exists():
+                raise FileExistsError(record.name) from error
+            raise
+
+    def update(self, record: Record) -> None:
+        draft = self._root / record.name / "record.new"
+        draft.write_text(_render(record))
+        draft.rename(self._root / record.name / "record")
+
+    def read(self, name: str) -> Record | None:
+        try:
+            return parse_record((self._root / name / "record").read_text())
+        except FileNotFoundError:
+            return None
+
+    def read_all(self) -> list[Record]:
+        names = [name for name in os.listdir(self._root) if is_legal_name(name)]
+        return [record for record in map(self.read, sorted(names)) if record is not None]
+
+    def read_status(self, name: str) -> Status:
+        try:
+            return parse_status(self.status_path(name).read_text())
+        except FileNotFoundError:
+            return Status()
+
+    def delete(self, name: str) -> None:
+        draft = self._root / f"{_DRAFT}{secrets.token_hex(6)}"
+        with contextlib.suppress(FileNotFoundError):
+            (self._root / name).rename(draft)  # first: a crash half way must not leave a name without a record
+            shutil.rmtree(draft)
+
+
+def _render(record: Record) -> str:
+    return json.dumps(asdict(record), sort_keys=True)

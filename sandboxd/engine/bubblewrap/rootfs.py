@@ -1,0 +1,170 @@
+"""What a bubblewrap container sees: the steps that build its stage, and the arguments for bwrap.
+
+Pure but for looking at the names in an image's top directory. The image is "host", the host's programs with an
+`/etc` written for the purpose, or the path of a directory. Nothing of the host's /home, /root, /var, /opt or
+/etc is shown but public certificates and the dynamic linker's cache.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from sandboxd.engine.protocol import ContainerSpec
+from sandboxd.engine.spec import HARDENING, Hardening, environment_of
+from sandboxd.errors import EngineRefused
+
+HOST_IMAGE = "host"
+_PROGRAMS = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_RESERVED = frozenset({"dev", "proc", "sys", "tmp", "run"})
+_COPIED = ("ld.so.cache", "ld.so.conf", "localtime", "protocols", "services", "mime.types", "ssl/openssl.cnf")
+_SHOWN = ("alternatives", "ssl/certs")
+_ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "HOME": "/workspace",
+    "LANG": "C.UTF-8",
+}
+"""What an image would say of its environment; the spec's own values go over it."""
+_SOURCES = "sandbox"
+"""The directory of the stage that holds what bwrap binds into the container."""
+
+Step = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rootfs:
+    steps: tuple[Step, ...]
+    arguments: tuple[str, ...]
+
+
+def plan_rootfs(spec: ContainerSpec, *, ready_fd: int, hardening: Hardening = HARDENING) -> Rootfs:
+    """Return how to build the container's file tree. `ready_fd` is read last, when every mount is in place."""
+    _check(spec)
+    steps: list[Step] = [*_stage_programs(), ("tree", "/proc", "proc"), ("tree", "/dev", "dev"), ("dir", "", "tmp")]
+    arguments: list[str] = []
+    reserved = _RESERVED | {PurePosixPath(mount.target).parts[1] for mount in spec.mounts}
+
+    if spec.image == HOST_IMAGE:
+        steps += _etc_steps(spec)
+        arguments += _show_entries("/", [name for name in _PROGRAMS if name not in reserved])
+        arguments += ["--ro-bind", f"/{_SOURCES}/etc", "/etc", "--dir", "/var", "--symlink", "/tmp", "/var/tmp"]  # noqa: S108
+    else:
+        steps.append(("bind", spec.image, f"{_SOURCES}/image"))
+        names = sorted(set(os.listdir(spec.image)) - reserved)
+        arguments += _show_entries(spec.image, names, shown_as=f"/{_SOURCES}/image")
+
+    arguments += ["--proc", "/proc", *_mask_arguments(hardening)]
+    for name, size_mb, target in (("tmp", hardening.tmp_size_mb, "/tmp"), ("shm", hardening.shm_size_mb, "/dev/shm")):  # noqa: S108
+        steps.append(("tmpfs", f"mode={hardening.tmp_mode},size={size_mb}m", f"{_SOURCES}/{name}"))
+        if name == "shm":
+            arguments += ["--dev", "/dev"]
+        arguments += ["--bind", f"/{_SOURCES}/{name}", target]
+    arguments += ["--remount-ro", "/dev", "--dir", "/run"]
+    # A parent is mounted before what is mounted inside it.
+    for number, mount in enumerate(sorted(spec.mounts, key=lambda mount: len(PurePosixPath(mount.target).parts))):
+        steps.append(("bind", str(mount.source), f"{_SOURCES}/mounts/{number}"))
+        arguments += ["--ro-bind" if mount.read_only else "--bind", f"/{_SOURCES}/mounts/{number}", mount.target]
+    arguments += ["--file", str(ready_fd), "/run/ready", "--remount-ro", "/"]
+    return Rootfs(tuple(steps), tuple(arguments))
+
+
+def isolation_arguments(spec: ContainerSpec, hardening: Hardening = HARDENING) -> list[str]:
+    """Namespaces, identity and environment: everything that is not a file."""
+    arguments = ["--unshare-user", "--disable-userns", "--unshare-pid", "--unshare-net", "--unshare-ipc"]
+    arguments += ["--unshare-uts", "--unshare-cgroup", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
+    arguments += ["--hostname", hardening.hostname, "--uid", str(spec.uid), "--gid", str(spec.gid)]
+    arguments += ["--chdir", "/", "--clearenv"]
+    environment_of(spec)  # refuses what no process could receive
+    for name, value in {**_ENVIRONMENT, **spec.env}.items():
+        arguments += ["--setenv", name, value]
+    return arguments
+
+
+def is_image(image: str) -> bool:
+    return image == HOST_IMAGE or (os.path.isabs(image) and os.path.isdir(image))
+
+
+def _check(spec: ContainerSpec) -> None:
+    if not spec.command:
+        raise EngineRefused("cannot launch: the command is empty")
+    if spec.runtime is not None:
+        raise EngineRefused(f"cannot launch with the runtime {spec.runtime}: bubblewrap has none")
+    if not is_image(spec.image):
+        raise EngineRefused(f'cannot launch from {spec.image}: an image is "host" or the path of a directory here')
+    for mount in spec.mounts:
+        parts = PurePosixPath(mount.target).parts
+        if len(parts) < 2 or parts[0] != "/" or ".." in parts:
+            raise EngineRefused(f"cannot launch: {mount.target} is no absolute path below the root")
+        if not mount.source.is_dir():
+            raise EngineRefused(f"cannot launch: {mount.source} is not a directory, so it cannot be mounted")
+
+
+def _stage_programs() -> list[Step]:
+    """What bwrap itself needs to run inside the stage."""
+    steps: list[Step] = []
+    for name in _PROGRAMS:
+        path = Path("/", name)
+        if path.is_symlink():
+            steps.append(("link", os.readlink(path), name))
+        elif path.is_dir():
+            steps.append(("tree", str(path), name))
+    return steps
+
+
+def _show_entries(top: str, names: list[str], shown_as: str = "") -> list[str]:
+    arguments: list[str] = []
+    for name in names:
+        path = Path(top, name)
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:
+            continue
+        if stat.S_ISLNK(mode):
+            arguments += ["--symlink", os.readlink(path), f"/{name}"]
+        elif stat.S_ISDIR(mode):
+            arguments += ["--ro-bind", f"{shown_as}/{name}", f"/{name}"]
+    return arguments
+
+
+def _mask_arguments(hardening: Hardening) -> list[str]:
+    arguments: list[str] = []
+    for path in hardening.masked_paths:
+        if not path.startswith("/proc/") or not os.path.exists(path):
+            continue  # there is no /sys in the container at all
+        if os.path.isdir(path):
+            arguments += ["--tmpfs", path, "--remount-ro", path]
+        else:
+            arguments += ["--ro-bind", "/dev/null", path]
+    return arguments
+
+
+def _etc_steps(spec: ContainerSpec) -> list[Step]:
+    texts = {
+        "passwd": (
+            "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n"
+            f"agent:x:{spec.uid}:{spec.gid}:agent:/workspace:/bin/bash\n"
+            "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+        ),
+        "group": f"root:x:0:\nagent:x:{spec.gid}:\nnogroup:x:65534:\n",
+        "hosts": f"127.0.0.1 localhost {HARDENING.hostname}\n::1 localhost\n",
+        "hostname": f"{HARDENING.hostname}\n",
+        "host.conf": "multi on\n",
+        "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\nservices: files\nprotocols: files\n",
+        "resolv.conf": "",
+        # A login shell reads this for every command: it must start no process.
+        "profile": f'export PATH="${{PATH:-{_ENVIRONMENT["PATH"]}}}" LANG="${{LANG:-C.UTF-8}}"\n',
+        "bash.bashrc": "",
+        "shells": "/bin/sh\n/bin/bash\n",
+        "gitconfig": (
+            "[user]\n\tname = agent\n\temail = agent@sandbox.invalid\n[init]\n\tdefaultBranch = main\n"
+            "[safe]\n\tdirectory = *\n[advice]\n\tdetachedHead = false\n"
+        ),
+    }
+    steps: list[Step] = [("text", text, f"{_SOURCES}/etc/{name}") for name, text in texts.items()]
+    steps += [("link", "../usr/lib/os-release", f"{_SOURCES}/etc/os-release")]
+    steps += [("link", "/proc/self/mounts", f"{_SOURCES}/etc/mtab")]
+    steps += [("copy", f"/etc/{name}", f"{_SOURCES}/etc/{name}") for name in _COPIED if Path("/etc", name).is_file()]
+    steps += [("bind", f"/etc/{name}", f"{_SOURCES}/etc/{name}") for name in _SHOWN if Path("/etc", name).is_dir()]
+    return steps

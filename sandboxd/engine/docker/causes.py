@@ -1,0 +1,77 @@
+"""Why a container died: the judgement, from an engine's raw events or from its last words.
+
+Pure. An `oom` that hit some process an hour ago is not why PID 1 dies now, so nearness counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sandboxd.engine.protocol import ContainerDied
+from sandboxd.errors import Cause
+
+OOM_NEAR_NS = 2_000_000_000
+KILL_NEAR_NS = 30_000_000_000
+"""A stop waits for its grace period between the signal and the death."""
+
+_KILLED = 128 + 9
+_TERMINATED = 128 + 15
+
+
+@dataclass(frozen=True, slots=True)
+class RawEvent:
+    """One event of an engine's stream, as far as deaths are concerned."""
+
+    action: Literal["die", "oom", "kill", "destroy"]
+    container_id: str
+    at_ns: int
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    died: ContainerDied
+    is_sure: bool
+    """False when PID 1 was killed and the stream does not say by whom: the engine may know of an oom."""
+
+
+@dataclass(slots=True)
+class DeathLedger:
+    """Remembers who was shot at, until it dies. One ledger belongs to one event stream."""
+
+    _oom_at: dict[str, int] = field(default_factory=dict)
+    _kill_at: dict[str, int] = field(default_factory=dict)
+
+    def judge(self, event: RawEvent) -> Judgement | None:
+        """Return the death that this event is, or None if it only prepares one."""
+        match event.action:
+            case "oom":
+                self._oom_at[event.container_id] = event.at_ns
+            case "kill":
+                self._kill_at[event.container_id] = event.at_ns
+            case "destroy":
+                self._forget(event.container_id)
+            case "die":
+                return self._bury(event)
+        return None
+
+    def _bury(self, event: RawEvent) -> Judgement:
+        oom_at, kill_at = self._forget(event.container_id)
+        killed_by_engine = kill_at is not None and event.at_ns - kill_at <= KILL_NEAR_NS
+        oom_is_near = oom_at is not None and event.at_ns - oom_at <= OOM_NEAR_NS
+        cause = cause_of_exit(event.exit_code, out_of_memory=oom_is_near and not killed_by_engine)
+        is_sure = cause != "killed" or killed_by_engine or oom_at is not None
+        return Judgement(ContainerDied(event.container_id, cause, event.exit_code), is_sure)
+
+    def _forget(self, container_id: str) -> tuple[int | None, int | None]:
+        return self._oom_at.pop(container_id, None), self._kill_at.pop(container_id, None)
+
+
+def cause_of_exit(exit_code: int | None, *, out_of_memory: bool) -> Cause:
+    """Name the cause from an exit code. Without a code the engine itself lost the container."""
+    if exit_code is None:
+        return "engine"
+    if exit_code == _KILLED and out_of_memory:
+        return "oom"
+    return "killed" if exit_code in (_KILLED, _TERMINATED) else "exited"

@@ -1,0 +1,344 @@
+"""Containers through the Docker API: Docker 20.10 or newer, or Podman's compatible socket.
+
+The only module that imports `docker`. Its SDK blocks, so every call runs in a thread behind a limiter: this is
+the control path, never the path of a tool call. Foreign errors are translated here, once, and go no further.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import docker
+import requests
+from docker import errors as docker_errors
+from docker.utils import kwargs_from_env
+
+from sandboxd.engine import seccomp
+from sandboxd.engine.docker import answers
+from sandboxd.engine.docker.causes import DeathLedger, RawEvent
+from sandboxd.engine.docker.diagnosis import diagnose_engine, is_podman
+from sandboxd.engine.docker.watch import EventWatch, StreamLost
+from sandboxd.engine.protocol import (
+    LABEL_INSTANCE,
+    Container,
+    ContainerDied,
+    ContainerSpec,
+    EngineEvent,
+    Finding,
+    Resynced,
+    Stats,
+)
+from sandboxd.engine.spec import render_container
+from sandboxd.errors import EngineRefused, EngineUnavailable, SandboxdError
+
+LAUNCHES_AT_ONCE = 2  # more at once makes each of them slower
+CALLS_AT_ONCE = 4
+CALL_TIMEOUT_S = 60
+CONNECT_TIMEOUT_S = 10
+CLEANUP_DEADLINE_S = 30
+_OLDEST_API = (1, 41)
+_REMOVE_DELAYS_S = (0.05, 0.2, 0.8, 2.0)
+
+T = TypeVar("T")
+
+
+def find_socket() -> str | None:
+    """The address of the engine on this host: DOCKER_HOST, or the first socket found in the usual places."""
+    if address := os.environ.get("DOCKER_HOST"):
+        return address
+    places = ["/var/run/docker.sock", "/run/docker.sock"]
+    if runtime_dir := os.environ.get("XDG_RUNTIME_DIR"):
+        places += [f"{runtime_dir}/docker.sock", f"{runtime_dir}/podman/podman.sock"]
+    places.append("/run/podman/podman.sock")
+    for place in places:
+        with suppress(OSError):
+            if stat.S_ISSOCK(os.stat(place).st_mode):
+                return f"unix://{place}"
+    return None
+
+
+class DockerEngine:
+    """Owns the connections to one engine and the threads that use them."""
+
+    name: str
+
+    def __init__(self, base_url: str | None = None) -> None:
+        self.name = "docker"
+        self._base_url = base_url
+        self._launching = anyio.CapacityLimiter(LAUNCHES_AT_ONCE)
+        self._calling = anyio.CapacityLimiter(CALLS_AT_ONCE)
+        self._connecting = threading.Lock()
+        self._client: docker.APIClient | None = None
+        self._profile_file: Path | None = None
+        self._watches: set[EventWatch] = set()
+
+    async def launch(self, spec: ContainerSpec) -> Container:
+        launched = False
+        try:
+            container = await self._run("launch", partial(self._launch, spec), self._launching, hide=spec)
+            await anyio.lowlevel.checkpoint_if_cancelled()  # cancelled while the thread worked
+            launched = True
+            return container
+        finally:
+            if not launched:
+                with anyio.move_on_after(CLEANUP_DEADLINE_S, shield=True), suppress(SandboxdError):
+                    await self._run("clean up", partial(self._remove_ours, spec), self._calling)
+
+    async def remove(self, container_id: str) -> None:
+        for delay_s in _REMOVE_DELAYS_S:
+            try:
+                return await self._run("remove", partial(self._remove, container_id), self._calling)
+            except _StillBusy:
+                await anyio.sleep(delay_s)
+        raise EngineRefused("cannot remove the container: its filesystem stays busy")
+
+    async def inspect(self, container_id: str) -> Container | None:
+        return await self._run("inspect", partial(self._inspect, container_id), self._calling)
+
+    async def find(self, labels: Mapping[str, str]) -> list[Container]:
+        return await self._run("find containers", partial(self._find, dict(labels)), self._calling)
+
+    def events(self) -> AsyncIterator[EngineEvent]:
+        watch = EventWatch(self._open_stream)  # now, not at the first iteration: "from now on" starts here
+        self._watches.add(watch)
+        return self._deaths(watch)
+
+    async def stats(self, container_id: str) -> Stats:
+        return await self._run("read stats", partial(self._stats, container_id), self._calling)
+
+    async def has_image(self, image: str) -> bool:
+        return await self._run("look for the image", partial(self._has_image, image), self._calling)
+
+    async def ping(self) -> None:
+        """Raise EngineUnavailable unless the engine answers."""
+        await self._run("reach the engine", lambda client: client.ping(), self._calling)
+
+    async def diagnose(self) -> list[Finding]:
+        return await self._run(
+            "diagnose", lambda client: diagnose_engine(client.info(), client.version()), self._calling
+        )
+
+    async def aclose(self) -> None:
+        for watch in tuple(self._watches):
+            await watch.aclose()
+        self._watches.clear()
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+        profile, self._profile_file = self._profile_file, None
+        if profile is not None:
+            profile.unlink(missing_ok=True)
+
+    async def _deaths(self, watch: EventWatch) -> AsyncIterator[EngineEvent]:
+        ledger = DeathLedger()
+        try:
+            async for event in watch:
+                if isinstance(event, Resynced):
+                    yield event
+                elif (judgement := ledger.judge(event)) is not None:
+                    yield judgement.died if judgement.is_sure else await self._ask_cause(judgement.died)
+        finally:
+            self._watches.discard(watch)
+            await watch.aclose()
+
+    async def _ask_cause(self, died: ContainerDied) -> ContainerDied:
+        try:
+            container = await self.inspect(died.container_id)
+        except (EngineUnavailable, EngineRefused):
+            return died
+        if container is None or container.cause is None:
+            return died
+        return ContainerDied(died.container_id, container.cause, died.exit_code)
+
+    async def _run(
+        self,
+        verb: str,
+        call: Callable[[docker.APIClient], T],
+        limiter: anyio.CapacityLimiter,
+        hide: ContainerSpec | None = None,
+    ) -> T:
+        return await anyio.to_thread.run_sync(self._call, verb, call, hide, limiter=limiter)
+
+    # Everything below runs in threads.
+
+    def _call(self, verb: str, call: Callable[[docker.APIClient], T], hide: ContainerSpec | None) -> T:
+        try:
+            return call(self._connect())
+        except docker_errors.APIError as error:
+            raise answers.refusal(verb, _explain(error), hide) from None
+        except (docker_errors.DockerException, requests.exceptions.RequestException, OSError):
+            raise EngineUnavailable(f"cannot {verb}: the engine does not answer") from None
+
+    def _connect(self) -> docker.APIClient:
+        address = self._reach()
+        with self._connecting:
+            if self._client is None:
+                client = self._new_client(address, CALL_TIMEOUT_S)
+                if tuple(map(int, client.api_version.split("."))) < _OLDEST_API:
+                    raise EngineRefused("cannot use this engine: its API is older than 1.41 (Docker 20.10)")
+                self.name = "podman" if is_podman(client.version()) else "docker"
+                self._client = client
+            return self._client
+
+    def _reach(self) -> str:
+        """Return the address of somebody who listens. The SDK would leave a socket open that cannot connect."""
+        address = self._base_url or find_socket()
+        if address is None:
+            raise EngineUnavailable("cannot reach an engine: no Docker or Podman socket on this host")
+        scheme, _, path = address.partition("://")
+        if scheme == "unix":
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(CONNECT_TIMEOUT_S)
+                probe.connect(path)
+        return address
+
+    def _new_client(self, address: str, timeout_s: int) -> docker.APIClient:
+        tls = kwargs_from_env().get("tls", False) if address == os.environ.get("DOCKER_HOST") else False
+        return docker.APIClient(base_url=address, version="auto", timeout=timeout_s, tls=tls)
+
+    def _launch(self, spec: ContainerSpec, client: docker.APIClient) -> Container:
+        body = render_container(spec, self._seccomp_option())
+        try:
+            created = self._create(spec, body, client)
+            client.start(created)
+        except docker_errors.APIError as error:
+            if (missing := answers.missing_part(spec, error.status_code, _explain(error))) is not None:
+                raise missing from None
+            raise
+        answer = client.inspect_container(created)
+        answers.refuse_volumes(spec, answer)
+        return answers.read_container(answer)
+
+    def _create(self, spec: ContainerSpec, body: dict[str, Any], client: docker.APIClient) -> str:
+        create: Any = client.create_container_from_config  # has no type in the stubs
+        try:
+            return str(create(body, spec.name)["Id"])
+        except docker_errors.APIError as error:
+            if error.status_code != 409 or "name" not in _explain(error):
+                raise
+        if not self._remove_ours(spec, client):
+            raise EngineRefused(f"cannot launch: the name {spec.name} belongs to a container that is not ours")
+        return str(create(body, spec.name)["Id"])
+
+    def _remove_ours(self, spec: ContainerSpec, client: docker.APIClient) -> bool:
+        """Remove the container of that name if its label says that it is ours; False if it is somebody else's."""
+        try:
+            labels = client.inspect_container(spec.name)["Config"]["Labels"] or {}
+        except docker_errors.NotFound:
+            return True
+        ours = spec.labels.get(LABEL_INSTANCE)
+        if ours is None or labels.get(LABEL_INSTANCE) != ours:
+            return False
+        self._remove(spec.name, client)
+        return True
+
+    def _remove(self, container_id: str, client: docker.APIClient) -> None:
+        try:
+            client.remove_container(container_id, force=True, v=True)
+        except docker_errors.NotFound:
+            return
+        except docker_errors.APIError as error:
+            text = _explain(error)
+            if "already in progress" in text:
+                with suppress(docker_errors.NotFound):
+                    client.wait(container_id, timeout=CALL_TIMEOUT_S, condition="removed")
+            elif "busy" in text or "could not kill" in text:
+                raise _StillBusy from None
+            else:
+                raise
+
+    def _inspect(self, container_id: str, client: docker.APIClient) -> Container | None:
+        try:
+            return answers.read_container(client.inspect_container(container_id))
+        except docker_errors.NotFound:
+            return None
+
+    def _find(self, labels: Mapping[str, str], client: docker.APIClient) -> list[Container]:
+        wanted = [f"{name}={value}" for name, value in labels.items()]
+        listed = client.containers(all=True, filters={"label": wanted})
+        found = (self._inspect(str(line["Id"]), client) for line in listed)
+        return [container for container in found if container is not None]
+
+    def _stats(self, container_id: str, client: docker.APIClient) -> Stats:
+        try:
+            answer = client.stats(container_id, stream=False, one_shot=True)
+        except docker_errors.NotFound:
+            raise EngineRefused("cannot read stats: the engine has no such container") from None
+        return answers.read_stats(answer)
+
+    def _has_image(self, image: str, client: docker.APIClient) -> bool:
+        inspect: Any = client.inspect_image  # has no type in the stubs
+        try:
+            inspect(image)
+        except docker_errors.NotFound:
+            return False
+        return True
+
+    def _seccomp_option(self) -> str:
+        """Docker takes the profile itself; Podman takes the path of a file that it opens."""
+        if self.name != "podman":
+            return seccomp.profile_text()
+        with self._connecting:
+            if self._profile_file is None:
+                descriptor, path = tempfile.mkstemp(prefix="sandboxd-seccomp-", suffix=".json")
+                with open(descriptor, "w") as file:
+                    file.write(seccomp.profile_text())
+                self._profile_file = Path(path)
+            return str(self._profile_file)
+
+    def _open_stream(self, since_ns: int) -> _DockerStream:
+        try:
+            return _DockerStream(self._new_client(self._reach(), CONNECT_TIMEOUT_S), since_ns)
+        except (docker_errors.DockerException, requests.exceptions.RequestException, OSError, EngineUnavailable):
+            raise StreamLost from None
+
+
+class _StillBusy(Exception):
+    """The kernel still holds the dead container's filesystem; it lets go soon."""
+
+
+class _DockerStream:
+    """The engine's event stream, with a connection of its own, as raw events."""
+
+    def __init__(self, client: docker.APIClient, since_ns: int) -> None:
+        filters = {"type": ["container"], "event": ["die", "oom", "kill", "destroy"], "label": [LABEL_INSTANCE]}
+        seconds, nanoseconds = divmod(since_ns, 1_000_000_000)
+        since: Any = f"{seconds}.{nanoseconds:09}"  # the API takes fractions, the stubs do not
+        self._client = client
+        self._events = client.events(since=since, filters=filters, decode=True)
+
+    def __iter__(self) -> Iterator[RawEvent]:
+        try:
+            for event in self._events:
+                if (raw := answers.read_event(event)) is not None:
+                    yield raw
+        except (docker_errors.DockerException, requests.exceptions.RequestException, ValueError):
+            raise StreamLost from None  # cut in the middle of a line, or closed by another thread while reading
+
+    def wake(self) -> None:
+        with suppress(OSError, AttributeError):  # the SDK digs for the socket, which may be gone already
+            self._events.close()
+
+    def close(self) -> None:
+        self.wake()
+        # The SDK closes its socket but not the file made of it, which keeps the descriptor open.
+        response: requests.Response = vars(self._events)["_response"]
+        response.close()
+        self._client.close()
+
+
+def _explain(error: docker_errors.APIError) -> str:
+    text = error.explanation
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text or "")

@@ -1,0 +1,111 @@
+"""The event stream of an engine, read by one thread and handed to the event loop.
+
+A lost stream is opened again, with a back-off, from the last event on; `Resynced` says whenever it is attached.
+Nothing polls: the thread waits in a read, and shutting the connection is what wakes it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from typing import Protocol
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+import anyio.to_thread
+
+from sandboxd.engine.docker.causes import RawEvent
+from sandboxd.engine.protocol import Resynced
+
+FIRST_DELAY_S = 0.05
+LONGEST_DELAY_S = 1.0  # I10: state is true within 2 s of the engine's return
+_BACKLOG = 1024
+
+
+class StreamLost(Exception):
+    """The engine is not there, or its stream broke."""
+
+
+class EventStream(Protocol):
+    def __iter__(self) -> Iterator[RawEvent]:
+        """Block for the next event; end, or raise StreamLost, when the stream is gone."""
+
+    def wake(self) -> None:
+        """End a read that blocks another thread. Callable from any thread, any number of times."""
+
+    def close(self) -> None:
+        """Let go of the connection. For the thread that reads, when it has read enough."""
+
+
+class EventWatch:
+    """One subscription: a thread, its stream, and the queue to the loop it was made in."""
+
+    def __init__(self, connect: Callable[[int], EventStream]) -> None:
+        """`connect(since_ns)` opens the stream and blocks; it raises StreamLost when the engine is not there."""
+        self._connect = connect
+        self._loop = anyio.lowlevel.current_token()
+        self._send, self._receive = anyio.create_memory_object_stream[RawEvent | Resynced](_BACKLOG)
+        self._since_ns = time.time_ns()
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._stream: EventStream | None = None
+        self._thread = threading.Thread(target=self._run, name="engine-events", daemon=True)
+        self._thread.start()
+
+    async def __aiter__(self) -> AsyncIterator[RawEvent | Resynced]:
+        with suppress(anyio.ClosedResourceError):  # closed between two events
+            async for event in self._receive:
+                yield event
+
+    async def aclose(self) -> None:
+        """End the thread and wait for it."""
+        self._receive.close()
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._stop)
+        self._send.close()
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._stopping.set()
+            stream = self._stream
+        if stream is not None:
+            stream.wake()
+        self._thread.join()
+
+    def _run(self) -> None:
+        delay_s = FIRST_DELAY_S
+        # The loop or its listener may be gone before we are stopped; then nobody wants the rest.
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.RunFinishedError):
+            while not self._stopping.is_set():
+                try:
+                    stream = self._open()
+                    delay_s = FIRST_DELAY_S
+                    self._read(stream)
+                except StreamLost:
+                    delay_s = min(delay_s * 2, LONGEST_DELAY_S)
+                self._stopping.wait(delay_s)
+
+    def _open(self) -> EventStream:
+        stream = self._connect(self._since_ns)
+        with self._lock:
+            self._stream = stream
+            if self._stopping.is_set():
+                stream.wake()  # stopped while connecting, when nobody else knew this stream
+        return stream
+
+    def _read(self, stream: EventStream) -> None:
+        try:
+            self._deliver(Resynced())
+            for event in stream:
+                self._since_ns = event.at_ns + 1
+                self._deliver(event)
+        finally:
+            with self._lock:
+                self._stream = None
+            stream.close()
+
+    def _deliver(self, event: RawEvent | Resynced) -> None:
+        anyio.from_thread.run(self._send.send, event, token=self._loop)

@@ -1,0 +1,181 @@
+"""Every hardening flag of a container, in one value, and how it is said to an engine.
+
+`HARDENING` is what a reviewer reads. The functions below only translate it, together with what differs from
+container to container, into the body of an engine's create call. Nothing here talks to an engine.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from sandboxd.engine.protocol import ContainerSpec, Mount
+from sandboxd.errors import EngineRefused
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Ulimit:
+    name: str
+    soft: int
+    hard: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hardening:
+    """What is the same for every sandbox on every engine."""
+
+    hostname: str = "sandbox"
+    network: str = "none"
+    resolver: str = "127.0.0.1"
+    """Nothing listens there. Without it the engine would copy the host's resolver and search domains."""
+    ipc: str = "private"
+    cgroup_namespace: str = "private"
+    read_only_root: bool = True
+    dropped_capabilities: tuple[str, ...] = ("ALL",)
+    no_new_privileges: bool = True
+    tmp_size_mb: int = 128
+    tmp_flags: tuple[str, ...] = ("rw", "noexec", "nosuid", "nodev")
+    tmp_mode: str = "1777"
+    shm_size_mb: int = 64
+    open_files: int = 8192
+    core_bytes: int = 0
+    oom_score_adj: int = 500
+    """When the whole host runs out of memory, a sandbox dies before the daemon does."""
+    log_driver: str = "none"
+    restart: str = "no"
+    cpu_period_us: int = 100_000
+    masked_paths: tuple[str, ...] = (
+        "/proc/acpi",
+        "/proc/asound",
+        "/proc/cmdline",
+        "/proc/interrupts",
+        "/proc/kcore",
+        "/proc/keys",
+        "/proc/latency_stats",
+        "/proc/sched_debug",
+        "/proc/scsi",
+        "/proc/timer_list",
+        "/proc/timer_stats",
+        "/sys/devices/virtual/dmi",
+        "/sys/devices/virtual/powercap",
+        "/sys/firmware",
+    )
+    read_only_paths: tuple[str, ...] = (
+        "/proc/bus",
+        "/proc/fs",
+        "/proc/irq",
+        "/proc/sys",
+        "/proc/sysrq-trigger",
+    )
+
+
+HARDENING = Hardening()
+
+
+def ulimits_of(spec: ContainerSpec, hardening: Hardening = HARDENING) -> tuple[Ulimit, ...]:
+    """Bounds of every process. No nproc: the kernel counts it per uid, across sandboxes; `pids` bounds those."""
+    largest_file = spec.limits.disk_mb * _MIB
+    return (
+        Ulimit("core", hardening.core_bytes, hardening.core_bytes),
+        Ulimit("fsize", largest_file, largest_file),
+        Ulimit("nofile", hardening.open_files, hardening.open_files),
+    )
+
+
+def tmp_options(hardening: Hardening = HARDENING) -> str:
+    """How `/tmp` is mounted. Its inodes need no bound of their own: the kernel counts them as memory."""
+    return ",".join((*hardening.tmp_flags, f"size={hardening.tmp_size_mb}m", f"mode={hardening.tmp_mode}"))
+
+
+def environment_of(spec: ContainerSpec) -> list[str]:
+    """The environment as `NAME=value` lines; refuses what no process could receive."""
+    for name, value in spec.env.items():
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            raise EngineRefused("cannot launch: an environment name is empty or holds '=', or a NUL is in one")
+    return [f"{name}={value}" for name, value in spec.env.items()]
+
+
+def render_container(spec: ContainerSpec, seccomp: str, hardening: Hardening = HARDENING) -> dict[str, Any]:
+    """The body of the create call. `seccomp` is the profile in the form this engine takes."""
+    if not spec.command:
+        raise EngineRefused("cannot launch: the command is empty")
+    if spec.uid == 0 or spec.gid == 0:
+        raise EngineRefused("cannot launch: a container never runs as root; give another uid and gid")
+    return {
+        "Image": spec.image,
+        # Both, always: an image's own entry point would run instead of ours.
+        "Entrypoint": list(spec.command[:1]),
+        "Cmd": list(spec.command[1:]),
+        "Env": environment_of(spec),
+        "User": f"{spec.uid}:{spec.gid}",
+        "WorkingDir": "/",
+        "Hostname": hardening.hostname,
+        "Labels": dict(spec.labels),
+        "Tty": False,
+        "OpenStdin": False,
+        "AttachStdin": False,
+        "AttachStdout": False,
+        "AttachStderr": False,
+        "Healthcheck": {"Test": ["NONE"]},
+        "HostConfig": render_host_config(spec, seccomp, hardening),
+    }
+
+
+def render_host_config(spec: ContainerSpec, seccomp: str, hardening: Hardening = HARDENING) -> dict[str, Any]:
+    """The part that decides isolation. What is off is written as off, so that inspection can be compared."""
+    memory_bytes = spec.limits.memory_mb * _MIB
+    security = [f"seccomp={seccomp}"]
+    if hardening.no_new_privileges:
+        security.insert(0, "no-new-privileges")
+    rendered: dict[str, Any] = {
+        "Privileged": False,
+        "CapDrop": list(hardening.dropped_capabilities),
+        "SecurityOpt": security,
+        "ReadonlyRootfs": hardening.read_only_root,
+        "MaskedPaths": list(hardening.masked_paths),
+        "ReadonlyPaths": list(hardening.read_only_paths),
+        "NetworkMode": hardening.network,
+        "Dns": [hardening.resolver],
+        "DnsSearch": ["."],
+        "PublishAllPorts": False,
+        "IpcMode": hardening.ipc,
+        "CgroupnsMode": hardening.cgroup_namespace,
+        "PidMode": "",
+        "UTSMode": "",
+        "UsernsMode": "",
+        "Mounts": [_render_mount(mount) for mount in spec.mounts],
+        "Tmpfs": {"/tmp": tmp_options(hardening)},  # noqa: S108 - the container's, not ours
+        "ShmSize": hardening.shm_size_mb * _MIB,
+        "Memory": memory_bytes,
+        "MemorySwap": memory_bytes,  # memory and swap together: equal means no swap
+        "OomKillDisable": False,
+        "OomScoreAdj": hardening.oom_score_adj,
+        "PidsLimit": spec.limits.pids,
+        # A quota, not a number of CPUs: the engine would refuse more CPUs than the host has.
+        "CpuPeriod": hardening.cpu_period_us,
+        "CpuQuota": math.ceil(spec.limits.cpus * hardening.cpu_period_us),
+        "Ulimits": [
+            {"Name": ulimit.name, "Soft": ulimit.soft, "Hard": ulimit.hard} for ulimit in ulimits_of(spec, hardening)
+        ],
+        "LogConfig": {"Type": hardening.log_driver, "Config": {}},
+        "RestartPolicy": {"Name": hardening.restart, "MaximumRetryCount": 0},
+        "AutoRemove": False,  # a dead container stays until its cause of death has been read
+        "Init": False,
+    }
+    if spec.runtime is not None:
+        rendered["Runtime"] = spec.runtime
+    return rendered
+
+
+def _render_mount(mount: Mount) -> dict[str, Any]:
+    return {
+        "Type": "bind",
+        "Source": str(mount.source),
+        "Target": mount.target,
+        "ReadOnly": mount.read_only,
+        # Not recursive: something mounted below the source would be shown, and would be writable.
+        "BindOptions": {"Propagation": "rprivate", "NonRecursive": True},
+    }

@@ -1,0 +1,83 @@
+"""Failpoints: named steps at which a test may kill the daemon, fail a step or slow it down.
+
+Off unless `SANDBOXD_FAILPOINT` is set, for example `create.intent=kill;destroy.removed=error(ENOSPC)` or
+`create.launched=delay(500)`. Every point is named once, in `POINTS`, so a misspelt name is refused at start.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+
+from sandboxd.errors import InvalidRequest
+
+POINTS: Final = frozenset(
+    {
+        "create.intent",
+        "create.workspace",
+        "create.mirror",
+        "create.listener",
+        "create.launched",
+        "create.recorded",
+        "create.hello",
+        "create.ready",
+        "create.answer",
+        "destroy.intent",
+        "destroy.drained",
+        "destroy.removed",
+        "destroy.run_dir",
+        "destroy.workspace",
+        "destroy.forgotten",
+        "reconcile.planned",
+        "reconcile.acted",
+    }
+)
+
+_SYNTAX = re.compile(r"(?P<point>[a-z_.]+)=(?P<action>kill|error\((?P<errno>E[A-Z0-9]+)\)|delay\((?P<ms>\d{1,6})\))")
+
+_actions: dict[str, Callable[[], float]] = {}
+
+
+def arm(text: str) -> None:
+    """Replace what is armed by what `text` says; an empty text disarms everything."""
+    actions: dict[str, Callable[[], float]] = {}
+    for item in filter(None, text.split(";")):
+        match = _SYNTAX.fullmatch(item.strip())
+        if match is None or match["point"] not in POINTS or (match["errno"] and not hasattr(errno, match["errno"])):
+            raise InvalidRequest(f"cannot arm failpoint {item.strip()!r}: expected POINT=kill|error(ERRNO)|delay(MS)")
+        if match["ms"]:
+            actions[match["point"]] = _delay(int(match["ms"]) / 1000)
+        elif match["errno"]:
+            actions[match["point"]] = _raise(getattr(errno, match["errno"]))
+        else:
+            actions[match["point"]] = _kill
+    _actions.clear()
+    _actions.update(actions)
+
+
+async def reach(point: str) -> None:
+    """Do what is armed for this point; nothing at all when nothing is."""
+    if _actions and (action := _actions.get(point)) is not None:
+        await anyio.sleep(action())
+
+
+def _kill() -> float:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0.0
+
+
+def _raise(number: int) -> Callable[[], float]:
+    def act() -> float:
+        raise OSError(number, os.strerror(number))
+
+    return act
+
+
+def _delay(seconds: float) -> Callable[[], float]:
+    return lambda: seconds

@@ -1,0 +1,96 @@
+"""What this host offers, for `sandboxd doctor`. Reads only; nothing is made, mounted or changed."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from pathlib import Path
+
+from sandboxd.engine.bubblewrap.diagnosis import user_namespaces
+from sandboxd.engine.protocol import Finding
+
+_LEAST_KERNEL = (5, 8)
+"""The first with every call that a workspace and a mirror use."""
+_LEAST_FREE_BYTES = 2 * 1024**3
+_LEAST_FREE_INODES = 100_000
+_LEAST_OPEN_FILES = 4096
+_GIB = 1024**3
+
+
+def diagnose_host(data: Path) -> list[Finding]:
+    """Look at the kernel, its limits and the room in the data directory (or where it will be)."""
+    return [
+        _kernel(os.uname().release),
+        _cgroups(Path("/proc/self/mountinfo").read_text()),
+        user_namespaces(),
+        _loop_devices(),
+        _disk(data),
+        _shared_memory(),
+        _open_files(),
+        _limit_of("process ids", Path("/proc/sys/kernel/pid_max"), 16_384),
+    ]
+
+
+def _kernel(release: str) -> Finding:
+    parts = release.split("-")[0].split(".")[:2]
+    if tuple(int(part) for part in parts if part.isdigit()) < _LEAST_KERNEL:
+        wanted = ".".join(map(str, _LEAST_KERNEL))
+        return Finding("kernel", "weak", f"Linux {release}", f"use {wanted} or newer")
+    return Finding("kernel", "ok", f"Linux {release}")
+
+
+def _cgroups(mountinfo: str) -> Finding:
+    kinds = {line.partition(" - ")[2].split(" ")[0] for line in mountinfo.splitlines()}
+    if "cgroup" in kinds:
+        return Finding("control groups", "ok", "version 1")
+    if "cgroup2" in kinds:
+        return Finding("control groups", "ok", "version 2")
+    return Finding("control groups", "missing", "none is mounted", "mount cgroup2 on /sys/fs/cgroup")
+
+
+def _loop_devices() -> Finding:
+    if os.geteuid() != 0:
+        return Finding("loop devices", "weak", "only root may use them", "run the daemon as root")
+    if not Path("/dev/loop-control").exists():
+        return Finding("loop devices", "missing", "there is no /dev/loop-control", "modprobe loop")
+    return Finding("loop devices", "ok", "made when they are needed")
+
+
+def _disk(data: Path) -> Finding:
+    place = next(path for path in (data.absolute(), *data.absolute().parents) if path.exists())
+    room = os.statvfs(place)
+    free_bytes, free_inodes = room.f_bavail * room.f_frsize, room.f_favail
+    detail = f"{free_bytes / _GIB:.1f} GiB and {free_inodes} files free at {place}"
+    # A filesystem that makes inodes as it goes says it has none at all.
+    is_short = free_bytes < _LEAST_FREE_BYTES or (room.f_files and free_inodes < _LEAST_FREE_INODES)
+    if is_short:
+        return Finding("disk", "weak", detail, "free some space or give another --data")
+    return Finding("disk", "ok", detail)
+
+
+def _shared_memory() -> Finding:
+    place = Path("/dev/shm")  # noqa: S108 - looked at, not used
+    if not place.is_dir():
+        return Finding("tmpfs", "missing", f"there is no {place}", "mirrors stay on disk")
+    free = shutil.disk_usage(place).free
+    detail = f"{free / _GIB:.1f} GiB free at {place}"
+    if free < _LEAST_FREE_BYTES // 8:
+        return Finding("tmpfs", "weak", detail, "remount it with a larger size")
+    return Finding("tmpfs", "ok", detail)
+
+
+def _open_files() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    bound = "no limit" if hard == resource.RLIM_INFINITY else str(hard)
+    detail = f"{soft} open files, at most {bound}"
+    if hard != resource.RLIM_INFINITY and hard < _LEAST_OPEN_FILES:
+        return Finding("open files", "weak", detail, f"ulimit -n {_LEAST_OPEN_FILES}")
+    return Finding("open files", "ok", detail)
+
+
+def _limit_of(subject: str, file: Path, least: int) -> Finding:
+    value = int(file.read_text())
+    if value < least:
+        return Finding(subject, "weak", f"{value}", f"raise {file} to {least}")
+    return Finding(subject, "ok", f"{value}")

@@ -1,0 +1,107 @@
+"""The data directory: what is where, and who may look.
+
+Names below it are opaque ids minted by us, never an id that came from outside. One daemon holds the directory
+at a time. Parents are traversable but not listable, because a container's user must reach its own mounts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from sandboxd.errors import Conflict, HostFull
+from sandboxd.runner.protocol import RUNNER_DIR
+
+
+class Layout:
+    """Owns the directory and, while held, its lock."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.registry = data / "registry.db"
+        self.idempotency = data / "idempotency.db"
+        self.workspaces = data / "workspaces"
+        self.engine_state = data / "engine"
+        self._runs = data / "run"
+        self._mirrors = data / "mirrors"
+        self._runners = data / "runner"
+        self._lock: int | None = None
+
+    def hold(self) -> None:
+        """Make the directory and take its lock, or say who has it. (I6: one daemon per data directory)"""
+        try:
+            for directory in (self.data, self._runs, self._mirrors, self._runners, self.engine_state):
+                directory.mkdir(parents=True, exist_ok=True)
+                directory.chmod(0o711)
+            lock = os.open(self.data / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise HostFull(f"cannot use the data directory {self.data}: {error.strerror}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(lock)
+            raise Conflict(
+                f"cannot use the data directory {self.data}: the daemon with pid {holder} has it; "
+                "stop that one or give another --data"
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        self._lock = lock
+
+    def release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def instance(self) -> str:
+        """The id of this data directory: a label, so that two daemons on one engine leave each other alone."""
+        path = self.data / "instance"
+        if not path.exists():
+            draft = path.with_suffix(".new")
+            draft.write_text(secrets.token_hex(8))
+            draft.rename(path)
+        return path.read_text().strip()
+
+    def run_dir(self, sandbox_id: str) -> Path:
+        return self._runs / sandbox_id
+
+    def mirror_dir(self, sandbox_id: str) -> Path:
+        return self._mirrors / sandbox_id
+
+    def install_runner(self) -> Path:
+        """Copy the runner's files to a directory named by their hash, so that an upgrade leaves live ones alone."""
+        files = sorted(RUNNER_DIR.glob("*.py"))
+        digest = hashlib.sha256()
+        for file in files:
+            digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+        target = self._runners / digest.hexdigest()[:16]
+        if not target.exists():
+            draft = self._runners / f".{target.name}.{os.getpid()}"
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir(mode=0o755)
+            for file in files:
+                shutil.copyfile(file, draft / file.name)
+                (draft / file.name).chmod(0o444)
+            draft.rename(target)
+            target.chmod(0o755)
+        return target
+
+    def make(self, sandbox_id: str) -> None:
+        """Make the directories that one sandbox mounts read-only."""
+        for directory in (self.run_dir(sandbox_id), self.mirror_dir(sandbox_id)):
+            directory.mkdir(exist_ok=True)
+            directory.chmod(0o755)
+
+    def remove(self, sandbox_id: str) -> None:
+        for directory in (self.run_dir(sandbox_id), self.mirror_dir(sandbox_id)):
+            if directory.exists():
+                shutil.rmtree(directory)
+
+    def ids(self) -> set[str]:
+        """Every sandbox id that has a directory here."""
+        return {entry.name for parent in (self._runs, self._mirrors) for entry in parent.iterdir()}

@@ -1,0 +1,97 @@
+"""One sandbox as the daemon holds it: its record, its runner, the calls and the move under way.
+
+A *move* is a piece of its life cycle (bring up, tear down, take over, clear away). A sandbox makes one move at
+a time; whoever wants the next waits for the one under way. Moves are started and carried out by the manager.
+"""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+import anyio
+
+from sandboxd.errors import Gone, NotReady, SandboxdError
+from sandboxd.lifecycle import Record, State
+from sandboxd.runner.client import RunnerClient
+from sandboxd.runner.listener import RunnerListener
+from sandboxd.sandbox import SandboxView
+
+
+class Sandbox:
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.listener: RunnerListener | None = None
+        self.runner: RunnerClient | None = None
+        self.failure: SandboxdError | None = None
+        """Why the last move failed; None when it did what it should."""
+        self.scope: anyio.CancelScope | None = None
+        """Cancels the bring-up under way; None while there is none."""
+        self.settled: anyio.Event | None = None
+        """Set when the move under way ends; None while there is none."""
+        self.active_calls = 0
+        self.last_used = time.monotonic()
+        self._quiet: anyio.Event | None = None
+
+    def call(self) -> Call:
+        """Enter a call: counted for idle time and draining. No await: this is on the path of every tool call."""
+        record, runner = self.record, self.runner
+        if record.state is State.READY and runner is not None:
+            return Call(self, runner)
+        if record.state is State.GONE:
+            cause = record.cause or "engine"
+            raise Gone(f"cannot use this sandbox: its container is dead ({cause}); create it again", cause)
+        raise NotReady(f"cannot use this sandbox: it is {record.state}")
+
+    async def wait_quiet(self, deadline_s: float) -> None:
+        """Wait until no call is under way, or until the deadline."""
+        if self.active_calls:
+            self._quiet = anyio.Event()
+            with anyio.move_on_after(deadline_s):
+                await self._quiet.wait()
+            self._quiet = None
+
+    def call_ended(self) -> None:
+        self.active_calls -= 1
+        self.last_used = time.monotonic()
+        if self.active_calls == 0 and self._quiet is not None:
+            self._quiet.set()
+
+    def idle_s(self, now: float) -> float:
+        return 0.0 if self.active_calls else now - self.last_used
+
+    def view(self) -> SandboxView:
+        record = self.record
+        return SandboxView(
+            tenant=record.ref.tenant,
+            session=record.ref.session,
+            user=record.user,
+            agent=record.agent,
+            state=record.state.value,
+            engine=record.engine,
+            container=record.container,
+            created_at=record.created_at,
+            from_pool=False,
+            cause=record.cause,
+            image=record.image,
+            limits=record.limits,
+        )
+
+
+class Call:
+    """A call under way, as a context manager that gives the runner."""
+
+    __slots__ = ("_runner", "_sandbox")
+
+    def __init__(self, sandbox: Sandbox, runner: RunnerClient) -> None:
+        self._sandbox = sandbox
+        self._runner = runner
+
+    def __enter__(self) -> RunnerClient:
+        self._sandbox.active_calls += 1
+        return self._runner
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._sandbox.call_ended()

@@ -1,0 +1,342 @@
+"""The manager: every sandbox of one data directory, and who may do what to it when.
+
+Engine, runner, workspace and registry meet only here and in `effects`. Every move runs in the manager's own
+task group, so a caller that goes away leaves nothing half done. Nothing on the path of a tool call awaits
+anything here.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from memo.ids import SessionRef, TenantId
+from sandboxd import failpoints, lifecycle
+from sandboxd.effects import Effects
+from sandboxd.engine.protocol import LABEL_SANDBOX, Container, ContainerDied, Engine, Resynced, Stats
+from sandboxd.engine.select import open_engine
+from sandboxd.errors import (
+    Conflict,
+    DependencyError,
+    EngineRefused,
+    EngineUnavailable,
+    Gone,
+    HostFull,
+    LimitReached,
+    NotFound,
+    NotReady,
+    SandboxdError,
+)
+from sandboxd.events import EventBus
+from sandboxd.image import default_image
+from sandboxd.layout import Layout
+from sandboxd.lifecycle import DestroyAsked, LaunchAsked, LaunchFailed, Record, State
+from sandboxd.live import Call, Sandbox
+from sandboxd.reconcile import Action, Adopt, FinishDestroy, MarkGone, RemoveContainer, RemoveFiles, plan
+from sandboxd.registry import Registry
+from sandboxd.sandbox import SandboxRequest, SandboxView
+from sandboxd.settings import Settings
+from sandboxd.workspace import Workspaces
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageReport:
+    containers: int
+    directories: int
+    sandboxes: int
+    """Sandboxes whose container was found dead, or whose destruction was taken up again."""
+
+
+class SandboxManager:
+    """Owns the data directory while it is open. Use it as an async context manager."""
+
+    def __init__(self, settings: Settings, *, engine: Engine | None = None) -> None:
+        self.settings = settings
+        self.events = EventBus()
+        self.layout = Layout(settings.data)
+        self.workspaces = Workspaces(self.layout.workspaces, uid=settings.uid, gid=settings.gid)
+        self.engine: Engine
+        self._given_engine = engine
+        self._registry = Registry(self.layout.registry)
+        self._sandboxes: dict[SessionRef, Sandbox] = {}
+        self._effects: Effects
+        self._tasks: TaskGroup
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            self.layout.hold()
+            stack.callback(self.layout.release)
+            self.engine = self._given_engine or await open_engine(self.settings.engine, self.layout.engine_state)
+            stack.push_async_callback(self.engine.aclose)
+            await self._registry.open()
+            stack.push_async_callback(self._registry.aclose)
+            await self.workspaces.open()
+            stack.callback(self._close_listeners)
+            self._tasks = await stack.enter_async_context(anyio.create_task_group())
+            stack.callback(self._tasks.cancel_scope.cancel)
+            self._effects = Effects(
+                self.settings, self.layout, self.engine, self._registry, self.workspaces, self.events
+            )
+            await self._reconcile_at_start()
+            self._tasks.start_soon(self._watch_engine)
+            if self.settings.idle_timeout_s:
+                self._tasks.start_soon(self._reap_idle)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+
+    async def ensure_sandbox(self, ref: SessionRef, request: SandboxRequest) -> tuple[SandboxView, bool]:
+        """Return the session's sandbox, ready, and whether this call made its container."""
+        created = False
+        while True:
+            sandbox = self._sandboxes.get(ref)
+            if sandbox is None:
+                sandbox = self._admit(ref, request)
+                created = True
+            elif sandbox.record.user != request.user:
+                raise Conflict("cannot create this sandbox: the session belongs to another user")
+            elif sandbox.settled is not None:
+                is_coming_up = sandbox.record.state in (State.CREATING, State.STARTING)
+                await sandbox.settled.wait()
+                if is_coming_up and sandbox.failure is not None:
+                    raise sandbox.failure.with_traceback(None)
+            elif sandbox.record.state is State.READY:
+                await failpoints.reach("create.answer")
+                return sandbox.view(), created
+            elif sandbox.record.state is State.GONE:
+                created = True
+                self._start(sandbox, self._bring_up)
+            else:
+                await self._destroy(sandbox)
+
+    def get(self, ref: SessionRef) -> SandboxView:
+        return self._find(ref).view()
+
+    def of_tenant(self, tenant: TenantId) -> list[SandboxView]:
+        return [sandbox.view() for ref, sandbox in self._sandboxes.items() if ref.tenant == tenant]
+
+    async def destroy(self, ref: SessionRef) -> None:
+        """Remove the sandbox and everything of it. Also ends a create that is under way."""
+        await self._destroy(self._find(ref))
+
+    def call(self, ref: SessionRef) -> Call:
+        """Enter a call on the session's runner: a context manager. Synchronous, because this is the hot path."""
+        return self._find(ref).call()
+
+    async def stats(self, ref: SessionRef) -> Stats:
+        container = self._find(ref).record.container
+        if container is None:
+            raise NotReady("cannot measure this sandbox: it has no container")
+        return await self.engine.stats(container)
+
+    async def collect_garbage(self) -> GarbageReport:
+        """Compare registry, engine and disk now, and set right what differs."""
+        containers, on_disk = await self._effects.containers(), await self._effects.ids_on_disk()
+        actions = [action for action in self._plan(containers, on_disk) if not isinstance(action, Adopt)]
+        for action in actions:
+            await self._act(action)
+        return GarbageReport(
+            containers=sum(isinstance(action, RemoveContainer) for action in actions),
+            directories=sum(isinstance(action, RemoveFiles) for action in actions),
+            sandboxes=sum(isinstance(action, MarkGone | FinishDestroy) for action in actions),
+        )
+
+    @property
+    def states(self) -> dict[str, int]:
+        """How many sandboxes are in each state."""
+        counts = dict.fromkeys((state.value for state in State if state is not State.REMOVED), 0)
+        for sandbox in self._sandboxes.values():
+            counts[sandbox.record.state.value] += 1
+        return counts
+
+    def _find(self, ref: SessionRef) -> Sandbox:
+        sandbox = self._sandboxes.get(ref)
+        if sandbox is None:
+            raise NotFound("cannot find a sandbox for this session; create it first")
+        return sandbox
+
+    def _admit(self, ref: SessionRef, request: SandboxRequest) -> Sandbox:
+        if len(self._sandboxes) >= self.settings.max_sandboxes:
+            raise LimitReached(f"cannot create another sandbox: {self.settings.max_sandboxes} exist; destroy one first")
+        record = Record(
+            id=secrets.token_hex(8),
+            ref=ref,
+            user=request.user,
+            agent=request.agent,
+            image=request.image or self.settings.image or default_image(self.engine.name),
+            limits=request.limits,
+            engine=self.engine.name,
+            secret=secrets.token_hex(32),
+            created_at=datetime.now(UTC),
+            env=dict(request.env),
+        )
+        sandbox = self._sandboxes[ref] = Sandbox(record)
+        self._start(sandbox, self._bring_up)
+        return sandbox
+
+    def _start(self, sandbox: Sandbox, move: Callable[..., Awaitable[None]], *args: object) -> anyio.Event:
+        """Start a move. The caller has seen, without an await in between, that none is under way."""
+        settled = sandbox.settled = anyio.Event()
+        sandbox.failure = None
+        self._tasks.start_soon(self._run, sandbox, settled, move, args)
+        return settled
+
+    async def _run(
+        self,
+        sandbox: Sandbox,
+        settled: anyio.Event,
+        move: Callable[..., Awaitable[None]],
+        args: tuple[object, ...],
+    ) -> None:
+        try:
+            await move(sandbox, *args)
+        except (SandboxdError, OSError) as error:
+            sandbox.failure = _explain(error)
+            _log.warning("move failed", sandbox=sandbox.record.id, state=sandbox.record.state, error=str(error))
+        finally:
+            if sandbox.record.state is State.REMOVED:
+                self._sandboxes.pop(sandbox.record.ref, None)
+            sandbox.settled = None
+            settled.set()
+
+    async def _bring_up(self, sandbox: Sandbox) -> None:
+        try:
+            with anyio.CancelScope() as scope:
+                sandbox.scope = scope
+                if sandbox.record.state is State.GONE:
+                    await self._effects.advance(sandbox, LaunchAsked())
+                else:
+                    await self._effects.begin(sandbox)
+        except (SandboxdError, OSError):
+            sandbox.scope = None
+            # If undoing fails, too, the record still says what is to be undone: the next ensure, gc or start does it.
+            await self._effects.advance(sandbox, LaunchFailed())
+            raise
+        finally:
+            sandbox.scope = None
+        if scope.cancelled_caught:
+            raise NotReady("cannot create this sandbox: it was destroyed meanwhile")
+
+    async def _destroy(self, sandbox: Sandbox) -> None:
+        if sandbox.scope is not None:
+            sandbox.scope.cancel()
+        while sandbox.settled is not None:
+            await sandbox.settled.wait()
+        if sandbox.record.state is State.REMOVED:
+            return
+        await self._start(sandbox, self._effects.advance, DestroyAsked()).wait()
+        if sandbox.failure is not None:
+            raise sandbox.failure.with_traceback(None)
+
+    async def _take_over(self, sandbox: Sandbox) -> None:
+        try:
+            await self._effects.take_over(sandbox)
+        except (SandboxdError, OSError) as error:
+            cause = error.cause if isinstance(error, Gone) else "engine"
+            await self._effects.advance(sandbox, lifecycle.ContainerDied(cause))
+            raise
+
+    def _close_listeners(self) -> None:
+        for sandbox in self._sandboxes.values():
+            self._effects.close_listener(sandbox)
+
+    async def _watch_engine(self) -> None:
+        async for event in self.engine.events():
+            match event:
+                case Resynced():
+                    self._tasks.start_soon(self._resync)
+                case ContainerDied():
+                    sandbox = self._effects.dead(event)
+                    if sandbox is not None:
+                        self._start(sandbox, self._effects.advance, lifecycle.ContainerDied(event.cause))
+
+    async def _resync(self) -> None:
+        try:
+            await self.collect_garbage()
+        except DependencyError as error:
+            _log.warning("cannot compare with the engine yet", error=str(error))
+
+    async def _reap_idle(self) -> None:
+        limit_s = self.settings.idle_timeout_s
+        while True:
+            now = time.monotonic()
+            next_due_s = limit_s  # a sandbox that does not exist yet cannot be due sooner
+            for sandbox in self._sandboxes.values():
+                if sandbox.record.state is State.READY and sandbox.settled is None:
+                    due_s = limit_s - sandbox.idle_s(now)
+                    if due_s <= 0:
+                        self._start(sandbox, self._effects.advance, DestroyAsked())
+                    else:
+                        next_due_s = min(next_due_s, due_s)
+            await anyio.sleep(next_due_s)
+
+    async def _reconcile_at_start(self) -> None:
+        records = await self._registry.load()
+        foreign = [record for record in records if record.engine != self.engine.name and record.state is State.READY]
+        if foreign and self.settings.engine == "auto":
+            raise EngineUnavailable(
+                f"cannot start: {len(foreign)} sandboxes belong to the {foreign[0].engine} engine, which does not "
+                f"answer; start it, or give them up with --engine {self.engine.name}"
+            )
+        for record in records:
+            self._sandboxes[record.ref] = Sandbox(record)
+        actions = self._plan(await self._effects.containers(), await self._effects.ids_on_disk())
+        await failpoints.reach("reconcile.planned")
+        for action in actions:
+            await self._act(action)
+            await failpoints.reach("reconcile.acted")
+        _log.info("reconciled", sandboxes=len(records), actions=len(actions))
+
+    def _plan(self, containers: list[Container], on_disk: set[str]) -> list[Action]:
+        """Plan for every sandbox at rest; one with a move under way is that move's business."""
+        at_rest = [sandbox.record for sandbox in self._sandboxes.values() if sandbox.settled is None]
+        moving = {sandbox.record.id for sandbox in self._sandboxes.values() if sandbox.settled is not None}
+        mine = [container for container in containers if container.labels.get(LABEL_SANDBOX) not in moving]
+        return plan(at_rest, mine, on_disk - moving)
+
+    async def _act(self, action: Action) -> None:
+        match action:
+            case RemoveContainer(container):
+                await self.engine.remove(container)
+            case RemoveFiles(sandbox_id):
+                await self._effects.remove_files(sandbox_id)
+            case Adopt(record):
+                self._start_at_rest(record, self._take_over)
+            case MarkGone(record, cause) if record.state is State.READY:
+                self._start_at_rest(record, self._effects.advance, lifecycle.ContainerDied(cause))
+            case MarkGone(record):
+                self._start_at_rest(record, self._effects.advance, LaunchFailed())
+            case FinishDestroy(record):
+                self._start_at_rest(record, self._effects.advance, DestroyAsked())
+
+    def _start_at_rest(self, record: Record, move: Callable[..., Awaitable[None]], *args: object) -> None:
+        sandbox = self._sandboxes.get(record.ref)
+        # The plan is a moment old: whoever moved since then knows better.
+        if sandbox is not None and sandbox.settled is None and sandbox.record == record:
+            self._start(sandbox, move, *args)
+
+
+def _explain(error: SandboxdError | OSError) -> SandboxdError:
+    """What a caller is told about a move that failed."""
+    if isinstance(error, OSError):
+        return HostFull(f"cannot manage this sandbox: {error.strerror or error}")
+    if isinstance(error, Gone):  # it died while it was coming up: nobody has had it yet
+        return EngineRefused(str(error))
+    return error

@@ -1,0 +1,181 @@
+"""The registry: durable records of sandboxes, one SQLite file, written before the world changes.
+
+It knows nothing of engines or directories. A write returns once it is on disk. A file that cannot be read,
+or that a newer version wrote, is RegistryCorrupt: it is never replaced by an empty one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+from anyio import to_thread
+
+from memo.errors import InvalidKey
+from memo.ids import AgentId, SessionRef, UserId
+from sandboxd.errors import HostFull, RegistryCorrupt
+from sandboxd.lifecycle import Record, State
+from sandboxd.limits import Limits
+
+SCHEMA_VERSION = 1
+
+_SCHEMA = """
+CREATE TABLE sandboxes (
+    id TEXT PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    record TEXT NOT NULL,
+    UNIQUE (tenant, session)  -- I6: one container per (tenant, session)
+);
+"""
+
+T = TypeVar("T")
+
+
+class Registry:
+    """Owns the file. One connection, one thread at a time; nothing on the path of a tool call comes here."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._limiter = anyio.CapacityLimiter(1)
+        self._db: sqlite3.Connection | None = None
+
+    async def open(self) -> None:
+        self._db = await to_thread.run_sync(_connect, self._path, limiter=self._limiter)
+
+    async def aclose(self) -> None:
+        if self._db is not None:
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(self._db.close, limiter=self._limiter)
+            self._db = None
+
+    async def load(self) -> list[Record]:
+        def read(db: sqlite3.Connection) -> list[Record]:
+            return [_decode(row[0]) for row in db.execute("SELECT record FROM sandboxes ORDER BY rowid")]
+
+        return await self._run(read)
+
+    async def save(self, record: Record) -> None:
+        def write(db: sqlite3.Connection) -> None:
+            db.execute(
+                "INSERT INTO sandboxes (id, tenant, session, record) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (id) DO UPDATE SET record = excluded.record",
+                (record.id, record.ref.tenant, record.ref.session, _encode(record)),
+            )
+
+        await self._run(write)
+
+    async def forget(self, sandbox_id: str) -> None:
+        def write(db: sqlite3.Connection) -> None:
+            db.execute("DELETE FROM sandboxes WHERE id = ?", (sandbox_id,))
+
+        await self._run(write)
+
+    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        db = self._db
+        if db is None:
+            raise RegistryCorrupt("cannot use the registry: it is closed")
+
+        def call() -> T:
+            try:
+                with db:
+                    result = work(db)
+            except sqlite3.OperationalError as error:
+                if "full" in str(error):
+                    raise HostFull("cannot write the registry: the disk is full") from error
+                raise RegistryCorrupt(f"cannot use the registry: {error}") from error
+            except sqlite3.DatabaseError as error:
+                raise RegistryCorrupt(f"cannot use the registry: {error}") from error
+            return result
+
+        # Cancelled or not, a commit under way is waited for: "was it saved?" always has an answer.
+        return await to_thread.run_sync(call, limiter=self._limiter)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    if not path.exists():
+        _make(path)
+    db = sqlite3.connect(path, check_same_thread=False)
+    try:
+        db.execute("PRAGMA synchronous = FULL")
+        (problem,) = db.execute("PRAGMA quick_check(1)").fetchone()
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            raise RegistryCorrupt(
+                f"cannot open the registry: a newer sandboxd wrote it (version {version}, this one knows "
+                f"{SCHEMA_VERSION}); upgrade sandboxd"
+            )
+        if problem != "ok" or version < SCHEMA_VERSION:
+            what = "it is empty" if problem == "ok" else f"it is damaged ({problem})"
+            raise RegistryCorrupt(f"cannot open the registry: {what}; restore {path.name}, or move it to start afresh")
+    except sqlite3.DatabaseError as error:
+        db.close()
+        raise RegistryCorrupt(
+            f"cannot open the registry: {error}; restore {path.name}, or move it to start afresh"
+        ) from error
+    except RegistryCorrupt:
+        db.close()
+        raise
+    return db
+
+
+def _make(path: Path) -> None:
+    """Make the file whole or not at all: one that is there and empty is damage, never a new registry."""
+    draft = path.with_suffix(".new")
+    draft.unlink(missing_ok=True)
+    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # sandbox secrets will be in here
+    db = sqlite3.connect(draft)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    db.close()
+    draft.rename(path)
+
+
+def _encode(record: Record) -> str:
+    return json.dumps(
+        {
+            "id": record.id,
+            "ref": str(record.ref),
+            "user": record.user,
+            "agent": record.agent,
+            "image": record.image,
+            "limits": record.limits.model_dump(),
+            "engine": record.engine,
+            "secret": record.secret,
+            "created_at": record.created_at.isoformat(),
+            "env": dict(record.env),
+            "state": record.state,
+            "generation": record.generation,
+            "container": record.container,
+            "cause": record.cause,
+        }
+    )
+
+
+def _decode(text: str) -> Record:
+    try:
+        fields = json.loads(text)
+        return Record(
+            id=fields["id"],
+            ref=SessionRef.parse(fields["ref"]),
+            user=UserId(fields["user"]),
+            agent=AgentId(fields["agent"]) if fields["agent"] else None,
+            image=fields["image"],
+            limits=Limits.model_validate(fields["limits"]),
+            engine=fields["engine"],
+            secret=fields["secret"],
+            created_at=datetime.fromisoformat(fields["created_at"]),
+            env=fields["env"],
+            state=State(fields["state"]),
+            generation=fields["generation"],
+            container=fields["container"],
+            cause=fields["cause"],
+        )
+    except (ValueError, KeyError, TypeError, InvalidKey) as error:
+        raise RegistryCorrupt(f"cannot read a record of the registry: {type(error).__name__}") from error

@@ -1,0 +1,377 @@
+"""The way to talk to one sandbox's runner. Many calls at once on one connection; survives reconnects.
+
+A call that is cancelled here dies inside. A call whose connection breaks raises NotReady and says that its outcome
+is unknown. Whatever the runner sends, the worst that happens is that its connection is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+
+import anyio
+
+from sandboxd.errors import Busy, InvalidRequest, NotReady, SandboxdError, SandboxError
+from sandboxd.runner import protocol
+from sandboxd.runner.calls import (
+    MAX_TEXT_BYTES,
+    Edited,
+    Exec,
+    ExecResult,
+    FileStat,
+    GlobResult,
+    Grep,
+    GrepResult,
+    Output,
+    Process,
+    ProcessOutput,
+    TextSlice,
+    Usage,
+)
+from sandboxd.runner.inside import wire
+from sandboxd.runner.link import RunnerLink
+from sandboxd.runner.pending import Pending
+from sandboxd.runner.protocol import Hello
+
+RECONNECT_PATIENCE_S = 5.0
+ANSWER_PATIENCE_S = 30.0
+"""How long after its own deadline a call is waited for. A runner that is alive always answers before."""
+MAX_WAIT_S = 600.0
+TRANSFER_TIMEOUT_S = 3600.0
+MAX_CALLS = wire.MAX_CALLS - 1
+"""One less than the runner takes: it may not have heard yet that the last one is over."""
+
+Value = TypeVar("Value")
+
+
+class FileReader:
+    """A file being read: its stat at once, its bytes by iterating."""
+
+    def __init__(self, stat: FileStat, chunks: AsyncIterator[bytes]) -> None:
+        self.stat = stat
+        self._chunks = chunks
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._chunks
+
+
+class RunnerClient:
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._env = protocol.checked_env(env)
+        self._link: RunnerLink | None = None
+        self._hello: Hello | None = None
+        self._failure: SandboxdError | None = None
+        self._changed = anyio.Event()
+        self._pending: dict[int, Pending] = {}
+        self._last_id = 0
+
+    @property
+    def connected(self) -> bool:
+        return self._link is not None
+
+    async def wait_connected(self) -> Hello:
+        """Wait for a runner that has proved itself. Raises what `fail` was given, if it will never come."""
+        while self._link is None or self._hello is None:
+            self._raise_failure()
+            await self._changed.wait()
+        return self._hello
+
+    async def wait_disconnected(self) -> None:
+        while self._link is not None:
+            await self._changed.wait()
+
+    def fail(self, error: SandboxdError) -> None:
+        """The container is dead: every waiting call raises this, and so does every later one."""
+        self._failure = error
+        for pending in self._pending.values():
+            pending.fail(error)
+        self._announce()
+
+    def attach(self, link: RunnerLink, hello: Hello) -> None:
+        """For the listener: a runner is connected."""
+        self._link = link
+        self._hello = hello
+        link.send(wire.pack(wire.CALL, 0, {"op": "configure", "env": self._env}))
+        self._announce()
+
+    def detach(self, link: RunnerLink, reason: str) -> None:
+        """For the listener: the runner's connection is over."""
+        if link is not self._link:
+            return
+        self._link = None
+        for pending in self._pending.values():
+            if pending.link is link:
+                pending.fail(NotReady(f"cannot say how this call ended: the runner is gone, {reason}"))
+        self._announce()
+
+    def receive(self, kind: int, call: int, head: bytes, data: bytes) -> None:
+        """For the listener: a frame came. One for a call that nobody waits for any more is dropped."""
+        pending = self._pending.get(call)
+        if pending is not None:
+            pending.receive(kind, head, data)
+
+    async def configure(self, env: Mapping[str, str]) -> None:
+        """Set the environment that every later command gets, now and after reconnects."""
+        self._env = protocol.checked_env(env)
+        await self._ask({"op": "configure", "env": self._env}, lambda _head, _data: None)
+
+    async def exec(self, call: Exec) -> ExecResult:
+        head = protocol.exec_head(call)
+        return await self._ask_exec(head, call.stdin, call.timeout_s, call.max_output_bytes)
+
+    @asynccontextmanager
+    async def stream(self, call: Exec) -> AsyncGenerator[AsyncIterator[Output | ExecResult]]:
+        """Run a command and iterate its output as it comes; the last item is the result, with empty output."""
+        head = protocol.exec_head(call, stream=True)
+        async with self._begun(head, call.stdin, wire.WINDOW_BYTES, call.timeout_s) as pending:
+            items = self._stream_items(pending)
+            try:
+                yield items
+            finally:
+                await items.aclose()
+
+    async def start_process(self, call: Exec, *, tty: bool = False) -> Process:
+        if call.stdin:
+            raise InvalidRequest("cannot start a process with stdin: write to it once it runs")
+        head = {**protocol.exec_head(call), "op": "start", "tty": tty}
+        return await self._ask(head, lambda head, _data: protocol.read_process(head))
+
+    async def list_processes(self) -> list[Process]:
+        return await self._ask({"op": "processes"}, lambda head, _data: protocol.read_processes(head))
+
+    async def read_process(
+        self, process_id: str, offset: int = 0, limit: int = wire.MAX_DATA_BYTES, wait_s: float = 0
+    ) -> ProcessOutput:
+        """Read output from an offset on. With `wait_s`, wait that long for the first new byte or the end."""
+        if offset < 0 or limit < 0 or not 0 <= wait_s <= MAX_WAIT_S:
+            raise InvalidRequest(
+                f"cannot read {process_id}: offset, limit and wait_s (at most {MAX_WAIT_S:g}) are wrong"
+            )
+        head = {"op": "read_process", "id": process_id, "offset": offset, "limit": limit, "wait": wait_s}
+        return await self._ask(head, protocol.read_process_output, timeout_s=wait_s)
+
+    async def write_process(self, process_id: str, data: bytes, *, eof: bool = False) -> None:
+        """Write to its stdin. Returns once the process's pipe has taken everything."""
+        for start in range(0, max(len(data), 1), wire.CHUNK_BYTES):
+            chunk = data[start : start + wire.CHUNK_BYTES]
+            is_last = start + wire.CHUNK_BYTES >= len(data)
+            head = {"op": "write_process", "id": process_id, "eof": eof and is_last}
+            await self._ask(head, lambda _head, _data: None, chunk)
+
+    async def resize_process(self, process_id: str, rows: int, columns: int) -> None:
+        if not (0 < rows < 65_536 and 0 < columns < 65_536):
+            raise InvalidRequest(f"cannot resize {process_id}: rows and columns must be 1 to 65535")
+        head = {"op": "resize", "id": process_id, "rows": rows, "columns": columns}
+        await self._ask(head, lambda _head, _data: None)
+
+    async def kill_process(self, process_id: str) -> Process:
+        """Kill it and everything it started; they are dead when this returns."""
+        return await self._ask({"op": "kill", "id": process_id}, lambda head, _data: protocol.read_process(head))
+
+    @asynccontextmanager
+    async def read_file(self, path: str, offset: int = 0, length: int | None = None) -> AsyncGenerator[FileReader]:
+        """Read a file in chunks, as fast as they are taken. Leaving early ends the reading."""
+        if offset < 0 or (length is not None and length < 0):
+            raise InvalidRequest(f"cannot read {path}: offset and length must not be negative")
+        head = {"op": "read", "path": path, "offset": offset, "length": length}
+        async with self._begun(head, b"", wire.WINDOW_BYTES + wire.MAX_HEAD_BYTES, TRANSFER_TIMEOUT_S) as pending:
+            while not pending.chunks and not pending.is_over:
+                await pending.changed()
+            with self._checking(pending):
+                if not pending.chunks:
+                    self._end_of(pending)
+                    raise wire.WireError("no stat")
+                stat = protocol.read_stat(wire.read_head(pending.chunks.popleft()[1]))
+            chunks = self._file_chunks(pending)
+            try:
+                yield FileReader(stat, chunks)
+            finally:
+                await chunks.aclose()
+
+    async def write_file(self, path: str, data: AsyncIterable[bytes] | bytes, *, make_parents: bool = True) -> FileStat:
+        """Write a file whole: it is the old one until it is the new one."""
+        head = {"op": "write", "path": path, "parents": make_parents}
+        if isinstance(data, bytes):
+            return await self._ask(head, lambda head, _data: protocol.read_stat(head), data)
+        async with self._begun({**head, "more": True}, b"", 0, TRANSFER_TIMEOUT_S) as pending:
+            async for piece in data:
+                for start in range(0, len(piece), wire.CHUNK_BYTES):
+                    while pending.credit < wire.CHUNK_BYTES and not pending.is_over:
+                        await pending.changed()
+                    if pending.is_over:
+                        break
+                    pending.send_chunk(piece[start : start + wire.CHUNK_BYTES])
+                if pending.is_over:
+                    break
+            else:
+                pending.send_end()
+            await pending.over()
+            with self._checking(pending):
+                return protocol.read_stat(wire.read_head(self._end_of(pending)))
+
+    async def read_text(self, path: str, offset: int = 1, limit: int = 2_000) -> TextSlice:
+        """Read lines, from line `offset` on, counted from 1."""
+        if offset < 1 or limit < 0:
+            raise InvalidRequest(f"cannot read {path}: offset counts lines from 1, limit must not be negative")
+        head = {"op": "text", "path": path, "first": offset, "limit": limit}
+        return await self._ask(head, protocol.read_text_slice)
+
+    async def edit_file(self, path: str, old: str, new: str, *, replace_all: bool = False) -> Edited:
+        old_bytes, new_bytes = old.encode("utf-8", "surrogatepass"), new.encode("utf-8", "surrogatepass")
+        if len(old_bytes) + len(new_bytes) > MAX_TEXT_BYTES:
+            raise InvalidRequest(f"cannot edit {path}: the texts have more than {MAX_TEXT_BYTES} bytes")
+        head = {"op": "edit", "path": path, "old": len(old_bytes), "all": replace_all}
+        return await self._ask(head, lambda head, _data: protocol.read_edited(head), old_bytes + new_bytes)
+
+    async def stat(self, path: str) -> FileStat:
+        """Say what a path names. Of any kind: `mode` tells files from directories."""
+        return await self._ask({"op": "stat", "path": path}, lambda head, _data: protocol.read_stat(head))
+
+    async def glob(self, pattern: str, path: str = "/workspace", limit: int = 1_000) -> GlobResult:
+        head = {"op": "glob", "pattern": pattern, "path": path, "limit": max(0, limit)}
+        return await self._ask(head, protocol.read_glob)
+
+    async def grep(self, call: Grep) -> GrepResult:
+        result = await self._ask_exec(protocol.grep_head(call), b"", call.timeout_s, call.max_output_bytes)
+        return protocol.read_grep(call, result)
+
+    async def usage(self) -> Usage:
+        return await self._ask({"op": "usage"}, lambda head, _data: protocol.read_usage(head))
+
+    async def _ask(
+        self,
+        head: dict[str, Any],
+        read: Callable[[dict[str, Any], bytes], Value],
+        body: bytes = b"",
+        *,
+        timeout_s: float = 0.0,
+    ) -> Value:
+        """Make a call that has one answer."""
+        pending = await self._begin(head, body, 0, timeout_s)
+        try:
+            await pending.over()
+            with self._checking(pending):
+                return read(wire.read_head(self._end_of(pending)), pending.data)
+        finally:
+            self._close(pending)
+
+    async def _ask_exec(self, head: dict[str, Any], stdin: bytes, timeout_s: float, most: int) -> ExecResult:
+        """Run a command to its end and collect its output."""
+        pending = await self._begin(head, stdin, 2 * most, timeout_s)
+        try:
+            await pending.over()
+            end = self._end_of(pending)
+            data = pending.data
+            if not data and not pending.chunks:
+                return protocol.read_exec_result(end, b"", b"")
+            split = wire.read_exited(end)[3]
+            stdout, stderr = data[:split], data[split:]
+            if pending.chunks:
+                stdout = b"".join([*(piece for kind, _head, piece in pending.chunks if kind == wire.STDOUT), stdout])
+                stderr = b"".join([*(piece for kind, _head, piece in pending.chunks if kind == wire.STDERR), stderr])
+            if len(stdout) > most or len(stderr) > most:
+                raise wire.WireError("more output than it was asked for")
+            return protocol.read_exec_result(end, stdout, stderr)
+        except wire.WireError as error:
+            raise self._distrust(pending, error) from None
+        finally:
+            self._close(pending)
+
+    async def _stream_items(self, pending: Pending) -> AsyncGenerator[Output | ExecResult]:
+        while True:
+            while pending.chunks:
+                kind, _head, data = pending.chunks.popleft()
+                yield Output("stdout" if kind == wire.STDOUT else "stderr", data)
+                pending.allow(len(data))
+            if pending.is_over:
+                with self._checking(pending):
+                    yield protocol.read_exec_result(self._end_of(pending), b"", b"")
+                return
+            await pending.changed()
+
+    async def _file_chunks(self, pending: Pending) -> AsyncGenerator[bytes]:
+        while True:
+            while pending.chunks:
+                _kind, _head, data = pending.chunks.popleft()
+                yield data
+                pending.allow(len(data))
+            if pending.is_over:
+                self._end_of(pending)
+                return
+            await pending.changed()
+
+    async def _begin(self, head: dict[str, Any], body: bytes, allowance: int, timeout_s: float) -> Pending:
+        """Send a call. Whoever gets the pending call must `_close` it."""
+        link = self._link or await self._reconnected()
+        if link.is_full:
+            await link.wait_writable()
+        self._raise_failure()
+        if len(self._pending) >= MAX_CALLS:
+            raise Busy(f"cannot take this call: {MAX_CALLS} are under way in this sandbox")
+        is_long = len(body) > wire.CHUNK_BYTES
+        call_id = self._last_id = self._last_id % 0xFFFF_FFFF + 1
+        frame = _pack_call(call_id, {**head, "more": True} if is_long else head, b"" if is_long else body)
+        pending = self._pending[call_id] = Pending(call_id, link, allowance, timeout_s + ANSWER_PATIENCE_S)
+        if link.is_open:
+            link.send(frame)
+            if is_long:
+                pending.send_body(body)
+            else:
+                pending.credit -= len(body)
+        else:
+            pending.fail(NotReady("cannot make this call: the runner has just gone"))
+        return pending
+
+    def _close(self, pending: Pending) -> None:
+        del self._pending[pending.id]
+        pending.close()
+
+    @asynccontextmanager
+    async def _begun(
+        self, head: dict[str, Any], body: bytes, allowance: int, timeout_s: float
+    ) -> AsyncGenerator[Pending]:
+        pending = await self._begin(head, body, allowance, timeout_s)
+        try:
+            yield pending
+        finally:
+            self._close(pending)
+
+    async def _reconnected(self) -> RunnerLink:
+        with anyio.move_on_after(RECONNECT_PATIENCE_S):
+            await self.wait_connected()
+        if self._link is None:
+            raise NotReady(f"cannot reach the runner: not connected for {RECONNECT_PATIENCE_S:g} s")
+        return self._link
+
+    def _end_of(self, pending: Pending) -> bytes:
+        """Return the head of the last frame, or raise what the call ended with."""
+        if pending.head is not None:
+            return pending.head
+        raise (pending.error or NotReady("cannot say how this call ended")).with_traceback(None)
+
+    @contextmanager
+    def _checking(self, pending: Pending) -> Iterator[None]:
+        try:
+            yield
+        except wire.WireError as error:
+            raise self._distrust(pending, error) from None
+
+    def _distrust(self, pending: Pending, error: wire.WireError) -> SandboxError:
+        pending.link.close(f"it sent {error}")
+        return SandboxError(f"cannot trust the answer of the runner: it sent {error}")
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+
+    def _announce(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+
+def _pack_call(call_id: int, head: dict[str, Any], data: bytes) -> bytes:
+    frame = wire.pack(wire.CALL, call_id, head, data)
+    if len(frame) - len(data) > wire.MAX_HEAD_BYTES:
+        raise InvalidRequest(f"cannot send this call: it has {len(frame)} bytes, the most is {wire.MAX_HEAD_BYTES}")
+    return frame

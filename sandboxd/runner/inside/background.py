@@ -1,0 +1,287 @@
+"""Background processes: started, listed, read from any offset, written to, killed. They outlive a daemon.
+
+Output is one ring of bytes per process with absolute offsets. The number of processes, their output and what
+waits for their stdin are bounded.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from . import wire
+from .failure import Failure
+from .hub import READABLE, exit_code_of
+from .pipes import Feeder, close_all, open_pipe
+from .spawn import COOKIE, NotStarted, make_env, prefer_for_oom, spawn
+from .terminal import TERMINAL_EOF, open_terminal, resize_terminal
+from .tree import Root, kill_tree, now_in_ticks, run_killing
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .hub import Timer
+    from .runner import Runner
+
+MAX_PROCESSES = 64
+RING_BYTES = 1_048_576
+MAX_COMMAND_CHARACTERS = 1_024
+STDIN_PATIENCE_S = 10.0
+
+
+class Background:
+    """One process, its output so far and those who wait for more."""
+
+    def __init__(self, runner: Runner, process_id: str, head: dict[str, Any]) -> None:
+        self.id = process_id
+        self._runner = runner
+        self._hub = runner.hub
+        self._command = (head.get("shell") or " ".join(head["argv"]))[:MAX_COMMAND_CHARACTERS]
+        self._is_tty = bool(head.get("tty"))
+        self._started_at = time.time()
+        self._ring = bytearray()
+        self._dropped_bytes = 0
+        self._exit_code: int | None = None
+        self._readers: dict[int, Callable[[], None]] = {}
+        self.feeder: Feeder | None = None
+        self._start(head)
+
+    def _start(self, head: dict[str, Any]) -> None:
+        cookie = os.urandom(16).hex()
+        self.root = Root(0, cookie, now_in_ticks())
+        env = make_env(self._runner.env, head["env"], head["cwd"], cookie)
+        argv = head.get("argv") or [*self._runner.shell, head["shell"]]
+        actions: tuple[tuple[Any, ...], ...]
+        if self._is_tty:
+            env = {**env, "TERM": "xterm-256color", **head["env"], COOKIE: cookie}
+            output, child_end, name = open_terminal()
+            given, write_stdin = [child_end], os.dup(output)
+            # opened by the child after its setsid: that makes it the controlling terminal
+            actions = ((os.POSIX_SPAWN_OPEN, 0, name, os.O_RDWR, 0),)
+            actions += ((os.POSIX_SPAWN_DUP2, 0, 1), (os.POSIX_SPAWN_DUP2, 0, 2))
+        else:
+            output, child_output = open_pipe()
+            child_stdin, write_stdin = os.pipe2(os.O_CLOEXEC)
+            given = [child_output, child_stdin]
+            actions = ((os.POSIX_SPAWN_DUP2, child_stdin, 0), (os.POSIX_SPAWN_DUP2, child_output, 1))
+            actions += ((os.POSIX_SPAWN_DUP2, child_output, 2),)
+        try:
+            self.root.pid = spawn(argv, env, head["cwd"], actions)
+        except (NotStarted, Failure) as error:
+            close_all(output, write_stdin)
+            if isinstance(error, NotStarted):
+                raise Failure("InvalidRequest", f"cannot start {error.message.strip()}") from None
+            raise
+        finally:
+            close_all(*given)
+        prefer_for_oom(self.root.pid)
+        self._output = output
+        self._runner.roots[self.root.pid] = self.root
+        self._hub.on_exit(self.root.pid, self._exited)
+        self._hub.watch(output, READABLE, self._read)
+        self.feeder = Feeder(self._hub, write_stdin, lambda _size: self._wake())
+
+    @property
+    def is_running(self) -> bool:
+        return self._exit_code is None
+
+    @property
+    def end(self) -> int:
+        return self._dropped_bytes + len(self._ring)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "command": self._command,
+            "started_at": self._started_at,
+            "running": self.is_running,
+            "code": self._exit_code,
+            "size": self.end,
+        }
+
+    def has_news(self, offset: int) -> bool:
+        return self.end > offset or (not self.is_running and self._output < 0)
+
+    def slice(self, offset: int, limit: int) -> tuple[int, bytes]:
+        """Return where the data really starts, and the data."""
+        start = min(max(offset, self._dropped_bytes), self.end)
+        position = start - self._dropped_bytes
+        return start, bytes(self._ring[position : position + limit])
+
+    def on_change(self, key: int, action: Callable[[], None]) -> None:
+        self._readers[key] = action
+
+    def off_change(self, key: int) -> None:
+        self._readers.pop(key, None)
+
+    def send_eof(self) -> None:
+        if self.feeder is None:
+            return
+        if self._is_tty:
+            self.feeder.feed(TERMINAL_EOF)
+        else:
+            self.feeder.end()
+
+    def resize(self, rows: int, columns: int) -> None:
+        if not self._is_tty:
+            raise Failure("InvalidRequest", f"cannot resize {self.id}: it has no terminal")
+        if self._output >= 0:
+            resize_terminal(self._output, rows, columns)
+
+    def kill(self, done: Callable[[], None]) -> None:
+        steps = kill_tree(os.getpid(), self.root, self._runner.roots_but(self.root), COOKIE)
+        run_killing(self._hub, steps, done)
+
+    def close(self) -> None:
+        """Forget the process; it has exited. Output of what it left behind is dropped from now on."""
+        if self._output >= 0:
+            self._hub.unwatch(self._output)
+            self._runner.leftovers.adopt(self._output)
+            self._output = -1
+        if self.feeder is not None:
+            self.feeder.close()
+        self._runner.roots.pop(self.root.pid, None)
+        self._wake()
+
+    def _read(self) -> None:
+        try:
+            piece = os.read(self._output, wire.CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:  # a terminal whose last process is gone says so with an error
+            piece = b""
+        if piece:
+            self._ring += piece
+            excess = len(self._ring) - RING_BYTES
+            if excess > 0:
+                del self._ring[:excess]
+                self._dropped_bytes += excess
+        else:
+            self._hub.unwatch(self._output)
+            os.close(self._output)
+            self._output = -1
+        self._wake()
+
+    def _exited(self, status: int) -> None:
+        self._exit_code = exit_code_of(status)
+        if self._output >= 0:
+            self._read()
+        self._wake()
+
+    def _wake(self) -> None:
+        for action in list(self._readers.values()):
+            action()
+
+
+class Processes:
+    """All background processes of this sandbox."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._number = 0
+        self._all: dict[str, Background] = {}
+
+    def start(self, head: dict[str, Any]) -> dict[str, Any]:
+        if len(self._all) >= MAX_PROCESSES:
+            finished = next((process for process in self._all.values() if not process.is_running), None)
+            if finished is None:
+                raise Failure("LimitReached", f"cannot start a process: {MAX_PROCESSES} are running already")
+            del self._all[finished.id]
+            finished.close()
+        process = Background(self._runner, f"p{self._number + 1}", head)
+        self._number += 1
+        self._all[process.id] = process
+        return process.describe()
+
+    def describe(self) -> list[dict[str, Any]]:
+        return [process.describe() for process in self._all.values()]
+
+    def get(self, process_id: str) -> Background:
+        process = self._all.get(process_id)
+        if process is None:
+            raise Failure("NotFound", f"cannot find process {process_id!r}")
+        return process
+
+
+class Waiting:
+    """A call that waits for a background process: for output, for room in its stdin, or for its death."""
+
+    def __init__(self, runner: Runner, call: int, process: Background) -> None:
+        self._runner = runner
+        self._call = call
+        self._process = process
+        self._timer: Timer | None = None
+
+    def read(self, offset: int, limit: int, wait_s: float) -> None:
+        def answer() -> None:
+            start, data = self._process.slice(offset, limit)
+            self._answer({**self._process.describe(), "offset": start}, data)
+
+        def look() -> None:
+            if self._process.has_news(offset):
+                answer()
+
+        if wait_s <= 0 or self._process.has_news(offset):
+            answer()
+        else:
+            self._timer = self._runner.hub.after(wait_s, answer)
+            self._process.on_change(self._call, look)
+
+    def write(self, data: bytes, eof: bool) -> None:
+        process = self._process
+        feeder = process.feeder
+        if feeder is None or not feeder.is_open or not process.is_running:
+            raise Failure("InvalidRequest", f"cannot write to {process.id}: its stdin is closed")
+
+        def look() -> None:
+            if feeder.is_open and feeder.is_full and process.is_running:
+                return
+            if eof and feeder.is_open:
+                process.send_eof()
+            self._answer({})
+
+        if feeder.is_full:
+            raise Failure("Busy", f"cannot write to {process.id}: it does not read its stdin")
+        feeder.feed(data)
+        self._timer = self._runner.hub.after(STDIN_PATIENCE_S, self._refuse)
+        process.on_change(self._call, look)
+        look()
+
+    def kill(self) -> None:
+        # the answer comes only once the process itself was reaped, so that it is never told as running
+        def look() -> None:
+            if not self._process.is_running:
+                self._answer(self._process.describe())
+
+        self._process.on_change(self._call, look)
+        self._process.kill(look)
+
+    def take_data(self, data: bytes) -> None:
+        raise wire.WireError("data for a call that takes none")
+
+    def take_end(self) -> None:
+        return
+
+    def take_credit(self, size_bytes: int) -> None:
+        return
+
+    def cancel(self) -> None:
+        self._close()
+
+    def _refuse(self) -> None:
+        self._close()
+        self._runner.refuse(
+            self._call, Failure("Busy", f"cannot write to {self._process.id}: it does not read its stdin")
+        )
+
+    def _answer(self, head: dict[str, Any], data: bytes = b"") -> None:
+        self._close()
+        self._runner.connection.send(wire.pack(wire.RESULT, self._call, head, data))
+
+    def _close(self) -> None:
+        self._process.off_change(self._call)
+        if self._timer is not None:
+            self._runner.hub.cancel(self._timer)
+        self._runner.forget(self._call, self)

@@ -1,0 +1,156 @@
+"""The one connection to the daemon: greet, take frames, send frames, and connect again when it breaks.
+
+Sends never block: what the socket does not take is kept here, and whoever produces output asks `is_congested` and
+waits for the drain. It knows no calls.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from . import wire
+from .greeting import GREETING_TIMEOUT_S, Greeting
+from .hub import READABLE, WRITABLE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .hub import Hub, Timer
+
+FIRST_PAUSE_S = 0.02
+LONGEST_PAUSE_S = 0.25
+CONGESTED_BYTES = 1_048_576
+
+
+class Connection:
+    def __init__(
+        self,
+        hub: Hub,
+        address: str,
+        secret: bytes,
+        on_frame: Callable[[int, int, bytes, bytes], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._hub = hub
+        self._address = address
+        self._secret = secret
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._pause_s = FIRST_PAUSE_S
+        self._socket: socket.socket | None = None
+        self._greeting: Greeting | None = None
+        self._greeting_timer: Timer | None = None
+        self._frames = wire.FrameReader()
+        self._unsent = bytearray()
+        self._waiting: list[Callable[[], None]] = []
+
+    @property
+    def is_congested(self) -> bool:
+        return len(self._unsent) > CONGESTED_BYTES
+
+    def when_drained(self, action: Callable[[], None]) -> None:
+        """Call `action` once the daemon has taken what is unsent, or the connection is lost."""
+        self._waiting.append(action)
+
+    def connect(self) -> None:
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            link.connect(self._address)
+        except OSError:  # no daemon now, or its queue is full: the same answer, try again soon
+            link.close()
+            self._hub.after(self._pause_s, self.connect)
+            self._pause_s = min(self._pause_s * 1.5, LONGEST_PAUSE_S)
+            return
+        self._socket = link
+        self._frames = wire.FrameReader()
+        self._greeting = Greeting(self._secret)
+        self._greeting_timer = self._hub.after(GREETING_TIMEOUT_S, self._lose)
+        self._hub.watch(link.fileno(), READABLE, self._ready)
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame, or keep it until the socket takes it. Without a connection it is dropped: nobody waits."""
+        if self._socket is None:
+            return
+        if self._unsent:
+            self._unsent += frame
+            return
+        try:
+            sent = self._socket.send(frame)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._hub.after(0, self._lose)  # not at once: the caller is in the middle of something
+            return
+        if sent < len(frame):
+            self._unsent += frame[sent:]
+            self._hub.rewatch(self._socket.fileno(), READABLE | WRITABLE)
+
+    def _ready(self) -> None:
+        link = self._socket
+        if link is None:
+            return
+        if self._unsent:
+            self._flush(link)
+        try:
+            piece = link.recv(wire.CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            piece = b""
+        if not piece:
+            self._lose()
+            return
+        try:
+            for kind, call, head, data in self._frames.feed(piece):
+                if self._greeting is None:
+                    self._on_frame(kind, call, head, data)
+                else:
+                    self._greet(self._greeting, kind, data)
+                if self._socket is not link:
+                    return
+        except wire.WireError:
+            self._lose()
+
+    def _greet(self, greeting: Greeting, kind: int, data: bytes) -> None:
+        self.send(greeting.take(kind, data))
+        if greeting.done:
+            self._greeting = None
+            self._frames.trust()
+            self._pause_s = FIRST_PAUSE_S
+            if self._greeting_timer is not None:
+                self._hub.cancel(self._greeting_timer)
+
+    def _flush(self, link: socket.socket) -> None:
+        try:
+            sent = link.send(self._unsent[: wire.MAX_DATA_BYTES])
+        except BlockingIOError:
+            return
+        except OSError:
+            return  # the recv that follows finds the same, and ends the connection
+        del self._unsent[:sent]
+        if not self._unsent:
+            self._hub.rewatch(link.fileno(), READABLE)
+        if not self.is_congested:
+            self._wake()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for action in waiting:
+            action()
+
+    def _lose(self) -> None:
+        link, self._socket = self._socket, None
+        if link is None:
+            return
+        if self._greeting_timer is not None:
+            self._hub.cancel(self._greeting_timer)
+        self._hub.unwatch(link.fileno())
+        link.close()
+        was_trusted, self._greeting = self._greeting is None, None
+        self._unsent.clear()
+        if was_trusted:
+            self._on_lost()
+        self._wake()
+        self._hub.after(self._pause_s, self.connect)
+        self._pause_s = min(self._pause_s * 1.5, LONGEST_PAUSE_S)

@@ -1,0 +1,255 @@
+"""The runner: takes calls from the daemon and gives each to the part that does it. Owns what the parts share.
+
+One call that goes wrong is refused; it never takes PID 1, and with it the sandbox, down.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import stat
+import sys
+
+from . import files, find, paths, search, wire
+from .background import Processes, Waiting
+from .commands import Command
+from .connection import Connection
+from .counters import Counters
+from .failure import Failure, reason_of
+from .greeting import read_secret
+from .hub import Hub
+from .pipes import Leftovers
+from .spawn import find_shell
+from .transfers import FileCall, Reading, Writing
+from .worker import Workers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, Protocol
+
+    from .tree import Root
+
+    class LiveCall(Protocol):
+        def take_data(self, data: bytes) -> None: ...
+        def take_end(self) -> None: ...
+        def take_credit(self, size_bytes: int) -> None: ...
+        def cancel(self) -> None: ...
+
+
+PR_SET_DUMPABLE = 4
+PR_SET_CHILD_SUBREAPER = 36
+SWITCH_INTERVAL_S = 0.0005
+# what would end or stop an ordinary process; Python's own SIGINT handler would raise in the middle of the loop
+IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE)
+
+
+class Runner:
+    def __init__(self, run_dir: str, secret: bytes) -> None:
+        self.hub = Hub()
+        self.workers = Workers(self.hub)
+        self.counters = Counters()
+        self.leftovers = Leftovers(self.hub)
+        self.roots: dict[int, Root] = {}
+        self.env: dict[str, str] = {}
+        self.shell = find_shell()
+        self.null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self._ripgrep = search.find_ripgrep()
+        self._processes = Processes(self)
+        self._calls: dict[int, LiveCall] = {}
+        self._operations: dict[str, Callable[[int, dict[str, Any], bytes], LiveCall | None]] = {
+            "exec": self._exec,
+            "configure": self._configure,
+            "start": self._start_process,
+            "processes": self._list_processes,
+            "read_process": self._read_process,
+            "write_process": self._write_process,
+            "resize": self._resize_process,
+            "kill": self._kill_process,
+            "read": self._read,
+            "write": self._write,
+            "stat": self._stat,
+            "text": self._text,
+            "edit": self._edit,
+            "glob": self._glob,
+            "grep": self._grep,
+            "usage": self._usage,
+        }
+        self.connection = Connection(self.hub, run_dir + "/socket", secret, self._take_frame, self._lost)
+
+    def roots_but(self, root: Root) -> Callable[[], Mapping[int, Root]]:
+        """Return a way to ask for the live roots other than this one, as they are at that moment."""
+        return lambda: {pid: other for pid, other in self.roots.items() if other is not root}
+
+    def forget(self, call: int, live: LiveCall) -> None:
+        if self._calls.get(call) is live:
+            del self._calls[call]
+
+    def refuse(self, call: int, failure: Failure) -> None:
+        self.connection.send(wire.pack(wire.ERROR, call, {"code": failure.code, "message": failure.message[:1000]}))
+
+    def _lost(self) -> None:
+        """The daemon is gone: nobody waits for these calls. Background processes stay."""
+        for live in list(self._calls.values()):
+            live.cancel()
+        self._calls.clear()
+
+    def _take_frame(self, kind: int, call: int, head: bytes, data: bytes) -> None:
+        if kind == wire.CALL:
+            self._begin(call, wire.read_head(head), data)
+            return
+        live = self._calls.get(call)
+        if live is None:
+            return  # it has just been answered: the daemon will see that
+        if kind == wire.DATA:
+            live.take_data(data)
+        elif kind == wire.END:
+            live.take_end()
+        elif kind == wire.CREDIT:
+            live.take_credit(wire.read_credit(data))
+        elif kind == wire.CANCEL:
+            del self._calls[call]
+            live.cancel()
+        else:
+            raise wire.WireError(f"a frame of kind {kind} from the daemon")
+
+    def _begin(self, call: int, head: dict[str, Any], data: bytes) -> None:
+        try:
+            if len(self._calls) >= wire.MAX_CALLS:
+                raise Failure("Busy", f"cannot take this call: {wire.MAX_CALLS} are under way")
+            live = self._operations[head["op"]](call, head, data)
+        except Failure as failure:
+            self.refuse(call, failure)
+        except OSError as error:
+            self.refuse(call, Failure("LimitReached", f"cannot take this call: {reason_of(error)}"))
+        except Exception as error:  # noqa: BLE001 - PID 1 must outlive any single call
+            self.refuse(call, Failure("SandboxError", f"cannot take this call: {type(error).__name__}: {error}"))
+        else:
+            if live is not None:
+                self._calls[call] = live
+
+    def _answer(self, call: int, head: dict[str, Any], data: bytes = b"") -> None:
+        self.connection.send(wire.pack(wire.RESULT, call, head, data))
+
+    def _configure(self, call: int, head: dict[str, Any], data: bytes) -> None:
+        self.env = head["env"]
+        self._answer(call, {})
+
+    def _exec(self, call: int, head: dict[str, Any], data: bytes) -> None:
+        command = self._calls[call] = Command(self, call, head)  # before it starts: it may be over at once
+        try:
+            command.start(data)
+        except (Failure, OSError):
+            self.forget(call, command)
+            raise
+
+    def _start_process(self, call: int, head: dict[str, Any], data: bytes) -> None:
+        self._answer(call, self._processes.start(head))
+
+    def _list_processes(self, call: int, head: dict[str, Any], data: bytes) -> None:
+        self._answer(call, {"items": self._processes.describe()})
+
+    def _waiting(self, call: int, head: dict[str, Any]) -> Waiting:
+        waiting = Waiting(self, call, self._processes.get(head["id"]))
+        self._calls[call] = waiting  # before it begins: it may be answered, and forgotten, at once
+        return waiting
+
+    def _read_process(self, call: int, head: dict[str, Any], data: bytes) -> None:
+        self._waiting(call, head).read(head["offset"], min(head["limit"], wire.MAX_DATA_BYTES), head["wait"])
+
+    def _write_process(self, call: int, head: dict[str, Any], data: bytes) -> None:
+        waiting = self._waiting(call, head)
+        try:
+            waiting.write(data, head["eof"])
+        except Failure:
+            self.forget(call, waiting)
+            raise
+
+    def _resize_process(self, call: int, head: dict[str, Any], data: bytes) -> None:
+        self._processes.get(head["id"]).resize(head["rows"], head["columns"])
+        self._answer(call, {})
+
+    def _kill_process(self, call: int, head: dict[str, Any], data: bytes) -> None:
+        self._waiting(call, head).kill()
+
+    def _read(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
+        return Reading(self, call, head["path"], head["offset"], head["length"])
+
+    def _write(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
+        writing = Writing(self, call, head["path"], head["parents"])
+        writing.take_data(data)
+        if not head.get("more"):
+            writing.take_end()
+        return writing
+
+    def _file_call(
+        self, call: int, head: dict[str, Any], data: bytes, job: Callable[[bytes], tuple[dict[str, Any], bytes]]
+    ) -> LiveCall:
+        file_call = FileCall(self, call, job)
+        if data:
+            file_call.take_data(data)
+        if not head.get("more"):
+            file_call.take_end()
+        return file_call
+
+    def _stat(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
+        return self._file_call(call, head, data, lambda _body: (files.look_at(head["path"]), b""))
+
+    def _text(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
+        def job(_body: bytes) -> tuple[dict[str, Any], bytes]:
+            found = files.read_text(head["path"], head["first"], head["limit"])
+            lines = found.pop("lines")
+            return {**found, "count": len(lines)}, "\n".join(lines).encode("utf-8", "replace")
+
+        return self._file_call(call, head, data, job)
+
+    def _edit(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
+        def job(body: bytes) -> tuple[dict[str, Any], bytes]:
+            old, new = body[: head["old"]], body[head["old"] :]
+            return files.edit(head["path"], old, new, head["all"]), b""
+
+        return self._file_call(call, head, data, job)
+
+    def _glob(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
+        return self._file_call(call, head, data, lambda _body: find.glob(head["pattern"], head["path"], head["limit"]))
+
+    def _usage(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
+        return self._file_call(call, head, data, lambda _body: find.measure_usage())
+
+    def _grep(self, call: int, head: dict[str, Any], data: bytes) -> None:
+        fd = paths.open_any(head["path"], "search")
+        try:
+            mode = os.fstat(fd).st_mode
+            if not stat.S_ISDIR(mode):
+                paths.check_regular(os.fstat(fd), "search", head["path"])
+            real = paths.real_path(fd).decode("utf-8", "replace")
+        finally:
+            os.close(fd)
+        argv = search.make_command(self._ripgrep, head, real)
+        command = {"argv": argv, "cwd": "/", "env": {}, "timeout": head["timeout"], "max": head["max"]}
+        self._exec(call, command, b"")
+
+
+def harden() -> None:
+    """Make the runner unreadable for the agent, deaf to signals, and the parent of every orphan."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    # not dumpable: /proc/1/environ, mem and fd are closed to the agent's processes, and so is ptrace
+    if libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "cannot make the runner undumpable")
+    if os.getpid() != 1 and libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "cannot adopt orphans")
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    os.umask(0o022)
+
+
+def serve(run_dir: str) -> int:
+    harden()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    runner = Runner(run_dir, read_secret(run_dir))
+    gc.freeze()  # what is loaded now stays: the collector need not look at it again
+    runner.connection.connect()
+    runner.hub.run()
+    return 0

@@ -1,0 +1,112 @@
+"""Starting a process for the agent: program, environment, descriptors. Never inherits anything of the runner's own.
+
+`posix_spawn` costs one vfork whatever the size of the runner. Each process leads a session of its own and sees
+descriptors 0 to 2 only: all others are close-on-exec.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+
+from .failure import Failure, reason_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+COOKIE = "SANDBOXD_CALL"
+BASE_ENV = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
+    "HOME": "/workspace",
+    "USER": "agent",
+    "LOGNAME": "agent",
+    "LANG": "C.UTF-8",
+    "TERM": "dumb",
+}
+_ALL_SIGNALS = [number for number in signal.valid_signals() if number not in (signal.SIGKILL, signal.SIGSTOP)]
+_OOM_FIRST = b"500"
+
+
+class NotStarted(Exception):
+    """The program is missing or cannot be run: a result, as a shell would give it, not an error."""
+
+    def __init__(self, exit_code: int, message: str) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.message = message
+
+
+def find_shell() -> tuple[str, ...]:
+    for path in ("/bin/bash", "/usr/bin/bash"):
+        if os.access(path, os.X_OK):
+            return (path, "-lc")
+    return ("/bin/sh", "-c")
+
+
+def find_program(name: str, search_path: str) -> str:
+    """Return the path of a program, looked up in the PATH of the command and not of the runner."""
+    if "/" in name or not name or "\0" in name:
+        return name
+    candidates = [(directory or ".") + "/" + name for directory in search_path.split(":")]
+    for candidate in candidates:
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+            return candidate
+    if any(os.path.isfile(candidate) for candidate in candidates):
+        raise NotStarted(126, f"{name}: permission denied\n")
+    raise NotStarted(127, f"{name}: command not found\n")
+
+
+def make_env(created: Mapping[str, str], call: Mapping[str, str], cwd: str, cookie: str) -> dict[str, str]:
+    env = {**BASE_ENV, "PWD": cwd, **created, **call}
+    env[COOKIE] = cookie  # last: no caller can give a command the cookie of another
+    return env
+
+
+def spawn(argv: list[str], env: dict[str, str], cwd: str, file_actions: Sequence[tuple[Any, ...]]) -> int:
+    """Start a process and return its pid. Raises NotStarted or Failure; then nothing was started."""
+    try:
+        # safe although it is the whole process's directory: the loop is one thread, the file workers use absolute
+        # paths and directory descriptors only, and a child copies the directory before posix_spawn returns
+        os.chdir(cwd)
+    except OSError as error:
+        raise Failure("InvalidRequest", f"cannot run in {cwd}: {reason_of(error)}") from None
+    except ValueError:
+        raise Failure("InvalidRequest", "cannot run: the working directory holds a NUL or no UTF-8") from None
+    program = find_program(argv[0], env.get("PATH", BASE_ENV["PATH"]))
+    try:
+        pid = os.posix_spawn(
+            program, argv, env, file_actions=file_actions, setsid=True, setsigmask=(), setsigdef=_ALL_SIGNALS
+        )
+    except OSError as error:
+        raise _refusal(error, argv[0]) from None
+    except ValueError:
+        raise Failure("InvalidRequest", "cannot run: the command or its environment holds a NUL or no UTF-8") from None
+    return pid
+
+
+def prefer_for_oom(pid: int) -> None:
+    """Make the kernel's OOM killer choose the command, never PID 1: with PID 1 the whole sandbox would die."""
+    try:
+        fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return  # already gone, or it made itself unreadable
+    try:
+        os.write(fd, _OOM_FIRST)
+    except OSError:
+        return
+    finally:
+        os.close(fd)
+
+
+def _refusal(error: OSError, name: str) -> Exception:
+    reason = reason_of(error)
+    if error.errno in (errno.EAGAIN, errno.ENOMEM):
+        return Failure("LimitReached", f"cannot start a process: the sandbox has no room for one more ({reason})")
+    if error.errno == errno.E2BIG:
+        return Failure("InvalidRequest", "cannot run: the command and its environment are too long for the kernel")
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return NotStarted(127, f"{name}: {reason}\n")
+    return NotStarted(126, f"{name}: {reason}\n")

@@ -1,0 +1,222 @@
+"""File calls as the loop sees them: a worker job after the other, and bodies in chunks with flow control.
+
+At most one job of a call is under way, so a file is never used by two threads at once. A call that is cancelled
+closes its file and removes its draft as soon as that job is back.
+"""
+
+from __future__ import annotations
+
+import os
+
+from . import files, wire
+from .failure import Failure, explain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .runner import Runner
+
+MAX_BODY_BYTES = 2 * files.MAX_TEXT_BYTES
+
+
+class FileCall:
+    """One job, one answer. `job` gets the body of the call, which is empty for most."""
+
+    def __init__(self, runner: Runner, call: int, job: Callable[[bytes], tuple[dict[str, Any], bytes]]) -> None:
+        self._runner = runner
+        self._call = call
+        self._job = job
+        self._body = bytearray()
+        self._cancelled = False
+
+    def take_data(self, data: bytes) -> None:
+        self._body += data
+        if len(self._body) > MAX_BODY_BYTES:
+            self._refused(Failure("InvalidRequest", f"cannot take this call: more than {MAX_BODY_BYTES} bytes"))
+            self._cancelled = True
+            return
+        self._runner.connection.send(wire.pack_credit(self._call, len(data)))
+
+    def take_end(self) -> None:
+        if self._cancelled:
+            return
+        body = bytes(self._body)
+        self._body = bytearray()
+        self._runner.workers.submit(lambda: self._job(body), self._done, self._refused)
+
+    def take_credit(self, size_bytes: int) -> None:
+        return
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def _done(self, result: tuple[dict[str, Any], bytes]) -> None:
+        self._runner.forget(self._call, self)
+        if not self._cancelled:
+            self._runner.connection.send(wire.pack(wire.RESULT, self._call, result[0], result[1]))
+
+    def _refused(self, failure: Failure) -> None:
+        self._runner.forget(self._call, self)
+        if not self._cancelled:
+            self._runner.refuse(self._call, failure)
+
+
+class Reading:
+    """Sends a file: first a frame with its stat, then chunks as the daemon gives leave, then the result."""
+
+    def __init__(self, runner: Runner, call: int, path: str, offset: int, length: int | None) -> None:
+        self._runner = runner
+        self._call = call
+        self._path = path
+        self._offset = offset
+        self._left = files.MAX_FILE_BYTES if length is None else min(length, files.MAX_FILE_BYTES)
+        self._credit = wire.WINDOW_BYTES
+        self._fd = -1
+        self._busy = True
+        self._cancelled = False
+        runner.workers.submit(lambda: files.open_for_reading(path), self._opened, self._refused)
+
+    def take_data(self, data: bytes) -> None:
+        raise wire.WireError("data for a call that takes none")
+
+    def take_end(self) -> None:
+        return
+
+    def take_credit(self, size_bytes: int) -> None:
+        self._credit += size_bytes
+        self._go_on()
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if not self._busy:
+            self._close()
+
+    def _opened(self, result: tuple[int, dict[str, Any]]) -> None:
+        self._busy = False
+        self._fd, status = result
+        if self._cancelled:
+            self._close()
+            return
+        self._runner.connection.send(wire.pack(wire.DATA, self._call, status))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._busy or self._cancelled or self._credit <= 0:
+            return
+        if self._runner.connection.is_congested:
+            self._runner.connection.when_drained(self._go_on)
+            return
+        self._busy = True
+        size = min(self._left, self._credit, wire.CHUNK_BYTES)
+        self._runner.workers.submit(lambda: self._read(size), self._send, self._refused)
+
+    def _read(self, size: int) -> bytes:
+        try:
+            return os.pread(self._fd, size, self._offset) if size else b""
+        except OSError as error:
+            raise explain(error, "read", self._path) from None
+
+    def _send(self, piece: bytes) -> None:
+        self._busy = False
+        if self._cancelled:
+            self._close()
+        elif piece:
+            self._offset += len(piece)
+            self._left -= len(piece)
+            self._credit -= len(piece)
+            self._runner.connection.send(wire.pack(wire.DATA, self._call, None, piece))
+            self._go_on()
+        else:
+            self._close()
+            self._runner.connection.send(wire.pack(wire.RESULT, self._call, {}))
+
+    def _refused(self, failure: Failure) -> None:
+        self._close()
+        if not self._cancelled:
+            self._runner.refuse(self._call, failure)
+
+    def _close(self) -> None:
+        self._busy = True  # no further job
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._runner.forget(self._call, self)
+
+
+class Writing:
+    """Takes a file in chunks, then renames it into place. Nothing is left of it when it does not get that far."""
+
+    def __init__(self, runner: Runner, call: int, path: str, make_parents: bool) -> None:
+        self._runner = runner
+        self._call = call
+        self._draft: files.Draft | None = None
+        self._chunks: list[bytes] = []
+        self._ended = False
+        self._cancelled = False
+        self._busy = True
+        runner.workers.submit(lambda: files.Draft(path, make_parents), self._opened, self._refused)
+
+    def take_data(self, data: bytes) -> None:
+        if data and not self._cancelled:
+            self._chunks.append(data)
+            self._go_on()
+
+    def take_end(self) -> None:
+        self._ended = True
+        self._go_on()
+
+    def take_credit(self, size_bytes: int) -> None:
+        return
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if not self._busy:
+            self._discard()
+
+    def _opened(self, draft: files.Draft) -> None:
+        self._busy = False
+        self._draft = draft
+        if self._cancelled:
+            self._discard()
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        draft = self._draft
+        if self._busy or self._cancelled or draft is None:
+            return
+        if self._chunks:
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+            self._busy = True
+            self._runner.workers.submit(lambda: draft.write(data), self._written, self._refused)
+        elif self._ended:
+            self._busy = True
+            self._runner.workers.submit(draft.commit, self._committed, self._refused)
+
+    def _written(self, size_bytes: int) -> None:
+        self._busy = False
+        if self._cancelled:
+            self._discard()
+            return
+        self._runner.connection.send(wire.pack_credit(self._call, size_bytes))
+        self._go_on()
+
+    def _committed(self, status: dict[str, Any]) -> None:
+        self._runner.forget(self._call, self)
+        if not self._cancelled:
+            self._runner.connection.send(wire.pack(wire.RESULT, self._call, status))
+
+    def _refused(self, failure: Failure) -> None:
+        self._runner.forget(self._call, self)
+        if not self._cancelled:
+            self._cancelled = True
+            self._runner.refuse(self._call, failure)
+
+    def _discard(self) -> None:
+        draft, self._draft = self._draft, None
+        self._runner.forget(self._call, self)
+        if draft is not None:
+            self._runner.workers.submit(draft.discard, lambda _result: None, lambda _failure: None)

@@ -1,0 +1,153 @@
+"""One connection of a runner, seen from the daemon: greeting, frames in, frames out.
+
+It owns a non-blocking socket on the event loop. A bad frame ends the connection and nothing else; a runner that
+stops reading cannot fill our memory, because callers wait for `wait_writable` first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from typing import Protocol
+
+import anyio
+
+from sandboxd.runner.inside import wire
+from sandboxd.runner.protocol import Hello, read_hello
+
+GREETING_TIMEOUT_S = 2.0
+HIGH_WATER_BYTES = 1_048_576
+
+_received = memoryview(bytearray(262_144))  # one for all links: it is emptied before the loop goes on
+
+
+class LinkOwner(Protocol):
+    """Whoever accepts runners: the listener."""
+
+    def greeted(self, link: RunnerLink, hello: Hello) -> None:
+        """The runner has proved itself."""
+
+    def lost(self, link: RunnerLink, reason: str) -> None:
+        """The connection is over, whether or not it was greeted."""
+
+    def received(self, kind: int, call: int, head: bytes, data: bytes) -> None:
+        """A frame of a greeted runner. Raises WireError if it makes no sense."""
+
+
+class RunnerLink:
+    # Callbacks of the event loop on a plain socket, which anyio does not offer. anyio's streams put a task, a lock
+    # and two checkpoints on the way of every call; this way a call is one send, one receive and one wake-up.
+
+    def __init__(self, connection: socket.socket, owner: LinkOwner, secret: bytes) -> None:
+        self._socket = connection
+        self._owner = owner
+        self._secret = secret
+        self._frames = wire.FrameReader()
+        self._challenge = secrets.token_bytes(wire.NONCE_BYTES)
+        self._unsent = bytearray()
+        self._writable: anyio.Event | None = None
+        self._greeted = False
+        self.is_open = True
+        connection.setblocking(False)
+        self.loop = asyncio.get_running_loop()
+        self.loop.add_reader(connection.fileno(), self._readable)
+        self._timer = self.loop.call_later(GREETING_TIMEOUT_S, self.close, "it did not greet in time")
+        self.send(wire.pack(wire.CHALLENGE, 0, None, self._challenge))
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame, or keep what the socket does not take now. After the end it is dropped."""
+        if not self.is_open:
+            return
+        if self._unsent:
+            self._unsent += frame
+        else:
+            try:
+                sent = self._socket.send(frame)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self.loop.call_soon(self.close, "its connection broke")  # not at once: the caller is in mid-call
+                return
+            if sent == len(frame):
+                return
+            self._unsent += frame[sent:]
+            self.loop.add_writer(self._socket.fileno(), self._flush)
+        if self._writable is None and len(self._unsent) > HIGH_WATER_BYTES:
+            self._writable = anyio.Event()
+
+    @property
+    def is_full(self) -> bool:
+        return self._writable is not None
+
+    async def wait_writable(self) -> None:
+        """Wait until the runner has taken what it was sent."""
+        while self._writable is not None:
+            await self._writable.wait()
+
+    def close(self, reason: str) -> None:
+        """End the connection now, saying why to those who wait on it."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._timer.cancel()
+        self.loop.remove_reader(self._socket.fileno())
+        self.loop.remove_writer(self._socket.fileno())
+        self._socket.close()
+        self._unsent.clear()
+        self._wake()
+        self._owner.lost(self, reason)
+
+    def _readable(self) -> None:
+        try:
+            size = self._socket.recv_into(_received)
+        except BlockingIOError:
+            return
+        except OSError:
+            size = 0
+        if not size:
+            self.close("its connection was closed")
+            return
+        try:
+            for kind, call, head, data in self._frames.feed(bytes(_received[:size])):
+                if self._greeted:
+                    self._owner.received(kind, call, head, data)
+                else:
+                    self._greet(kind, head, data)
+                if not self.is_open:
+                    return
+        except wire.WireError as error:
+            self.close(f"it sent {error}")
+
+    def _flush(self) -> None:
+        try:
+            sent = self._socket.send(self._unsent[: wire.MAX_DATA_BYTES])
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close("its connection broke")
+            return
+        del self._unsent[:sent]
+        if not self._unsent:
+            self.loop.remove_writer(self._socket.fileno())
+        if len(self._unsent) <= HIGH_WATER_BYTES:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
+
+    def _greet(self, kind: int, head: bytes, data: bytes) -> None:
+        if kind != wire.PROOF or len(data) <= wire.NONCE_BYTES:
+            raise wire.WireError("no proof")
+        hello = read_hello(wire.read_head(head))
+        nonce, proof = data[: wire.NONCE_BYTES], data[wire.NONCE_BYTES :]
+        if not wire.is_proof(wire.prove(self._secret, "runner", hello.protocol, self._challenge, nonce), proof):
+            raise wire.WireError("a wrong proof")
+        self._greeted = True
+        self._frames.trust()
+        self._timer.cancel()
+        answer = wire.prove(self._secret, "daemon", wire.VERSION, self._challenge, nonce)
+        self.send(wire.pack(wire.ACCEPT, 0, None, answer))
+        self._owner.greeted(self, hello)

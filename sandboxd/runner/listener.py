@@ -1,0 +1,150 @@
+"""Where a runner connects: the socket and the secret in one sandbox's run directory.
+
+It listens only while no runner is connected, so an agent that knocks meanwhile is refused by the kernel and costs
+the daemon nothing. It never reads what the container could have written: the directory is mounted read-only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sandboxd.errors import HostFull, InvalidRequest, SandboxError
+from sandboxd.runner.client import RunnerClient
+from sandboxd.runner.inside import wire
+from sandboxd.runner.link import RunnerLink
+from sandboxd.runner.protocol import Hello
+from sandboxd.runner.secret import publish_secret, withdraw_secret
+
+SOCKET_NAME = "socket"
+MAX_STRANGERS = 32
+"""Connections that have proved nothing. The oldest gives way: a real runner greets within a millisecond."""
+BACKLOG = 32
+
+
+class RunnerListener:
+    """Owns a run directory. Open it before the container is launched, or again when one is adopted."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        secret: str,
+        *,
+        uid: int,
+        gid: int,
+        env: Mapping[str, str] | None = None,
+        is_adoption: bool = False,
+    ) -> None:
+        self._run_dir = run_dir
+        self._secret = secret
+        self._uid = uid
+        self._gid = gid
+        self._is_adoption = is_adoption
+        self._listening: socket.socket | None = None
+        self._strangers: dict[RunnerLink, None] = {}
+        self._runner: RunnerLink | None = None
+        self._is_open = False
+        self.client = RunnerClient(env or {})
+
+    async def __aenter__(self) -> Self:
+        self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Listen, and leave the secret for the runner. An adopted runner has it already, and its agent must not."""
+        try:
+            self._run_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+            if not self._is_adoption:
+                publish_secret(self._run_dir, self._secret, self._uid, self._gid)
+            self._listen()
+        except OSError as error:
+            raise HostFull(f"cannot open the run directory of a sandbox: {error.strerror}") from error
+        self._is_open = True
+
+    def close(self) -> None:
+        """Let go of the runner and of the socket. The runner keeps its background processes and waits for another."""
+        self._is_open = False
+        self._stop_listening()
+        for link in [*self._strangers, *([self._runner] if self._runner else [])]:
+            link.close("the daemon let go of it")
+        (self._run_dir / SOCKET_NAME).unlink(missing_ok=True)
+
+    def greeted(self, link: RunnerLink, hello: Hello) -> None:
+        self._strangers.pop(link, None)
+        withdraw_secret(self._run_dir)
+        if hello.problem:
+            self.client.fail(InvalidRequest(hello.problem))
+            link.close("its image cannot run it")
+        elif hello.protocol != wire.VERSION:
+            found = f"it speaks protocol {hello.protocol}, not {wire.VERSION}"
+            self.client.fail(SandboxError(f"cannot use this runner: {found}"))
+            link.close(found)
+        else:
+            previous, self._runner = self._runner, link
+            if previous is not None:
+                self.client.detach(previous, "another connection took its place")
+                previous.close("another connection took its place")
+            self._stop_listening()
+            self.client.attach(link, hello)
+
+    def lost(self, link: RunnerLink, reason: str) -> None:
+        self._strangers.pop(link, None)
+        if link is self._runner:
+            self._runner = None
+            self.client.detach(link, reason)
+            if self._is_open:
+                try:
+                    self._listen()
+                except OSError as error:
+                    self.client.fail(HostFull(f"cannot listen for the runner again: {error.strerror}"))
+
+    def received(self, kind: int, call: int, head: bytes, data: bytes) -> None:
+        self.client.receive(kind, call, head, data)
+
+    def _listen(self) -> None:
+        directory = os.open(self._run_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        # by the descriptor: a socket's address holds 107 bytes, a data directory may be deeper
+        address = f"/proc/self/fd/{directory}/{SOCKET_NAME}"
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            (self._run_dir / SOCKET_NAME).unlink(missing_ok=True)
+            listening.bind(address)
+            os.chmod(address, 0o600)
+            if (self._uid, self._gid) != (os.geteuid(), os.getegid()):
+                os.chown(address, self._uid, self._gid)
+            listening.listen(BACKLOG)
+        except OSError:
+            listening.close()
+            raise
+        finally:
+            os.close(directory)
+        self._listening = listening
+        # a callback of the event loop, because listening ends and begins again from other callbacks
+        asyncio.get_running_loop().add_reader(listening.fileno(), self._accept)
+
+    def _stop_listening(self) -> None:
+        if self._listening is not None:
+            asyncio.get_running_loop().remove_reader(self._listening.fileno())
+            self._listening.close()
+            self._listening = None
+
+    def _accept(self) -> None:
+        if self._listening is None:
+            return
+        try:
+            connection, _address = self._listening.accept()
+        except OSError:
+            return  # whoever knocked is gone again, or there is no descriptor left for it
+        if len(self._strangers) >= MAX_STRANGERS:
+            next(iter(self._strangers)).close("too many strangers knocked")
+        self._strangers[RunnerLink(connection, self, bytes.fromhex(self._secret))] = None

@@ -1,0 +1,284 @@
+"""Calls to frames and frames to answers, on the daemon's side. Pure.
+
+The frames themselves are defined once, in `inside/wire.py`, which both sides import. Answers come from inside a
+container: every field is checked here, and a wrong one is a WireError, never another exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sandboxd.errors import (
+    Busy,
+    InvalidRequest,
+    LimitReached,
+    NotFound,
+    OutsideSandbox,
+    SandboxdError,
+    SandboxError,
+    ToolTimeout,
+    WorkspaceFull,
+)
+from sandboxd.runner.calls import (
+    MAX_OUTPUT_BYTES,
+    MAX_STDIN_BYTES,
+    MAX_TIMEOUT_S,
+    Edited,
+    Exec,
+    ExecResult,
+    FileStat,
+    GlobResult,
+    Grep,
+    GrepResult,
+    Limit,
+    Process,
+    ProcessOutput,
+    TextSlice,
+    Usage,
+)
+from sandboxd.runner.inside import wire
+from sandboxd.runner.inside.wire import WireError
+
+RUNNER_DIR = Path(__file__).with_name("inside")
+"""Mounted read-only at RUNNER_TARGET."""
+RUNNER_TARGET = "/run/sandboxd-runner"
+RUN_TARGET = "/run/sandboxd"
+RUNNER_COMMAND = ("python3", "-I", "-S", "-B", f"{RUNNER_TARGET}/server.py", RUN_TARGET)
+
+Head = Mapping[str, Any]
+
+_MAX_INTEGER = 2**63
+_MAX_MESSAGE = 1_000
+_ERRORS: dict[str, type[SandboxdError]] = {
+    kind.__name__: kind
+    for kind in (Busy, InvalidRequest, LimitReached, NotFound, OutsideSandbox, SandboxError, WorkspaceFull)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a runner says of itself when it connects."""
+
+    pid: int
+    python: str
+    protocol: int
+    started_at: float
+    problem: str = ""
+    """Why there will be no runner: the image cannot run it. Empty when all is well."""
+
+
+def integer(head: Head, name: str) -> int:
+    value = head.get(name)
+    if type(value) is not int or not 0 <= value < _MAX_INTEGER:
+        raise WireError(f"a {name} that is not a number")
+    return value
+
+
+def number(head: Head, name: str) -> float:
+    value = head.get(name)
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < _MAX_INTEGER:
+        raise WireError(f"a {name} that is not a number")
+    return float(value)
+
+
+def text(head: Head, name: str, most: int = 4_096) -> str:
+    value = head.get(name)
+    if type(value) is not str or len(value) > most:
+        raise WireError(f"a {name} that is not a text")
+    return value.encode("utf-8", "replace").decode("utf-8")
+
+
+def truth(head: Head, name: str) -> bool:
+    value = head.get(name, False)
+    if type(value) is not bool:
+        raise WireError(f"a {name} that is not true or false")
+    return value
+
+
+def exit_code(head: Head) -> int | None:
+    value = head.get("code")
+    if value is not None and (type(value) is not int or not 0 <= value <= 255):
+        raise WireError("an exit code that is none")
+    return value
+
+
+def read_hello(head: Head) -> Hello:
+    return Hello(
+        pid=integer(head, "pid"),
+        python=text(head, "python", 64),
+        protocol=integer(head, "version"),
+        started_at=number(head, "started_at"),
+        problem=text(head, "problem", 500),
+    )
+
+
+def read_error(head: Head) -> SandboxdError:
+    """Return the error a runner answered with, as one of ours. Its words are the agent's world: bounded and plain."""
+    message = text(head, "message", _MAX_MESSAGE * 2)[:_MAX_MESSAGE]
+    message = "".join(character if character.isprintable() else "?" for character in message)
+    if not message.startswith("cannot"):
+        message = f"cannot do this: {message}"
+    return _ERRORS.get(text(head, "code", 64), SandboxError)(message)
+
+
+def exec_head(call: Exec, *, stream: bool = False) -> dict[str, Any]:
+    """Return the head of a call that runs a command; raise InvalidRequest if it cannot be run anywhere."""
+    if not 0 < call.timeout_s <= MAX_TIMEOUT_S:
+        raise InvalidRequest(f"cannot run this: timeout_s must be more than 0 and at most {MAX_TIMEOUT_S:g}")
+    if not 0 <= call.max_output_bytes <= MAX_OUTPUT_BYTES:
+        raise InvalidRequest(f"cannot run this: max_output_bytes must be 0 to {MAX_OUTPUT_BYTES}")
+    if len(call.stdin) > MAX_STDIN_BYTES:
+        raise InvalidRequest(f"cannot run this: stdin has {len(call.stdin)} bytes, the most is {MAX_STDIN_BYTES}")
+    if not call.cwd.startswith("/"):
+        raise InvalidRequest("cannot run this: the working directory must be absolute")
+    _check_text(call.command if isinstance(call.command, str) else "".join(call.command), "command")
+    _check_text(call.cwd, "working directory")
+    head: dict[str, Any] = {
+        "op": "exec",
+        "cwd": call.cwd,
+        "env": checked_env(call.env),
+        "timeout": call.timeout_s,
+        "max": call.max_output_bytes,
+    }
+    if isinstance(call.command, str):
+        head["shell"] = call.command
+    elif call.command and call.command[0]:
+        head["argv"] = list(call.command)
+    else:
+        raise InvalidRequest("cannot run this: the command is empty")
+    if stream:
+        head["stream"] = True
+    return head
+
+
+def checked_env(env: Mapping[str, str]) -> dict[str, str]:
+    for name, value in env.items():
+        if not name or "=" in name:
+            raise InvalidRequest("cannot use this environment: a name must not be empty or hold =")
+        _check_text(name + value, "environment")
+    return dict(env)
+
+
+def _check_text(text: str, noun: str) -> None:
+    if "\0" in text:
+        raise InvalidRequest(f"cannot use this {noun}: it holds a NUL")
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise InvalidRequest(f"cannot use this {noun}: it is not valid UTF-8") from None
+
+
+def read_exec_result(head: bytes, stdout: bytes, stderr: bytes) -> ExecResult:
+    flags, code, duration_ms, _size = wire.read_exited(head)
+    return ExecResult(
+        None if flags & wire.NO_CODE else code,
+        stdout,
+        stderr,
+        bool(flags & wire.TIMED_OUT),
+        bool(flags & wire.TRUNCATED),
+        duration_ms,
+        _read_limits(flags) if flags else (),
+    )
+
+
+def _read_limits(flags: int) -> tuple[Limit, ...]:
+    bits: tuple[tuple[int, Limit], ...] = ((wire.MEMORY_HIT, "memory"), (wire.PIDS_HIT, "pids"))
+    return tuple(limit for bit, limit in bits if flags & bit)
+
+
+def read_process(head: Head) -> Process:
+    return Process(
+        id=text(head, "id", 16),
+        command=text(head, "command"),
+        started_at=number(head, "started_at"),
+        running=truth(head, "running"),
+        exit_code=exit_code(head),
+        output_bytes=integer(head, "size"),
+    )
+
+
+def read_processes(head: Head) -> list[Process]:
+    items = head.get("items")
+    if type(items) is not list or len(items) > 256 or not all(type(item) is dict for item in items):
+        raise WireError("items that are no list of objects")
+    return [read_process(item) for item in items]
+
+
+def read_process_output(head: Head, data: bytes) -> ProcessOutput:
+    offset = integer(head, "offset")
+    return ProcessOutput(process=read_process(head), offset=offset, data=data, next_offset=offset + len(data))
+
+
+def read_stat(head: Head) -> FileStat:
+    return FileStat(
+        path=text(head, "path"),
+        size_bytes=integer(head, "size"),
+        mode=integer(head, "mode"),
+        modified_at=number(head, "mtime"),
+    )
+
+
+def read_text_slice(head: Head, data: bytes) -> TextSlice:
+    total = integer(head, "total")
+    count = integer(head, "count")
+    lines = tuple(data.decode("utf-8", "replace").split("\n")) if count else ()
+    if len(lines) != count:
+        raise WireError("a number of lines that is wrong")
+    return TextSlice(
+        lines=lines, first_line=integer(head, "first"), total_lines=total, truncated=truth(head, "truncated")
+    )
+
+
+def read_edited(head: Head) -> Edited:
+    return Edited(replacements=integer(head, "replacements"), size_bytes=integer(head, "size"))
+
+
+def read_glob(head: Head, data: bytes) -> GlobResult:
+    paths = tuple(data.decode("utf-8", "replace").split("\0")) if data else ()
+    return GlobResult(paths=paths, truncated=truth(head, "truncated"))
+
+
+def grep_head(call: Grep) -> dict[str, Any]:
+    if not 0 < call.timeout_s <= MAX_TIMEOUT_S:
+        raise InvalidRequest(f"cannot search: timeout_s must be more than 0 and at most {MAX_TIMEOUT_S:g}")
+    if not 0 <= call.max_output_bytes <= MAX_OUTPUT_BYTES:
+        raise InvalidRequest(f"cannot search: max_output_bytes must be 0 to {MAX_OUTPUT_BYTES}")
+    if "\0" in call.pattern or "\0" in (call.glob or ""):
+        raise InvalidRequest("cannot search: the pattern holds a NUL")
+    return {
+        "op": "grep",
+        "pattern": call.pattern,
+        "path": call.path,
+        "glob": call.glob,
+        "mode": call.output_mode,
+        "insensitive": call.case_insensitive,
+        "multiline": call.multiline,
+        "timeout": call.timeout_s,
+        "max": call.max_output_bytes,
+    }
+
+
+def read_usage(head: Head) -> Usage:
+    return Usage(bytes_used=integer(head, "bytes"), inodes_used=integer(head, "inodes"))
+
+
+def read_grep(call: Grep, result: ExecResult) -> GrepResult:
+    """Read the exit of a search as ripgrep means it: 0 found, 1 nothing, 2 an error, though it may have found some."""
+    if result.timed_out:
+        raise ToolTimeout(f"cannot finish the search: it took longer than {call.timeout_s:g} s")
+    if result.exit_code not in (0, 1) and result.stderr:
+        raise InvalidRequest(f"cannot search: {_reason_of(result.stderr)}")
+    if result.exit_code not in (0, 1, 2):
+        raise SandboxError(f"cannot search: the search ended with exit code {result.exit_code}")
+    return GrepResult(
+        text=result.stdout.decode("utf-8", "replace"), matched=bool(result.stdout), truncated=result.truncated
+    )
+
+
+def _reason_of(stderr: bytes) -> str:
+    lines = [line.strip() for line in stderr[:4096].decode("utf-8", "replace").splitlines() if line.strip()]
+    return (lines[0] if lines else "unknown reason")[:300]

@@ -1,0 +1,46 @@
+"""A sandbox as callers ask for it and as they see it: two plain values.
+
+They cross the border between the API and the manager. Neither knows the engine, the runner or the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from memo.ids import AgentId, SessionId, TenantId, UserId
+from sandboxd.errors import Cause
+from sandboxd.limits import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxRequest:
+    """What a caller wants for a session. The same request twice means the same sandbox."""
+
+    user: UserId
+    agent: AgentId | None = None
+    image: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    network: Literal["none"] = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxView:
+    """What a caller may know of a sandbox now."""
+
+    tenant: TenantId
+    session: SessionId
+    user: UserId
+    agent: AgentId | None
+    state: str
+    engine: str
+    container: str | None
+    created_at: datetime
+    from_pool: bool
+    cause: Cause | None
+    """Why its container is dead; None while it lives."""
+    image: str
+    limits: Limits

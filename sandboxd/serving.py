@@ -1,0 +1,125 @@
+"""Listening: the sockets the daemon answers on, and the HTTP server on them, which waits instead of ticking."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import uvicorn
+from starlette.types import ASGIApp
+
+from sandboxd.errors import Conflict, HostFull
+
+_BACKLOG = 1024
+
+
+class Server(uvicorn.Server):
+    """uvicorn without its signals and without its ten wake-ups a second: an idle daemon does nothing."""
+
+    def __init__(self, app: ASGIApp, listeners: list[socket.socket], *, drain_s: float) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                backlog=_BACKLOG,
+                timeout_graceful_shutdown=max(1, round(drain_s)),
+            )
+        )
+        self._listeners = listeners
+        self._stopping = anyio.Event()
+        self.has_started = anyio.Event()
+
+    async def run_until_stopped(self) -> None:
+        await self.serve(sockets=self._listeners)
+
+    def stop(self) -> None:
+        """Refuse new connections, let calls under way finish within the drain time."""
+        self.should_exit = True
+        self._stopping.set()
+
+    def stop_now(self) -> None:
+        self.force_exit = True
+        self.stop()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # signals belong to the daemon
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.has_started.set()
+
+    async def main_loop(self) -> None:
+        await self._stopping.wait()
+
+
+@contextlib.contextmanager
+def unix_listener(path: Path) -> Iterator[socket.socket]:
+    """Listen on a path that only this user can use: its mode is the lock. A dead daemon's socket is replaced."""
+    if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
+        raise Conflict(f"cannot listen on {path}: there is a file that is not a socket; give another --socket")
+    if _somebody_answers(path):
+        raise Conflict(f"cannot listen on {path}: another daemon answers there; stop it or give another --socket")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        before = os.umask(0o177)  # the socket must never exist with a wider mode, not even for a moment
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(before)
+        listener.listen(_BACKLOG)
+        identity = _identity(path)
+    except OSError as error:
+        listener.close()
+        raise HostFull(f"cannot listen on {path}: {error.strerror or error}; give another --socket") from error
+    try:
+        yield listener
+    finally:
+        listener.close()
+        if _identity(path) == identity:  # the next daemon may have put its own there already
+            path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def tcp_listener(host: str, port: int) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise Conflict(f"cannot listen on {host} port {port}: {error}; give another --tcp") from error
+    with listener:
+        yield listener
+
+
+def _somebody_answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino

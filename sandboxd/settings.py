@@ -1,0 +1,95 @@
+"""Settings of the daemon: an option, else `SANDBOXD_<NAME>`, else `sandboxd.toml`, else the default.
+
+Everything is checked here, once, before anything starts.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from sandboxd.limits import Limits
+from sandboxd.places import default_data, default_socket
+
+AGENT_UID = 10001
+
+
+def config_files() -> list[Path]:
+    """The files that are read, a later one winning over an earlier one."""
+    if named := os.environ.get("SANDBOXD_CONFIG"):
+        return [Path(named)]
+    config_home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return [
+        Path("/etc/sandboxd/sandboxd.toml"),
+        Path(config_home) / "sandboxd" / "sandboxd.toml",
+        Path("sandboxd.toml"),
+    ]
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="SANDBOXD_", env_nested_delimiter="__", extra="forbid", frozen=True)
+
+    data: Path = Field(default_factory=default_data)
+    socket: Path = Field(default_factory=default_socket)
+    tcp: Annotated[str, Field(pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):\d{1,5}$")] | None = None
+    token_file: Path | None = None
+    engine: Literal["auto", "docker", "bubblewrap"] = "auto"
+    store: str | None = None
+    """Where memory is kept. The default is `sqlite:///<data>/memo.db`."""
+    image: str | None = None
+    """The image of a sandbox that names none. The default is the one that `make image` builds."""
+    runtime: str | None = None
+    """Another OCI runtime for containers, for example `runsc` or `kata`."""
+    pool: int = Field(default=2, ge=0, le=1000)
+    skills: Path | None = None
+    """A directory shown read-only at /skills in every container."""
+    limits: Limits = Limits()
+    idle_timeout_s: float = Field(default=1800, ge=0)
+    """A sandbox without a call for so long is destroyed; 0 means never."""
+    start_timeout_s: float = Field(default=60, gt=0)
+    drain_s: float = Field(default=10, ge=0)
+    """How long calls may go on after SIGTERM."""
+    max_sandboxes: int = Field(default=500, ge=1)
+    failpoint: str = ""
+    config: Path | None = None
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("data", "socket", "skills", "token_file")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        return path.expanduser().absolute() if path else None
+
+    @model_validator(mode="after")
+    def _tcp_needs_a_token(self) -> Settings:
+        if self.tcp and not self.token_file:
+            raise ValueError("cannot listen on TCP without --token-file: anybody could run commands")
+        return self
+
+    @property
+    def uid(self) -> int:
+        """Who a container runs as: never root, and an ordinary user's daemon can only be itself."""
+        return os.geteuid() or AGENT_UID
+
+    @property
+    def gid(self) -> int:
+        return os.getegid() or AGENT_UID
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=config_files())

@@ -1,0 +1,39 @@
+"""Bash: run a shell command, to its end or in the background."""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator
+
+from sandboxd.runner.calls import DEFAULT_TIMEOUT_S, Exec
+from sandboxd.tools.commands import MAX_COMMAND_BYTES, MAX_TIMEOUT_MS, render_result
+from sandboxd.tools.context import WORKSPACE, CleanText, SandboxPath, ToolArguments, ToolContext, ToolResult
+
+name = "Bash"
+description = (
+    "Run a shell command in the sandbox. Every call starts a new shell. Output is stdout, then stderr; the exit code "
+    "is named when it is not 0. With run_in_background the command keeps running and its process id is returned."
+)
+
+
+class Arguments(ToolArguments):
+    command: CleanText = Field(min_length=1, description="The command, run by bash.")
+    working_directory: SandboxPath = Field(default=WORKSPACE, description="Absolute path to run in.")
+    timeout: int = Field(
+        default=int(DEFAULT_TIMEOUT_S * 1000), ge=1, le=MAX_TIMEOUT_MS, description="Milliseconds until it is killed."
+    )
+    run_in_background: bool = Field(default=False, description="Return at once and keep the command running.")
+
+    @field_validator("command")
+    @classmethod
+    def _fits_the_kernel(cls, command: str) -> str:
+        if len(command.encode()) > MAX_COMMAND_BYTES:
+            raise ValueError(f"must be at most {MAX_COMMAND_BYTES} bytes long; write a script to a file and run that")
+        return command
+
+
+async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
+    call = Exec(arguments.command, cwd=arguments.working_directory, timeout_s=arguments.timeout / 1000)
+    if arguments.run_in_background:
+        process = await context.runner.start_process(call)
+        return ToolResult(True, f"Started in the background as process {process.id}.", {"process_id": process.id})
+    return render_result(await context.runner.exec(call), call.timeout_s)

@@ -1,0 +1,41 @@
+"""The result of a command as text for a model: output first, then what the model must know about how it ended."""
+
+from __future__ import annotations
+
+from sandboxd.runner.calls import MAX_TIMEOUT_S, ExecResult
+from sandboxd.tools.context import ToolResult, cut_for_model
+
+MAX_TIMEOUT_MS = int(MAX_TIMEOUT_S * 1000)
+MAX_COMMAND_BYTES = 131_000
+"""The kernel takes no argument of 128 KiB or more."""
+
+_LIMIT_NOTES = {
+    "memory": "[the sandbox ran out of memory and the kernel killed a process]",
+    "pids": "[the sandbox reached its limit of processes; new ones could not be started]",
+}
+
+
+def render_result(result: ExecResult, timeout_s: float) -> ToolResult:
+    parts = []
+    left_out = 0
+    for raw in (result.stdout, result.stderr):
+        text, cut = cut_for_model(raw.decode("utf-8", "replace"))
+        left_out += cut
+        if text:
+            parts.append(text.removesuffix("\n"))
+    if result.truncated:
+        parts.append("[the output was longer than the limit; the rest was dropped]")
+    parts.extend(_LIMIT_NOTES[limit] for limit in result.limits_hit)
+    if result.timed_out:
+        parts.append(f"[timed out after {timeout_s:g} s; the command and everything it started was killed]")
+    elif result.exit_code != 0:
+        parts.append(f"[exit code {result.exit_code}]")
+    ok = result.exit_code == 0 and not result.timed_out
+    details = {
+        "exit_code": result.exit_code,
+        "timed_out": result.timed_out,
+        "truncated": result.truncated or left_out > 0,
+        "duration_ms": round(result.duration_ms, 3),
+        "limits_hit": list(result.limits_hit),
+    }
+    return ToolResult(ok, "\n".join(parts) or "[no output]", details)

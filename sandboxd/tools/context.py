@@ -1,0 +1,121 @@
+"""What every tool shares: the runner it works through, paths it may name, and the shape of its result.
+
+Paths are checked here as text only. What a path really leads to is checked by the runner, inside the container.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import AsyncIterable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Protocol
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from memo.ids import SessionRef
+from sandboxd.errors import OutsideSandbox
+from sandboxd.runner.calls import (
+    Edited,
+    Exec,
+    ExecResult,
+    FileStat,
+    GlobResult,
+    Grep,
+    GrepResult,
+    Process,
+    TextSlice,
+)
+
+WORKSPACE = "/workspace"
+MEMO = "/workspace/memo"
+SKILLS = "/skills"
+ROOTS = (WORKSPACE, SKILLS, "/tmp")  # noqa: S108  # a place inside the container
+MODEL_CHARS = 30_000
+"""How much output a model gets to read. The rest is cut from the middle, where it is missed least."""
+
+
+class ToolRunner(Protocol):
+    """What a tool may ask of the process inside the container. `runner.client.RunnerClient` is one."""
+
+    async def exec(self, call: Exec) -> ExecResult: ...
+    async def start_process(self, call: Exec, *, tty: bool = False) -> Process: ...
+    async def read_text(self, path: str, offset: int = 1, limit: int = 2000) -> TextSlice: ...
+    async def write_file(
+        self, path: str, data: AsyncIterable[bytes] | bytes, *, make_parents: bool = True
+    ) -> FileStat: ...
+    async def edit_file(self, path: str, old: str, new: str, *, replace_all: bool = False) -> Edited: ...
+    async def glob(self, pattern: str, path: str = WORKSPACE, limit: int = 1000) -> GlobResult: ...
+    async def grep(self, call: Grep) -> GrepResult: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    ref: SessionRef
+    runner: ToolRunner
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """`content` is the text for the model; `details` are for the program around it."""
+
+    ok: bool
+    content: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class ToolArguments(BaseModel):
+    """Arguments are taken exactly as documented: nothing unknown, nothing converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+def parse_path(text: str) -> str:
+    """Normalise an absolute path and refuse one that is not under a root."""
+    if "\0" in text:
+        raise ValueError("must not hold a NUL character")
+    if not text.startswith("/"):
+        raise ValueError("must be an absolute path, for example /workspace/notes.txt")
+    if len(text.encode()) > 4095:
+        raise ValueError("must be at most 4095 bytes long")
+    path = "/" + posixpath.normpath(text).lstrip("/")
+    if not any(is_under(path, root) for root in ROOTS):
+        raise OutsideSandbox("cannot use this path: it is not under /workspace, /skills or /tmp")
+    return path
+
+
+def parse_text(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("must not hold a NUL character")
+    return text
+
+
+SandboxPath = Annotated[str, AfterValidator(parse_path)]
+CleanText = Annotated[str, AfterValidator(parse_text)]
+
+
+def is_under(path: str, root: str) -> bool:
+    return path == root or path.startswith(root + "/")
+
+
+def refuse_write(path: str) -> ToolResult | None:
+    """Say why a tool must not write here, or None if it may."""
+    if is_under(path, MEMO):
+        return memo_write_refusal(path)
+    if is_under(path, SKILLS):
+        return ToolResult(False, f"cannot write {path}: {SKILLS} is read-only", {"path": path})
+    return None
+
+
+def memo_write_refusal(path: str) -> ToolResult:
+    """A memo path belongs to the store, never to the container."""
+    return ToolResult(False, f"no store: cannot write {path}, because this daemon keeps no memory", {"path": path})
+
+
+def cut_for_model(text: str) -> tuple[str, int]:
+    """Return text a model can read, and how many characters were left out of its middle."""
+    left_out = len(text) - MODEL_CHARS
+    if left_out <= 0:
+        return text, 0
+    head = MODEL_CHARS * 2 // 3
+    tail = MODEL_CHARS - head
+    return f"{text[:head]}\n[... {left_out} characters left out ...]\n{text[-tail:]}", left_out

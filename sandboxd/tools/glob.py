@@ -1,0 +1,48 @@
+"""Glob: files whose path matches a pattern."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from sandboxd.errors import InvalidRequest
+from sandboxd.tools.context import (
+    WORKSPACE,
+    CleanText,
+    SandboxPath,
+    ToolArguments,
+    ToolContext,
+    ToolResult,
+    parse_path,
+)
+
+name = "Glob"
+description = (
+    "Find files of the sandbox by a pattern such as `**/*.py` or `src/{a,b}*.ts`. Returns paths, the newest first."
+)
+
+
+class Arguments(ToolArguments):
+    pattern: CleanText = Field(min_length=1, max_length=4096, description="The pattern, relative to path.")
+    path: SandboxPath = Field(default=WORKSPACE, description="Absolute path of the directory to search.")
+
+
+async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
+    pattern, path = split_absolute(arguments.pattern, arguments.path)
+    found = await context.runner.glob(pattern, path)
+    text = "\n".join(found.paths) or f"[no file matches {arguments.pattern}]"
+    if found.truncated:
+        text += "\n[there are more files than these; use a narrower pattern]"
+    return ToolResult(True, text, {"count": len(found.paths), "truncated": found.truncated})
+
+
+def split_absolute(pattern: str, path: str) -> tuple[str, str]:
+    """Turn an absolute pattern into a directory and a relative pattern; leave a relative one alone."""
+    segments = pattern.split("/")
+    if ".." in segments:
+        raise InvalidRequest("cannot use this pattern: it must not hold a `..` segment")
+    if not pattern.startswith("/"):
+        return pattern, path
+    literal = 1
+    while literal < len(segments) - 1 and not any(char in segments[literal] for char in "*?[{"):
+        literal += 1
+    return "/".join(segments[literal:]), parse_path("/" + "/".join(segments[1:literal]))

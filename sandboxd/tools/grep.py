@@ -1,0 +1,57 @@
+"""Grep: lines, files or counts that match a regular expression."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from sandboxd.runner.calls import Grep
+from sandboxd.tools.context import (
+    WORKSPACE,
+    CleanText,
+    SandboxPath,
+    ToolArguments,
+    ToolContext,
+    ToolResult,
+    cut_for_model,
+)
+
+name = "Grep"
+description = (
+    "Search the text of the sandbox's files with a regular expression. output_mode says what comes back: the paths "
+    "(files_with_matches, the default), the matching lines (content) or how many there are in each file (count)."
+)
+
+
+class Arguments(ToolArguments):
+    pattern: CleanText = Field(
+        min_length=1, max_length=65_536, description="A regular expression, as ripgrep takes it."
+    )
+    path: SandboxPath = Field(default=WORKSPACE, description="Absolute path of the file or directory to search.")
+    glob: CleanText | None = Field(
+        default=None, min_length=1, max_length=4096, description="Only files whose name matches, such as `*.py`."
+    )
+    output_mode: Literal["content", "files_with_matches", "count"] = Field(
+        default="files_with_matches", description="What to return."
+    )
+    case_insensitive: bool = Field(default=False, description="Ignore case.")
+    multiline: bool = Field(default=False, description="Let the pattern match across lines.")
+
+
+async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
+    found = await context.runner.grep(
+        Grep(
+            arguments.pattern,
+            path=arguments.path,
+            glob=arguments.glob,
+            output_mode=arguments.output_mode,
+            case_insensitive=arguments.case_insensitive,
+            multiline=arguments.multiline,
+        )
+    )
+    text, left_out = cut_for_model(found.text.removesuffix("\n"))
+    if found.truncated:
+        text += "\n[there is more than this; use a narrower pattern or path]"
+    details = {"matched": found.matched, "truncated": found.truncated or left_out > 0}
+    return ToolResult(True, text if found.matched else "[no matches]", details)

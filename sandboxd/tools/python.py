@@ -1,0 +1,33 @@
+"""Python: run a piece of Python code in a fresh interpreter."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from sandboxd.runner.calls import DEFAULT_TIMEOUT_S, Exec
+from sandboxd.tools.commands import MAX_TIMEOUT_MS, render_result
+from sandboxd.tools.context import WORKSPACE, CleanText, SandboxPath, ToolArguments, ToolContext, ToolResult
+
+name = "Python"
+description = (
+    "Run Python code in a fresh interpreter in the sandbox. Print what you want to see; nothing is kept between calls."
+)
+
+
+class Arguments(ToolArguments):
+    code: CleanText = Field(min_length=1, description="The code.")
+    working_directory: SandboxPath = Field(default=WORKSPACE, description="Absolute path to run in.")
+    timeout: int = Field(
+        default=int(DEFAULT_TIMEOUT_S * 1000), ge=1, le=MAX_TIMEOUT_MS, description="Milliseconds until it is killed."
+    )
+
+
+async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
+    # Through stdin, because an argument is limited to 128 KiB and visible in the process list.
+    call = Exec(
+        ("python3", "-"),
+        cwd=arguments.working_directory,
+        stdin=arguments.code.encode(),
+        timeout_s=arguments.timeout / 1000,
+    )
+    return render_result(await context.runner.exec(call), call.timeout_s)

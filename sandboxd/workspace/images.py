@@ -1,0 +1,132 @@
+"""Filesystem images: a template for each size, and sparse copies of it.
+
+A template is complete before it has its name, and at most a few sizes are kept. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import subprocess
+from pathlib import Path
+
+from sandboxd.workspace import loop
+from sandboxd.workspace.limit import MIB, inode_limit
+
+MEMO = "memo"
+"""The mount point of the mirror inside a workspace."""
+_KEPT_TEMPLATES = 8
+_TOOL_TIMEOUT_S = 60
+_TOOL_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
+
+
+class Templates:
+    """Owns the directory of templates."""
+
+    def __init__(self, root: Path, uid: int, gid: int) -> None:
+        self._root = root
+        self._owner = f"{uid}:{gid}"
+
+    def path(self, disk_mb: int) -> Path:
+        return self._root / f"{disk_mb}-{self._owner.replace(':', '-')}"
+
+    def make(self, disk_mb: int) -> Path:
+        """Return the template of this size, made now if there is none."""
+        path = self.path(disk_mb)
+        if path.exists():
+            os.utime(path)  # the least recently used go first
+            return path
+        self._root.mkdir(exist_ok=True)
+        draft = self._root / f".new-{secrets.token_hex(6)}"
+        draft.mkdir()
+        try:
+            self._format(draft / "image", disk_mb)
+            _furnish(draft / "image", draft / "files")
+            (draft / "image").rename(path)
+        finally:
+            shutil.rmtree(draft)
+        self._prune()
+        return path
+
+    def clear_drafts(self) -> None:
+        """Remove what a daemon left that died while it made a template."""
+        if not self._root.exists():
+            return
+        for entry in self._root.iterdir():
+            if entry.name.startswith(".new-"):
+                if loop.is_mounted(entry / "files"):
+                    loop.unmount(entry / "files")
+                shutil.rmtree(entry)
+
+    def _format(self, image: Path, disk_mb: int) -> None:
+        with open(image, "xb") as file:
+            file.truncate(disk_mb * MIB)
+        layout = ["-b", "4096", "-I", "256", "-m", "0", "-N", str(inode_limit(disk_mb))]
+        # No journal: a workspace need not outlive the host's crash, and is checked before it is mounted again.
+        features = ["-O", "^has_journal,^resize_inode", "-E", f"lazy_itable_init=1,nodiscard,root_owner={self._owner}"]
+        run_tool("mkfs.ext4", "-q", "-F", *layout, *features, str(image))
+
+    def _prune(self) -> None:
+        entries = [entry for entry in self._root.iterdir() if not entry.name.startswith(".")]
+        entries.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
+        for entry in entries[_KEPT_TEMPLATES:]:
+            entry.unlink(missing_ok=True)
+
+
+def _furnish(image: Path, target: Path) -> None:
+    """Give a new filesystem the directories that every workspace begins with."""
+    target.mkdir()
+    loop.mount_image(image, target)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            (target / "lost+found").rmdir()
+        (target / MEMO).mkdir(mode=0o755)
+    finally:
+        loop.unmount(target)
+
+
+def copy_sparse(source: Path, target: Path) -> None:
+    """Copy only what is written; holes stay holes. The kernel shares the blocks where the filesystem can."""
+    with open(source, "rb") as reader, open(target, "xb") as writer:
+        size = os.fstat(reader.fileno()).st_size
+        writer.truncate(size)
+        offset = 0
+        while offset < size:
+            try:
+                start = os.lseek(reader.fileno(), offset, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    break  # only a hole is left
+                raise
+            offset = os.lseek(reader.fileno(), start, os.SEEK_HOLE)
+            while start < offset:
+                copied = os.copy_file_range(reader.fileno(), writer.fileno(), offset - start, start, start)
+                if copied == 0:
+                    raise OSError(errno.EIO, "the template shrank while it was copied")
+                start += copied
+
+
+def check(image: Path) -> None:
+    """Repair an image that was not unmounted, as after a crash of the host. A clean one costs a few ms."""
+    run_tool("e2fsck", "-p", str(image), accepted=(0, 1, 2))
+
+
+def find_tool(name: str) -> str | None:
+    return shutil.which(name, path=_TOOL_PATH)
+
+
+def run_tool(name: str, *arguments: str, accepted: tuple[int, ...] = (0,)) -> None:
+    program = find_tool(name)
+    if program is None:
+        raise FileNotFoundError(errno.ENOENT, f"{name} is not installed")
+    environment = {"PATH": _TOOL_PATH, "LC_ALL": "C"}
+    answer = subprocess.run(
+        [program, *arguments], env=environment, capture_output=True, text=True, timeout=_TOOL_TIMEOUT_S, check=False
+    )
+    if answer.returncode not in accepted:
+        said = " ".join((answer.stderr or answer.stdout).split())
+        number = errno.ENOSPC if "No space left" in said else errno.EIO
+        raise OSError(number, f"{name} exited {answer.returncode}: {said[:300]}")

@@ -1,0 +1,202 @@
+"""The directories that containers see as /workspace, each limited in bytes and files.
+
+Owns DATA/workspaces. Where the host offers loop devices a workspace is a filesystem of its own, so the kernel
+enforces the limit; elsewhere it is a plain directory that somebody must watch. It never opens a path that a
+container can write: the contents are the runner's, and are only ever mounted, unmounted or deleted here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal, TypeVar
+from weakref import WeakValueDictionary
+
+import anyio
+from anyio import to_thread
+
+from sandboxd.engine.protocol import Finding
+from sandboxd.errors import DependencyError, HostFull, InvalidRequest
+from sandboxd.limits import Limits
+from sandboxd.workspace import images, loop
+from sandboxd.workspace.images import MEMO, Templates
+from sandboxd.workspace.removal import delete_tree
+
+T = TypeVar("T")
+
+_LEGAL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_IMAGE, _FILES, _DRAFT = "image", "files", ".new-"
+_TEMPLATES = ".templates"
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+class Workspaces:
+    """Owns the root directory: one directory below it for each workspace, holding its image and its files."""
+
+    def __init__(self, root: Path, *, uid: int, gid: int) -> None:
+        self.kind: Literal["loop", "watchdog"] = "watchdog"
+        self._root = root
+        self._uid, self._gid = uid, gid
+        self._why_watchdog = "not opened yet"
+        self._lazily_unmounted = 0
+        self._templates = Templates(root / _TEMPLATES, uid, gid)
+        self._threads = anyio.CapacityLimiter(4)
+        self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+
+    async def open(self) -> None:
+        """Make the root, clear the drafts of a dead daemon, and find out what the host offers."""
+        await self._run("open the workspaces", self._open)
+
+    def _open(self) -> None:
+        self._root.mkdir(parents=True, exist_ok=True)
+        self._root.chmod(0o711)
+        for entry in self._root.iterdir():
+            if entry.name.startswith(_DRAFT):
+                self._delete(entry)
+        self._why_watchdog = self._probe()
+        self.kind = "watchdog" if self._why_watchdog else "loop"
+
+    def _probe(self) -> str:
+        """Take every step of a create and a remove once. Return what stood in the way."""
+        if os.geteuid() != 0:
+            return "only root may mount"
+        if not loop.CONTROL.exists():
+            return f"there is no {loop.CONTROL}"
+        for tool in ("mkfs.ext4", "e2fsck"):
+            if images.find_tool(tool) is None:
+                return f"{tool} is not installed"
+        try:
+            self._templates.clear_drafts()
+            trial = self._root / f"{_DRAFT}trial"
+            (trial / _FILES).mkdir(parents=True)
+            images.copy_sparse(self._templates.make(Limits().disk_mb), trial / _IMAGE)
+            loop.mount_image(trial / _IMAGE, trial / _FILES)
+            self._delete(trial)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise
+            return f"a trial mount failed: {error.strerror}"
+        return ""
+
+    async def create(self, workspace_id: str, disk_mb: int) -> Path:
+        """Return the directory to mount at /workspace. One that exists is mounted again with its contents."""
+        _check(workspace_id)
+        if self.kind == "loop" and not self._templates.path(disk_mb).exists():
+            async with self._alone(_TEMPLATES):
+                await self._run("make a workspace template", self._templates.make, disk_mb)
+        async with self._alone(workspace_id):
+            return await self._run(f"create workspace {workspace_id}", self._create, workspace_id, disk_mb)
+
+    def _create(self, workspace_id: str, disk_mb: int) -> Path:
+        home = self._root / workspace_id
+        files = home / _FILES
+        is_new = not home.exists()
+        if is_new:
+            self._make(home, disk_mb)
+        if (home / _IMAGE).exists() and not loop.is_mounted(files):
+            if not is_new:
+                images.check(home / _IMAGE)
+            loop.mount_image(home / _IMAGE, files)
+        return files
+
+    def _make(self, home: Path, disk_mb: int) -> None:
+        draft = self._root / f"{_DRAFT}{secrets.token_hex(8)}"
+        draft.mkdir(mode=0o711)
+        try:
+            (draft / _FILES).mkdir(mode=0o755)
+            if self.kind == "loop":
+                images.copy_sparse(self._templates.make(disk_mb), draft / _IMAGE)
+            else:
+                (draft / _FILES / MEMO).mkdir(mode=0o755)
+                if os.geteuid() == 0:
+                    os.chown(draft / _FILES, self._uid, self._gid)
+            draft.rename(home)  # whole or not at all
+        except BaseException:
+            self._delete(draft)
+            raise
+
+    async def remove(self, workspace_id: str) -> None:
+        """Unmount and delete. What is already gone, at whatever step a daemon died, is done."""
+        _check(workspace_id)
+        async with self._alone(workspace_id):
+            await self._run(f"remove workspace {workspace_id}", self._remove, workspace_id)
+
+    def _remove(self, workspace_id: str) -> None:
+        home = self._root / workspace_id
+        self._unmount(home / _FILES)
+        draft = self._root / f"{_DRAFT}{secrets.token_hex(8)}"
+        with contextlib.suppress(FileNotFoundError):
+            home.rename(draft)  # first: half a workspace must never be found under its name
+            self._delete(draft)
+
+    def _delete(self, home: Path) -> None:
+        self._unmount(home / _FILES)
+        delete_tree(home)
+
+    def _unmount(self, files: Path) -> None:
+        while loop.is_mounted(files):
+            try:
+                loop.unmount(files)
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                # Somebody on the host stands in it. The name goes now; the device goes when they leave.
+                loop.unmount(files, lazily=True)
+                self._lazily_unmounted += 1
+
+    async def find(self) -> set[str]:
+        """Return every id that is on disk or mounted below our root."""
+        return await self._run("list the workspaces", self._find)
+
+    def _find(self) -> set[str]:
+        found = {name for name in os.listdir(self._root) if _LEGAL_ID.fullmatch(name)}
+        root = self._root.resolve()
+        for point in loop.parse_mount_points(os.fsdecode(Path("/proc/self/mountinfo").read_bytes())):
+            if point.name == _FILES and point.parent.parent == root and _LEGAL_ID.fullmatch(point.parent.name):
+                found.add(point.parent.name)
+        return found
+
+    def diagnose(self) -> list[Finding]:
+        if self.kind == "loop":
+            detail = "each is a filesystem of its own: bytes and files are limited; together they may promise more"
+            found = [Finding("workspaces", "ok", f"{detail} than the disk has")]
+        else:
+            found = [
+                Finding(
+                    "workspaces",
+                    "weak",
+                    f"plain directories, because {self._why_watchdog}; one over its limit is noticed, not stopped",
+                    "run the daemon as root with loop devices and e2fsprogs",
+                )
+            ]
+        if self._lazily_unmounted:
+            detail = f"{self._lazily_unmounted} were in use on the host when they were removed"
+            found.append(Finding("workspace mounts", "weak", detail, "leave DATA/workspaces alone"))
+        return found
+
+    @asynccontextmanager
+    async def _alone(self, key: str) -> AsyncIterator[None]:
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = anyio.Lock()
+        async with lock:
+            yield
+
+    async def _run(self, what: str, function: Callable[..., T], *arguments: object) -> T:
+        try:
+            return await to_thread.run_sync(function, *arguments, limiter=self._threads)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise HostFull(f"cannot {what}: {error.strerror}") from error
+            raise DependencyError(f"cannot {what}: {error.strerror}") from error
+
+
+def _check(workspace_id: str) -> None:
+    if _LEGAL_ID.fullmatch(workspace_id) is None:
+        raise InvalidRequest("cannot use this workspace id: it must be a plain name")

@@ -1,0 +1,53 @@
+"""Write requirements.txt and requirements-dev.txt: every dependency of pyproject.toml as `name==version`.
+
+The resolver runs in an environment of its own, thrown away afterwards, with the machine's own pip configuration. No
+address and no path of the machine gets into the files. Usage: `scripts/with-python -m scripts.pin [--upgrade]`.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from scripts.environment import ROOT
+from scripts.progress import main, run_step, say
+
+_OPTIONS = [
+    "--quiet",
+    "--no-header",
+    "--no-annotate",
+    "--strip-extras",
+    "--no-emit-options",
+    "--no-emit-index-url",
+    "--no-emit-find-links",
+    "--no-emit-trusted-host",
+]
+
+
+def _verb(arguments: Sequence[str]) -> int:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    inputs = {
+        "requirements.txt": project["project"]["dependencies"],
+        "requirements-dev.txt": [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]],
+    }
+    with tempfile.TemporaryDirectory(prefix="sandboxd-pin-") as name:
+        work = Path(name)
+        run_step("making the resolver's environment", [sys.executable, "-m", "venv", name], cannot="cannot make it")
+        pip = [str(work / "bin" / "python"), "-m", "pip", "install", "pip-tools"]
+        run_step("installing pip-tools", pip, cannot="cannot install pip-tools")
+        for target, wanted in inputs.items():
+            (work / "wanted.in").write_text("\n".join(wanted))
+            # Runtime pins bind the dev file too: both environments hold the same versions.
+            constraint = ["-c", str(ROOT / "requirements.txt")] if target != "requirements.txt" else []
+            command = [str(work / "bin" / "pip-compile"), *_OPTIONS, *arguments, *constraint]
+            command += ["-o", str(ROOT / target), str(work / "wanted.in")]
+            run_step(f"resolving {target}", command, cannot=f"cannot resolve {target}")
+    say("requirements.txt and requirements-dev.txt are written")
+    return 0
+
+
+if __name__ == "__main__":
+    main(_verb)

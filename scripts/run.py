@@ -1,0 +1,77 @@
+"""`make run`: engine, image, then the daemon in the foreground, in the place of this process.
+
+Without a container engine the daemon runs on bubblewrap, which isolates less well, and says so. What the settings
+choose (engine, image, socket) is taken from the settings, as the daemon itself does.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from sandboxd.places import default_socket
+from sandboxd.settings import Settings
+from scripts import debian, engine, image
+from scripts.progress import SetupError, main, say
+
+_WHAT_NEXT = """
+In another terminal, once the daemon says that it is ready:
+
+    .venv/bin/sandboxd create{option} --user ada first
+    .venv/bin/sandboxd exec{option} first 'echo "hello from $(id -un)"; ls memo'
+    curl --unix-socket {socket} http://localhost/v1/tenants/default/sandboxes
+
+Ctrl-C stops the daemon; memory stays.
+"""
+
+
+def prepare() -> dict[str, str]:
+    """Make ready what the settings ask for; return the environment the daemon needs on top of ours."""
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        reasons = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise SetupError(f"cannot use these settings: {reasons}", "correct SANDBOXD_* or sandboxd.toml") from None
+    extra = {}
+    if settings.engine != "bubblewrap":
+        try:
+            found = engine.ensure()
+        except SetupError as error:
+            if settings.engine == "docker" or "DOCKER_HOST" in os.environ:
+                raise  # somebody asked for that engine; a weaker one in its place would be a surprise
+            _require_bubblewrap(error)
+            extra["SANDBOXD_ENGINE"] = "bubblewrap"
+        else:
+            say(f"engine: {found}")
+            extra["DOCKER_HOST"] = found.address
+            if settings.image is None:
+                image.ensure_in(found)
+    option = "" if settings.socket == default_socket() else f" --socket {settings.socket}"
+    print(_WHAT_NEXT.format(socket=settings.socket, option=option), flush=True)
+    return extra
+
+
+def _require_bubblewrap(why: SetupError) -> None:
+    if shutil.which("bwrap") is None and debian.can_install():
+        debian.install(["bubblewrap"])
+    probe = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"]
+    if shutil.which("bwrap") is None or subprocess.run(probe, capture_output=True).returncode != 0:
+        raise why
+    say(f"going on with bubblewrap, which isolates less well than a container engine ({why})")
+
+
+def _verb(arguments: Sequence[str]) -> int:
+    environment = {**os.environ, **prepare()}
+    daemon = str(Path(sys.executable).parent / "sandboxd")
+    # In our place, so that signals reach the daemon itself.
+    return os.execve(daemon, [daemon, "serve", *arguments], environment)  # noqa: S606  our own program, no shell
+
+
+if __name__ == "__main__":
+    main(_verb)

@@ -1,0 +1,351 @@
+"""What every engine owes the daemon: `sandboxd/engine/protocol.py`, held against each of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import uuid
+from pathlib import Path
+
+import anyio
+import pytest
+
+from sandboxd.engine.protocol import LABEL_INSTANCE, LABEL_SANDBOX, Container, Engine, Mount
+from sandboxd.errors import EngineRefused
+from sandboxd.limits import Limits
+from tests.conformance.conftest import EngineMaker, SpecMaker
+from tests.conformance.deaths import HANG_GUARD_S, listening
+
+pytestmark = [pytest.mark.anyio, pytest.mark.engine]
+
+EAT_MEMORY = "blocks = []\nwhile True: blocks.append(bytearray(4_000_000))"
+
+
+async def test_launched_container_runs_and_inspection_agrees(engine: Engine, make_spec: SpecMaker) -> None:
+    spec = make_spec()
+    launched = await engine.launch(spec)
+    assert launched.running
+    assert launched.cause is None
+    assert launched.name == spec.name
+    assert dict(launched.labels).items() >= dict(spec.labels).items()
+    assert launched.pid is not None
+    os.kill(launched.pid, 0)
+    assert await engine.inspect(launched.id) == launched
+
+
+async def test_unknown_container_is_none_not_an_error(engine: Engine) -> None:
+    assert await engine.inspect(uuid.uuid4().hex) is None
+
+
+async def test_container_is_found_by_its_labels_and_by_no_others(
+    engine: Engine, make_spec: SpecMaker, instance: str
+) -> None:
+    first, second = make_spec(), make_spec("sh", "-c", "exit 0")
+    one = await engine.launch(first)
+    two = await engine.launch(second)
+    assert {found.id for found in await engine.find({LABEL_INSTANCE: instance})} == {one.id, two.id}
+    both = {LABEL_INSTANCE: instance, LABEL_SANDBOX: first.labels[LABEL_SANDBOX]}
+    assert [found.id for found in await engine.find(both)] == [one.id]
+    assert await engine.find({LABEL_INSTANCE: f"not-{instance}"}) == []
+    assert await engine.find({**both, LABEL_INSTANCE: "somebody-else"}) == []
+
+
+async def test_two_instances_do_not_see_each_other(engine: Engine, make_spec: SpecMaker, instance: str) -> None:
+    other = f"test-{uuid.uuid4().hex}"
+    mine = await engine.launch(make_spec())
+    theirs = await engine.launch(make_spec(labels={LABEL_INSTANCE: other, LABEL_SANDBOX: "x"}))
+    try:
+        assert [found.id for found in await engine.find({LABEL_INSTANCE: instance})] == [mine.id]
+        assert [found.id for found in await engine.find({LABEL_INSTANCE: other})] == [theirs.id]
+    finally:
+        await engine.remove(theirs.id)
+
+
+async def test_removing_twice_or_nothing_is_done_not_an_error(
+    engine: Engine, make_spec: SpecMaker, instance: str
+) -> None:
+    container = await engine.launch(make_spec())
+    await engine.remove(container.id)
+    await engine.remove(container.id)
+    await engine.remove(uuid.uuid4().hex)
+    assert await engine.inspect(container.id) is None
+    assert await engine.find({LABEL_INSTANCE: instance}) == []
+
+
+async def test_many_removals_of_one_container_at_once_all_succeed(engine: Engine, make_spec: SpecMaker) -> None:
+    container = await engine.launch(make_spec())
+    async with anyio.create_task_group() as tasks:
+        for _ in range(6):
+            tasks.start_soon(engine.remove, container.id)
+    assert await engine.inspect(container.id) is None
+
+
+async def test_mounts_are_writable_or_not_as_asked(
+    engine: Engine, make_spec: SpecMaker, shared_dir: Path, tmp_path: Path
+) -> None:
+    shown = tmp_path / "shown"
+    shown.mkdir()
+    shown.chmod(0o777)
+    (shown / "text").write_text("from the host")
+    script = "cp /shown/text /shared/copy; touch /shown/new 2>/shared/refusal; echo $? > /shared/code; exit 5"
+    spec = make_spec("sh", "-c", script, mounts=(Mount(shared_dir, "/shared", False), Mount(shown, "/shown", True)))
+    async with listening(engine) as book:
+        container = await engine.launch(spec)
+        assert (await book.death_of(container.id)).exit_code == 5
+    assert (shared_dir / "copy").read_text() == "from the host"
+    assert (shared_dir / "code").read_text() != "0\n"
+    assert "Read-only file system" in (shared_dir / "refusal").read_text()
+    assert os.listdir(shown) == ["text"]
+
+
+async def test_read_only_mount_inside_a_writable_one_stays_read_only(
+    engine: Engine, make_spec: SpecMaker, shared_dir: Path, tmp_path: Path
+) -> None:
+    memo = tmp_path / "memo"
+    memo.mkdir()
+    memo.chmod(0o777)
+    (shared_dir / "memo").mkdir()
+    script = "touch /workspace/a; touch /workspace/memo/b; mv /workspace/memo /workspace/c; rmdir /workspace/memo; true"
+    mounts = (Mount(memo, "/workspace/memo", True), Mount(shared_dir, "/workspace", False))
+    async with listening(engine) as book:
+        container = await engine.launch(make_spec("sh", "-c", script, mounts=mounts))
+        await book.death_of(container.id)
+    assert sorted(os.listdir(shared_dir)) == ["a", "memo"]
+    assert os.listdir(memo) == []
+
+
+async def test_process_runs_as_the_user_asked_for(engine: Engine, make_spec: SpecMaker, shared_dir: Path) -> None:
+    script = "import os,json; json.dump([os.getuid(), os.getgid(), os.getgroups()], open('/shared/ids', 'w'))"
+    spec = make_spec("python3", "-c", script, uid=12345, gid=12346, mounts=(Mount(shared_dir, "/shared", False),))
+    async with listening(engine) as book:
+        container = await engine.launch(spec)
+        assert (await book.death_of(container.id)).exit_code == 0
+    uid, gid, groups = json.loads((shared_dir / "ids").read_text())
+    assert (uid, gid) == (12345, 12346)
+    assert set(groups) <= {12346}
+
+
+async def test_odd_environment_values_arrive_unchanged(engine: Engine, make_spec: SpecMaker, shared_dir: Path) -> None:
+    odd = {
+        "UMLAUT": "größe 東京 🦊",
+        "QUOTES": 'it\'s "fine" $HOME `id` \\',
+        "LINES": "a\nb\n",
+        "EQUALS": "a=b=c",
+        "EMPTY": "",
+        "SPACES": "  x  ",
+    }
+    script = "import os,json; json.dump(dict(os.environ), open('/shared/env', 'w'))"
+    spec = make_spec("python3", "-c", script, env=odd, mounts=(Mount(shared_dir, "/shared", False),))
+    async with listening(engine) as book:
+        container = await engine.launch(spec)
+        assert (await book.death_of(container.id)).exit_code == 0
+    seen = json.loads((shared_dir / "env").read_text())
+    assert {name: seen.get(name) for name in odd} == odd
+
+
+@pytest.mark.parametrize("ids", [(0, 10001), (10001, 0)])
+async def test_no_container_runs_as_root(
+    engine: Engine, make_spec: SpecMaker, instance: str, ids: tuple[int, int]
+) -> None:
+    with pytest.raises(EngineRefused, match="never runs as root"):
+        await engine.launch(make_spec(uid=ids[0], gid=ids[1]))
+    assert await engine.find({LABEL_INSTANCE: instance}) == []
+
+
+@pytest.mark.parametrize("name", ["", "A=B", "A\0"])
+async def test_environment_that_no_process_can_receive_is_refused(
+    engine: Engine, make_spec: SpecMaker, instance: str, name: str
+) -> None:
+    with pytest.raises(EngineRefused, match="cannot launch"):
+        await engine.launch(make_spec(env={name: "x"}))
+    assert await engine.find({LABEL_INSTANCE: instance}) == []
+
+
+@pytest.mark.parametrize("code", [0, 3, 200])
+async def test_exit_is_announced_with_its_code(engine: Engine, make_spec: SpecMaker, code: int) -> None:
+    async with listening(engine) as book:
+        container = await engine.launch(make_spec("sh", "-c", f"exit {code}"))
+        death = await book.death_of(container.id)
+    assert (death.cause, death.exit_code) == ("exited", code)
+    await _assert_dead(engine, container, "exited", code)
+
+
+async def test_sigkill_of_pid_1_is_announced_as_killed(engine: Engine, make_spec: SpecMaker) -> None:
+    async with listening(engine) as book:
+        container = await engine.launch(make_spec())
+        assert container.pid is not None
+        os.kill(container.pid, signal.SIGKILL)
+        death = await book.death_of(container.id)
+    assert (death.cause, death.exit_code) == ("killed", 137)
+    await _assert_dead(engine, container, "killed", 137)
+
+
+async def test_memory_hog_in_pid_1_is_announced_as_oom(engine: Engine, make_spec: SpecMaker) -> None:
+    async with listening(engine) as book:
+        container = await engine.launch(make_spec("python3", "-c", EAT_MEMORY, limits=Limits(memory_mb=64)))
+        death = await book.death_of(container.id)
+    assert (death.cause, death.exit_code) == ("oom", 137)
+    await _assert_dead(engine, container, "oom", 137)
+
+
+async def test_memory_hog_in_a_child_does_not_name_a_later_exit_oom(engine: Engine, make_spec: SpecMaker) -> None:
+    script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {EAT_MEMORY!r}]); sys.exit(4)"
+    async with listening(engine) as book:
+        container = await engine.launch(make_spec("python3", "-c", script, limits=Limits(memory_mb=64)))
+        death = await book.death_of(container.id)
+    # Which process the kernel picks is its own choice; what it did must be named.
+    assert (death.cause, death.exit_code) in [("exited", 4), ("oom", 137)]
+
+
+async def test_removal_of_a_running_container_is_announced_as_killed(engine: Engine, make_spec: SpecMaker) -> None:
+    async with listening(engine) as book:
+        container = await engine.launch(make_spec())
+        await engine.remove(container.id)
+        assert (await book.death_of(container.id)).cause == "killed"
+
+
+async def test_one_death_is_announced_once(engine: Engine, make_spec: SpecMaker) -> None:
+    async with listening(engine) as book:
+        first = await engine.launch(make_spec("sh", "-c", "exit 1"))
+        await book.death_of(first.id)
+        await engine.remove(first.id)
+        last = await engine.launch(make_spec("sh", "-c", "exit 2"))
+        await book.death_of(last.id)
+        assert [death.container_id for death in book.deaths].count(first.id) == 1
+
+
+async def test_listener_that_goes_away_leaves_no_thread(engine: Engine, make_spec: SpecMaker) -> None:
+    async with listening(engine):
+        pass
+    before = threading.active_count()
+    for _ in range(5):
+        async with listening(engine):
+            pass
+    assert threading.active_count() <= before
+
+
+async def test_stats_are_plausible(engine: Engine, make_spec: SpecMaker, shared_dir: Path) -> None:
+    script = """
+import subprocess, time
+held = bytearray(20_000_000)
+children = [subprocess.Popen(["sleep", "600"]) for _ in range(3)]
+until = time.process_time() + 0.2
+while time.process_time() < until: pass
+open("/shared/ready", "w").close()
+time.sleep(600)
+"""
+    os.mkfifo(shared_dir / "ready")
+    (shared_dir / "ready").chmod(0o666)
+    container = await engine.launch(make_spec("python3", "-c", script, mounts=(Mount(shared_dir, "/shared", False),)))
+    with anyio.fail_after(HANG_GUARD_S):
+        await anyio.Path(shared_dir / "ready").read_bytes()
+    stats = await engine.stats(container.id)
+    assert 20_000_000 <= stats.memory_bytes <= 128 * 1024 * 1024
+    assert 0.2 <= stats.cpu_seconds < 60
+    assert 4 <= stats.pids <= 8
+
+
+async def test_stats_of_no_container_are_refused(engine: Engine) -> None:
+    with pytest.raises(EngineRefused, match="cannot read stats"):
+        await engine.stats(uuid.uuid4().hex)
+
+
+async def test_fork_bomb_stops_at_the_limit_of_pids(engine: Engine, make_spec: SpecMaker, shared_dir: Path) -> None:
+    script = """
+import os, time
+count = 1
+try:
+    while True:
+        if os.fork() == 0:
+            time.sleep(600)
+        count += 1
+except OSError as error:
+    open("/shared/count", "w").write(f"{count} {error.errno}")
+"""
+    spec = make_spec("python3", "-c", script, limits=Limits(pids=32), mounts=(Mount(shared_dir, "/shared", False),))
+    async with listening(engine) as book:
+        container = await engine.launch(spec)
+        assert (await book.death_of(container.id)).exit_code == 0
+    count, errno = map(int, (shared_dir / "count").read_text().split())
+    assert 16 <= count <= 32
+    assert errno == 11
+
+
+@pytest.mark.parametrize("breakage", ["no program", "no mount source"])
+async def test_failed_launch_leaves_nothing(
+    engine: Engine, make_spec: SpecMaker, instance: str, tmp_path: Path, breakage: str
+) -> None:
+    if breakage == "no program":
+        spec = make_spec("/no/such/program")
+    else:
+        spec = make_spec(mounts=(Mount(tmp_path / "absent", "/absent", True),))
+    with pytest.raises(EngineRefused, match="cannot launch") as refused:
+        await engine.launch(spec)
+    assert "Traceback" not in str(refused.value)
+    assert refused.value.__cause__ is None
+    assert await engine.find({LABEL_INSTANCE: instance}) == []
+    await engine.launch(make_spec(name=spec.name))
+
+
+async def test_cancelled_launch_leaves_nothing(engine: Engine, make_spec: SpecMaker, instance: str) -> None:
+    for delay_s in (0.0, 0.01, 0.05, 0.1, 0.2):
+        with anyio.move_on_after(delay_s) as scope:
+            container = await engine.launch(make_spec())
+            await engine.remove(container.id)
+        assert await engine.find({LABEL_INSTANCE: instance}) == [], f"cancelled after {delay_s} s"
+        assert scope.cancel_called or delay_s
+
+
+async def test_own_container_of_the_same_name_is_replaced(engine: Engine, make_spec: SpecMaker, instance: str) -> None:
+    spec = make_spec()
+    first = await engine.launch(spec)
+    second = await engine.launch(spec)
+    assert second.running
+    assert [found.id for found in await engine.find({LABEL_INSTANCE: instance})] == [second.id]
+    assert first.id == second.id or await engine.inspect(first.id) is None
+
+
+async def test_foreign_container_of_the_same_name_is_left_alone(engine: Engine, make_spec: SpecMaker) -> None:
+    foreign = make_spec(labels={LABEL_INSTANCE: f"test-{uuid.uuid4().hex}"})
+    theirs = await engine.launch(foreign)
+    try:
+        with pytest.raises(EngineRefused, match="cannot launch"):
+            await engine.launch(make_spec(name=foreign.name))
+        still = await engine.inspect(theirs.id)
+        assert still is not None
+        assert still.running
+    finally:
+        await engine.remove(theirs.id)
+
+
+async def test_containers_survive_the_engine_object(
+    engine: Engine, make_engine: EngineMaker, make_spec: SpecMaker, instance: str
+) -> None:
+    first = make_engine()
+    container = await first.launch(make_spec())
+    await first.aclose()
+    assert [found.id for found in await engine.find({LABEL_INSTANCE: instance})] == [container.id]
+    async with listening(engine) as book:
+        assert container.pid is not None
+        os.kill(container.pid, signal.SIGKILL)
+        assert (await book.death_of(container.id)).cause == "killed"
+
+
+async def test_engine_knows_which_images_it_has(engine: Engine, image: str) -> None:
+    assert await engine.has_image(image)
+    assert not await engine.has_image("sandboxd-no-such-image:never")
+
+
+async def test_diagnosis_names_every_weakness_with_advice(engine: Engine) -> None:
+    findings = await engine.diagnose()
+    assert "seccomp" in {finding.subject for finding in findings}
+    assert all(finding.detail for finding in findings)
+    assert all(finding.advice for finding in findings if finding.verdict != "ok")
+
+
+async def _assert_dead(engine: Engine, container: Container, cause: str, exit_code: int) -> None:
+    dead = await engine.inspect(container.id)
+    assert dead is not None
+    assert (dead.running, dead.cause, dead.exit_code) == (False, cause, exit_code)

@@ -1,0 +1,157 @@
+"""Who we are, what we may use, and what stands between us and PID 1."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import re
+import resource
+import select
+import signal
+import stat
+
+from doors import (
+    IS_X86,
+    OPEN_FDS,
+    PROBES,
+    in_child,
+    probe,
+    raw,
+    read_text,
+    refused,
+    refused_in_child,
+    status_field,
+    try_call,
+)
+
+
+@probe("no capabilities in any set")
+def capabilities():
+    found = {name: int(status_field(name), 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}
+    return not any(found.values()), str({name: hex(value) for name, value in found.items() if value})
+
+
+PROBES["no new privileges"] = lambda: (status_field("NoNewPrivs") == "1", status_field("NoNewPrivs"))
+PROBES["seccomp filter is on"] = lambda: (status_field("Seccomp") == "2", status_field("Seccomp"))
+PROBES["not root"] = lambda: (0 not in (os.getuid(), os.geteuid(), os.getgid(), os.getegid()), str(os.getresuid()))
+PROBES["no foreign groups"] = lambda: (set(os.getgroups()) <= {os.getgid()}, str(os.getgroups()))
+# Where no root is mapped into the user namespace the kernel says EINVAL instead.
+PROBES["becoming root is refused"] = lambda: refused(lambda: os.setresuid(0, 0, 0), errno.EPERM, errno.EINVAL)
+PROBES["chroot is refused"] = lambda: refused_in_child(lambda: os.chroot("/"))
+PROBES["only descriptors 0 to 2 are open"] = lambda: (OPEN_FDS[:-1] == [0, 1, 2], str(OPEN_FDS[:-1]))
+PROBES["hard limit of core files is 0"] = lambda: (resource.getrlimit(resource.RLIMIT_CORE) == (0, 0), "")
+
+
+@probe("open files are bounded")
+def bounded_files():
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return 0 < hard <= 65536, str(hard)
+
+
+@probe("no setuid or setgid files")
+def setuid_files():
+    found, device = [], os.lstat("/").st_dev
+    for top, folders, files in os.walk("/"):
+        folders[:] = [name for name in folders if os.lstat(os.path.join(top, name)).st_dev == device]
+        for path in (os.path.join(top, name) for name in files):
+            mode = os.lstat(path).st_mode
+            if stat.S_ISREG(mode) and mode & (stat.S_ISUID | stat.S_ISGID):
+                found.append(path)
+    return not found, " ".join(found[:5])
+
+
+@probe("making a control group is refused")
+def make_cgroup():
+    places = [path for path in ("/sys/fs/cgroup", *glob.glob("/sys/fs/cgroup/*/")) if os.path.isdir(path)]
+    for place in places:
+        path = os.path.join(place, "probe-group")
+        try:
+            os.mkdir(path)
+        except OSError:
+            continue
+        os.rmdir(path)
+        return False, place
+    return True, f"{len(places)} tried"
+
+
+@probe("only our own processes are visible")
+def processes():
+    foreign = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        found = re.search(r"^Uid:\s+(\d+)", read_text(f"/proc/{pid}/status"), re.M)
+        if found and int(found.group(1)) != os.getuid():
+            foreign.append(f"{pid} {read_text(f'/proc/{pid}/comm').strip()}")
+    return not foreign, ", ".join(foreign[:5])
+
+
+def read_byte(path):
+    with open(path, "rb") as file:
+        file.read(1)
+
+
+for _file in ("environ", "maps", "mem", "auxv", "stack", "syscall"):
+    PROBES[f"/proc/1/{_file} is unreadable"] = lambda file=_file: refused(lambda: read_byte(f"/proc/1/{file}"))
+for _link in ("cwd", "root", "exe", "ns/net"):
+    PROBES[f"/proc/1/{_link} is unreadable"] = lambda link=_link: refused(lambda: os.readlink(f"/proc/1/{link}"))
+PROBES["/proc/1/fd is unreadable"] = lambda: refused(lambda: os.listdir("/proc/1/fd"))
+PROBES["/proc/1/task is not another way in"] = lambda: refused(lambda: read_byte("/proc/1/task/1/environ"))
+PROBES["/proc/1/mem is not writable"] = lambda: refused(lambda: os.close(os.open("/proc/1/mem", os.O_WRONLY)))
+
+
+@probe("PID 1 survives every signal")
+def kill_init():
+    if os.getpid() == 1:
+        return False, "we are PID 1"
+    for name in ("KILL", "STOP", "TSTP", "TERM", "INT", "HUP", "QUIT", "ABRT", "SEGV", "ALRM", "PIPE", "USR1", "USR2"):
+        os.kill(1, signal.Signals[f"SIG{name}"])
+    select.select([], [], [], 0.1)  # a signal that works needs a moment
+    state = re.search(r"^State:\s+(\S)", read_text("/proc/1/status"), re.M).group(1)
+    return state in "SRD", state
+
+
+@probe("PID 1 cannot be traced")
+def trace_init():
+    if os.getpid() == 1:
+        return False, "we are PID 1"
+    return refused_in_child(lambda: raw(101 if IS_X86 else 117, 0x4206, 1, 0, 0))
+
+
+def limits_of_init():
+    return try_call(302 if IS_X86 else 261, (1, resource.RLIMIT_NOFILE, 0, 0))
+
+
+PROBES["limits of PID 1 are out of reach"] = limits_of_init
+PROBES["priority of PID 1 is out of reach"] = lambda: refused(
+    lambda: os.setpriority(os.PRIO_PROCESS, 1, os.getpriority(os.PRIO_PROCESS, 1))
+)
+
+
+@probe("processes are limited")
+def many_processes():
+    children, detail = [], "600 were started"
+    try:
+        for _ in range(600):
+            pid = os.fork()
+            if pid == 0:
+                signal.pause()
+                os._exit(0)
+            children.append(pid)
+    except OSError as error:
+        detail = f"{errno.errorcode[error.errno]} after {len(children)}"
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return len(children) < 600, detail
+
+
+@probe("memory is limited")
+def much_memory():
+    def attempt():
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+        held = [bytearray(b"x") * (32 << 20) for _ in range(64)]
+        return 0 if held else 1
+
+    code, killed = in_child(attempt)
+    return killed == signal.SIGKILL or code == 255, f"code {code} signal {killed}"

@@ -1,0 +1,18 @@
+"""A daemon of its own for every test here: it will be killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.running import RunningDaemon
+
+
+@pytest.fixture
+def daemon(engine_socket: str, agent_image: str) -> Iterator[RunningDaemon]:
+    running = RunningDaemon(image=agent_image)
+    try:
+        yield running
+    finally:
+        running.stop()

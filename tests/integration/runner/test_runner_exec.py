@@ -1,0 +1,242 @@
+"""Commands in a real container: what they see, what comes back, and what is bounded."""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+
+import anyio
+import pytest
+
+from sandboxd.errors import InvalidRequest, LimitReached
+from sandboxd.runner.calls import Exec, ExecResult, Output
+from sandboxd.runner.client import RunnerClient
+from tests.integration.runner.box import HANG_S, Box
+
+pytestmark = [pytest.mark.anyio, pytest.mark.engine]
+
+
+async def run(runner: RunnerClient, command: str | tuple[str, ...], **options: object) -> ExecResult:
+    with anyio.fail_after(HANG_S):
+        return await runner.exec(Exec(command, **options))  # type: ignore[arg-type]
+
+
+async def test_a_command_answers_with_its_output_and_exit_code(runner: RunnerClient) -> None:
+    result = await run(runner, "echo out; echo err >&2; exit 3")
+    assert (result.exit_code, result.stdout, result.stderr) == (3, b"out\n", b"err\n")
+    assert not result.timed_out
+    assert not result.truncated
+
+
+async def test_a_signal_is_told_as_a_shell_tells_it(runner: RunnerClient) -> None:
+    assert (await run(runner, ("sh", "-c", "kill -TERM $$"))).exit_code == 143
+
+
+async def test_a_missing_program_is_a_result_and_not_an_error(runner: RunnerClient) -> None:
+    result = await run(runner, ("no-such-program",))
+    assert result.exit_code == 127
+    assert b"no-such-program" in result.stderr
+    assert (await run(runner, ("/etc/passwd",))).exit_code == 126
+    assert (await run(runner, ("/workspace",))).exit_code == 126
+
+
+async def test_a_missing_directory_is_refused(runner: RunnerClient) -> None:
+    with pytest.raises(InvalidRequest, match=r"^cannot run in /workspace/none"):
+        await run(runner, "true", cwd="/workspace/none")
+    with pytest.raises(InvalidRequest):
+        await run(runner, "true", cwd="relative")
+
+
+async def test_what_the_kernel_cannot_take_is_refused(runner: RunnerClient) -> None:
+    for command in (
+        ("echo", "a\0b"),
+        ("echo", "\udc80"),
+        ("\0",),
+        (),
+        ("",),
+        ("echo", "x" * 200_000),
+        ("x" * 2_000_000,),
+    ):
+        with pytest.raises(InvalidRequest):
+            await run(runner, command)
+    with pytest.raises(InvalidRequest):
+        await run(runner, "true", env={"A=B": "c"})
+    assert (await run(runner, "true")).exit_code == 0
+
+
+async def test_a_command_sees_three_descriptors_and_default_signals(runner: RunnerClient) -> None:
+    result = await run(runner, ("python3", "-c", "import os; print(sorted(os.listdir('/proc/self/fd'))[:-1])"))
+    assert result.stdout.strip() == b"['0', '1', '2']"
+    status = dict(
+        line.split(":\t") for line in (await run(runner, ("cat", "/proc/self/status"))).stdout.decode().splitlines()
+    )
+    assert int(status["SigBlk"], 16) == 0
+    assert int(status["SigIgn"], 16) & 0x7FFFFFFF == 0
+
+
+async def test_the_environment_is_made_and_never_inherited(box: Box) -> None:
+    async with box.connected({"CREATED": "1", "BOTH": "create"}) as runner:
+        text = (await run(runner, ("env",), env={"CALL": "2", "BOTH": "call"})).stdout.decode()
+        env = dict(line.split("=", 1) for line in text.splitlines())
+        assert env.pop("SANDBOXD_CALL")
+        assert env.pop("PATH")
+        assert env == {
+            "HOME": "/workspace",
+            "USER": "agent",
+            "LOGNAME": "agent",
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            "PWD": "/workspace",
+            "CREATED": "1",
+            "BOTH": "call",
+            "CALL": "2",
+        }
+        await runner.configure({"CREATED": "3"})
+        assert (await run(runner, ("printenv", "CREATED"))).stdout == b"3\n"
+
+
+async def test_a_program_is_found_in_the_path_of_its_own_environment(runner: RunnerClient) -> None:
+    await run(runner, "mkdir -p bin && printf '#!/bin/sh\\necho mine\\n' > bin/mine && chmod +x bin/mine")
+    assert (await run(runner, ("mine",))).exit_code == 127
+    assert (await run(runner, ("mine",), env={"PATH": "/workspace/bin:/bin"})).stdout == b"mine\n"
+
+
+async def test_stdin_arrives_whole_and_ends(runner: RunnerClient) -> None:
+    assert (await run(runner, ("cat",), stdin=b"hello")).stdout == b"hello"
+    assert (await run(runner, ("cat",))).stdout == b""
+    large = bytes(range(256)) * 16_384
+    result = await run(runner, ("sha256sum",), stdin=large)
+    assert result.stdout.split()[0].decode() == hashlib.sha256(large).hexdigest()
+
+
+async def test_stdin_that_nobody_reads_does_not_hold_the_call(runner: RunnerClient) -> None:
+    assert (await run(runner, ("true",), stdin=b"x" * 4_000_000)).exit_code == 0
+
+
+async def test_200_kilobytes_come_back_whole(runner: RunnerClient) -> None:
+    result = await run(runner, "head -c 200000 /dev/zero | tr '\\0' x; head -c 150000 /dev/zero | tr '\\0' y >&2")
+    assert result.stdout == b"x" * 200_000
+    assert result.stderr == b"y" * 150_000
+    assert not result.truncated
+
+
+async def test_output_is_bounded_exactly_and_the_rest_is_dropped(runner: RunnerClient) -> None:
+    result = await run(runner, "head -c 100001 /dev/zero; echo done >&2", max_output_bytes=100_000)
+    assert (len(result.stdout), result.stderr, result.truncated) == (100_000, b"done\n", True)
+    result = await run(runner, "echo x", max_output_bytes=0)
+    assert (result.stdout, result.truncated, result.exit_code) == (b"", True, 0)
+
+
+async def test_two_gigabytes_of_output_leave_our_memory_flat(runner: RunnerClient) -> None:
+    await run(runner, "true")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    result = await run(runner, "yes | head -c 2G", timeout_s=100, max_output_bytes=1_000_000)
+    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert (result.exit_code, len(result.stdout), result.truncated) == (0, 1_000_000, True)
+    assert grown_kib < 32_768
+    rss = await run(runner, "grep VmHWM /proc/1/status")
+    assert int(rss.stdout.split()[1]) < 64 * 1024
+
+
+async def test_a_hundred_commands_run_at_once(runner: RunnerClient) -> None:
+    answers: list[bytes] = []
+
+    async def one(number: int) -> None:
+        answers.append((await run(runner, ("sh", "-c", f"sleep 0.2; echo {number}"))).stdout)
+
+    async with anyio.create_task_group() as group:
+        for number in range(50):
+            group.start_soon(one, number)
+    async with anyio.create_task_group() as group:
+        for number in range(50, 100):
+            group.start_soon(one, number)
+    assert sorted(int(answer) for answer in answers) == list(range(100))
+
+
+async def test_a_long_command_does_not_delay_a_short_one(runner: RunnerClient) -> None:
+    order: list[str] = []
+
+    async def slow(scope: anyio.CancelScope) -> None:
+        with scope:
+            await run(runner, "sleep 50")
+        order.append("slow")
+
+    async with anyio.create_task_group() as group:
+        scope = anyio.CancelScope()
+        group.start_soon(slow, scope)
+        for _ in range(5):
+            await run(runner, ("true",))
+        order.append("short")
+        scope.cancel()
+    assert order == ["short", "slow"]
+
+
+async def test_a_server_left_behind_neither_holds_the_call_nor_dies_of_its_closed_pipe(runner: RunnerClient) -> None:
+    result = await run(runner, "(for i in $(seq 200); do echo $i; sleep 0.01; done; echo ok > survived) & echo started")
+    assert result.stdout.startswith(b"started\n") or b"started\n" in result.stdout
+    assert result.exit_code == 0
+    result = await run(runner, "until [ -s survived ]; do sleep 0.05; done; cat survived; rm survived", timeout_s=30)
+    assert result.stdout == b"ok\n"
+
+
+async def test_no_zombies_stay(runner: RunnerClient) -> None:
+    await run(runner, "for i in 1 2 3 4 5; do (sleep 0.05 &) ; done; (sh -c 'sleep 0.1 & exec true') ")
+    result = await run(runner, "sleep 0.5; grep -l '^State:.Z' /proc/[0-9]*/status")
+    assert result.stdout == b""
+
+
+async def test_a_stream_comes_as_it_is_written_and_ends_with_the_result(runner: RunnerClient) -> None:
+    seen: list[Output | ExecResult] = []
+    script = "rm -f go; echo one; until [ -e go ]; do sleep 0.05; done; echo two >&2; exit 4"
+    with anyio.fail_after(HANG_S):
+        async with runner.stream(Exec(script)) as items:
+            async for item in items:
+                seen.append(item)
+                if item == Output("stdout", b"one\n"):
+                    await run(runner, ("touch", "go"))
+    assert seen[:2] == [Output("stdout", b"one\n"), Output("stderr", b"two\n")]
+    assert isinstance(seen[2], ExecResult)
+    assert (seen[2].exit_code, seen[2].stdout, len(seen)) == (4, b"", 3)
+
+
+async def test_a_slow_consumer_blocks_only_its_own_command(runner: RunnerClient) -> None:
+    total = 0
+    call = Exec("head -c 3000000 /dev/zero", timeout_s=100, max_output_bytes=16_000_000)
+    with anyio.fail_after(HANG_S):
+        async with runner.stream(call) as items:
+            async for item in items:
+                if isinstance(item, Output):
+                    total += len(item.data)
+                    assert (await run(runner, ("true",))).exit_code == 0
+    assert total == 3_000_000
+
+
+async def test_a_stream_nobody_reads_is_stopped_at_the_window(runner: RunnerClient) -> None:
+    script = "import os\nfor i in range(100):\n os.write(1, b'x'*65536); open('/workspace/written','w').write(str(i))"
+    async with runner.stream(Exec(("python3", "-c", script), timeout_s=50, max_output_bytes=16_000_000)):
+        await run(runner, "until [ -s written ]; do sleep 0.05; done; sleep 0.5", timeout_s=20)
+        assert int((await run(runner, "cat written; rm written")).stdout) < 12
+    assert (await run(runner, "sleep 0.3; pgrep -f 65536")).exit_code == 1
+
+
+async def test_cancelling_a_call_kills_its_tree(runner: RunnerClient) -> None:
+    with anyio.move_on_after(0.5):
+        await run(runner, "echo here > cancelled; setsid sleep 4321 & sleep 4321")
+    result = await run(runner, "for i in $(seq 100); do pgrep -f 'sleep 432[1]' || exit 0; sleep 0.1; done; exit 1")
+    assert result.exit_code == 0
+
+
+async def test_too_many_calls_at_once_are_refused_and_the_rest_goes_on(runner: RunnerClient) -> None:
+    codes: list[object] = []
+
+    async def one() -> None:
+        try:
+            codes.append((await run(runner, ("sleep", "1"))).exit_code)
+        except LimitReached as error:
+            codes.append(str(error)[:6])
+
+    async with anyio.create_task_group() as group:
+        for _ in range(200):
+            group.start_soon(one)
+    assert set(codes) == {0, "cannot"}
+    assert (await run(runner, ("true",))).exit_code == 0

@@ -1,0 +1,133 @@
+"""Background processes in a real container: output by offset, stdin, terminals, and life beyond a connection."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from sandboxd.errors import InvalidRequest, LimitReached, NotFound, NotReady
+from sandboxd.runner.calls import Exec
+from sandboxd.runner.client import RunnerClient
+from tests.integration.runner.box import HANG_S, Box
+
+pytestmark = [pytest.mark.anyio, pytest.mark.engine]
+
+
+async def read_until(runner: RunnerClient, process_id: str, wanted: bytes, offset: int = 0) -> bytes:
+    """Read on until the text is there; every wait is a wait for news."""
+    seen = b""
+    with anyio.fail_after(HANG_S):
+        while wanted not in seen:
+            output = await runner.read_process(process_id, offset, wait_s=20)
+            if not output.data and not output.process.running:
+                return seen
+            seen += output.data
+            offset = output.next_offset
+    return seen
+
+
+async def test_output_is_read_from_any_offset_until_the_end(runner: RunnerClient) -> None:
+    process = await runner.start_process(Exec("echo out; echo err >&2; exit 5"))
+    assert process.running
+    text = await read_until(runner, process.id, b"never")
+    assert sorted(text.split()) == [b"err", b"out"]
+    output = await runner.read_process(process.id, offset=4)
+    assert (output.offset, output.data, output.next_offset) == (4, text[4:], 8)
+    assert (output.process.exit_code, output.process.output_bytes) == (5, 8)
+    assert process.id in [found.id for found in await runner.list_processes()]
+
+
+async def test_waiting_for_output_ends_with_the_first_byte_and_not_before(runner: RunnerClient) -> None:
+    process = await runner.start_process(Exec("read line; echo got $line"))
+    assert (await runner.read_process(process.id, wait_s=0.2)).data == b""
+
+    async def write() -> None:
+        await runner.write_process(process.id, b"this\n")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(write)
+        assert (await runner.read_process(process.id, wait_s=30)).data == b"got this\n"
+
+
+async def test_stdin_ends_when_told(runner: RunnerClient) -> None:
+    process = await runner.start_process(Exec(("wc", "-c")))
+    await runner.write_process(process.id, b"x" * 300_000, eof=True)
+    assert (await read_until(runner, process.id, b"\n")).strip() == b"300000"
+    with pytest.raises(InvalidRequest):
+        await runner.write_process(process.id, b"more")
+
+
+async def test_only_the_last_mebibyte_is_kept_and_offsets_stay_absolute(runner: RunnerClient) -> None:
+    process = await runner.start_process(Exec("head -c 3000000 /dev/zero | tr '\\0' a; echo end"))
+    with anyio.fail_after(HANG_S):
+        offset = 0
+        while (output := await runner.read_process(process.id, offset, wait_s=10)).process.running or output.data:
+            offset = output.next_offset
+    assert offset == 3_000_004
+    first = await runner.read_process(process.id, 0, limit=10)
+    assert first.offset == 3_000_004 - 1_048_576
+    assert first.data == b"a" * 10
+    assert (await runner.read_process(process.id, 3_000_000)).data == b"end\n"
+
+
+async def test_a_terminal_is_a_terminal(runner: RunnerClient) -> None:
+    process = await runner.start_process(Exec("tty; stty size; read x; stty size; echo $x; sleep 100"), tty=True)
+    assert b"/dev/pts/" in await read_until(runner, process.id, b"24 80\r\n")
+    await runner.resize_process(process.id, 50, 132)
+    await runner.write_process(process.id, b"typed\n")
+    assert b"50 132" in await read_until(runner, process.id, b"132\r\ntyped\r\n")
+    await runner.write_process(process.id, b"\x03")
+    with anyio.fail_after(HANG_S):
+        assert (await runner.read_process(process.id, 10_000, wait_s=30)).process.exit_code == 130
+
+
+async def test_a_process_that_is_not_there_is_not_found(runner: RunnerClient) -> None:
+    for verb in (
+        lambda: runner.read_process("p999"),
+        lambda: runner.kill_process("p999"),
+        lambda: runner.write_process("../x", b""),
+        lambda: runner.resize_process("", 1, 1),
+    ):
+        with pytest.raises(NotFound):
+            await verb()
+    with pytest.raises(InvalidRequest, match="no-such"):
+        await runner.start_process(Exec(("no-such",)))
+
+
+async def test_a_process_outlives_the_connection_and_a_call_does_not(box: Box) -> None:
+    async with box.connected() as runner:
+        process = await runner.start_process(Exec("echo before; read x; echo after $x"))
+        await read_until(runner, process.id, b"before")
+        failures: list[Exception] = []
+
+        async def call() -> None:
+            try:
+                await runner.exec(Exec("sleep 4322"))
+            except NotReady as error:
+                failures.append(error)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(call)
+            await runner.exec(Exec("until pgrep -f 'sleep 432[2]'; do sleep 0.05; done"))
+            assert runner._link is not None
+            runner._link.close("the test cut it")
+        assert "unknown" in str(failures[0]) or "cannot say how this call ended" in str(failures[0])
+        with anyio.fail_after(HANG_S):
+            assert [found.id for found in await runner.list_processes() if found.running] == [process.id]
+            result = await runner.exec(
+                Exec("for i in $(seq 100); do pgrep -f 'sleep 432[2]' || exit 0; sleep 0.1; done")
+            )
+            assert result.stdout == b""
+    async with box.connected() as runner:
+        await runner.write_process(process.id, b"restart\n")
+        assert await read_until(runner, process.id, b"restart") == b"before\nafter restart\n"
+
+
+async def test_at_most_64_processes_are_kept(runner: RunnerClient) -> None:
+    started = [await runner.start_process(Exec(("sleep", "1000"))) for _ in range(64)]
+    with pytest.raises(LimitReached):
+        await runner.start_process(Exec(("sleep", "1000")))
+    for process in started:
+        await runner.kill_process(process.id)
+    assert (await runner.start_process(Exec(("true",)))).id not in [process.id for process in started]
+    assert len(await runner.list_processes()) <= 64

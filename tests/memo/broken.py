@@ -1,0 +1,186 @@
+"""Stores that each break one promise, the way real backends have broken it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyio.lowlevel import checkpoint
+
+from memo import InMemoryStore
+from memo.changes import Change
+from memo.documents import ANY, HOST, Author, Document, DocumentKey, Expected
+from memo.errors import MemoError
+from memo.ids import SessionRef
+from memo.messages import EncodedMessage, StoredMessage
+from memo.sessions import Usage
+
+
+class LosesAppends(InMemoryStore):
+    """Reads, then writes, and lets others in between."""
+
+    async def append_document(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Document:
+        before = await self.read_document(key)
+        await checkpoint()
+        return await self.write_document(key, (before.content if before else "") + content, author=author)
+
+
+class IgnoresExpectedRevision(InMemoryStore):
+    """The last writer wins, whatever it had read."""
+
+    async def write_document(
+        self, key: DocumentKey, content: str, *, expected: Expected = ANY, author: Author = HOST
+    ) -> Document:
+        return await super().write_document(key, content, author=author)
+
+
+class ComparesTooEarly(InMemoryStore):
+    """Compares, then swaps, and lets others in between: right alone, wrong in company."""
+
+    async def write_document(
+        self, key: DocumentKey, content: str, *, expected: Expected = ANY, author: Author = HOST
+    ) -> Document:
+        current = await self.read_document(key)
+        if expected is not ANY and (current.revision if current else None) != expected and current is not None:
+            return await super().write_document(key, content, expected=expected, author=author)
+        await checkpoint()
+        return await super().write_document(key, content, author=author)
+
+
+class TearsWrites:
+    """Truncates the text and fills it again in two steps."""
+
+    def __init__(self) -> None:
+        self._texts: dict[tuple[str, ...], str] = {}
+
+    async def read_memory_document(self, tenant: str, owner: str, scope: str, name: str) -> str | None:
+        await checkpoint()
+        return self._texts.get((tenant, owner, scope, name))
+
+    async def write_memory_document(self, tenant: str, owner: str, scope: str, name: str, content: str) -> None:
+        self._texts[tenant, owner, scope, name] = content[: len(content) // 2]
+        await checkpoint()
+        self._texts[tenant, owner, scope, name] = content
+
+
+class SwallowsWriteErrors(InMemoryStore):
+    """Logs and goes on."""
+
+    async def write_memory_document(self, tenant: str, owner: str, scope: str, name: str, content: str) -> None:
+        try:
+            await super().write_memory_document(tenant, owner, scope, name, content)
+        except MemoError:
+            return
+
+
+class SwallowsReadErrors(InMemoryStore):
+    """Answers an outage with "nothing there"."""
+
+    async def read_memory_document(self, tenant: str, owner: str, scope: str, name: str) -> str | None:
+        try:
+            return await super().read_memory_document(tenant, owner, scope, name)
+        except MemoError:
+            return None
+
+
+class TakesEmptyForAbsent(InMemoryStore):
+    async def read_memory_document(self, tenant: str, owner: str, scope: str, name: str) -> str | None:
+        return await super().read_memory_document(tenant, owner, scope, name) or None
+
+
+class ForgetsTheTenant(InMemoryStore):
+    async def read_memory_document(self, tenant: str, owner: str, scope: str, name: str) -> str | None:
+        return await super().read_memory_document("all", owner, scope, name)
+
+    async def write_memory_document(self, tenant: str, owner: str, scope: str, name: str, content: str) -> None:
+        await super().write_memory_document("all", owner, scope, name, content)
+
+
+class ReversesMessages(InMemoryStore):
+    async def _load_tail(self, ref: SessionRef, limit: int | None) -> list[StoredMessage]:
+        return (await super()._load_tail(ref, limit))[::-1]
+
+
+class AppendsOneByOne(InMemoryStore):
+    """Every message is a transaction of its own."""
+
+    async def _commit_turn(
+        self, ref: SessionRef, messages: list[EncodedMessage], usage: Usage | None, request: str | None
+    ) -> None:
+        for message in messages:
+            await super()._commit_turn(ref, [message], None, None)
+        await super()._commit_turn(ref, [], usage, request)
+
+
+class SplitsPairs(InMemoryStore):
+    """Cuts at the token, without looking at what it cuts."""
+
+    async def _load_within(self, ref: SessionRef, token_budget: int) -> list[StoredMessage]:
+        kept: list[StoredMessage] = []
+        for stored in reversed(await self._load_tail(ref, None)):
+            if kept and sum(s.tokens for s in kept) + stored.tokens > token_budget:
+                break
+            kept.append(stored)
+        return kept[::-1]
+
+
+class LosesWhatItCompacts(InMemoryStore):
+    async def load_full_history(self, tenant: str, session: str) -> list[dict[str, Any]]:
+        return await self.load_all_messages(tenant, session)
+
+
+class SkipsChanges(InMemoryStore):
+    """A feed with a gap, as a sequence gives one that is read before the transaction before it commits."""
+
+    async def _read_changes(self, since: int, limit: int) -> list[Change]:
+        return [c for c in await super()._read_changes(since, limit) if c.cursor % 7]
+
+
+class RepeatsChanges(InMemoryStore):
+    async def _read_changes(self, since: int, limit: int) -> list[Change]:
+        changes = await super()._read_changes(since, limit)
+        return [change for change in changes for _ in range(2 if change.cursor == 3 else 1)]
+
+
+class SwapsChanges(InMemoryStore):
+    async def _read_changes(self, since: int, limit: int) -> list[Change]:
+        changes = await super()._read_changes(since, limit)
+        return [changes[1], changes[0], *changes[2:]] if len(changes) > 2 else changes
+
+
+class ReversedTraces:
+    def __init__(self) -> None:
+        self._kept: dict[SessionRef, list[dict[str, Any]]] = {}
+
+    def __call__(self, session: SessionRef) -> ReversedTrace:
+        return ReversedTrace(self._kept.setdefault(session, []))
+
+
+class ReversedTrace:
+    def __init__(self, kept: list[dict[str, Any]]) -> None:
+        self._kept = kept
+
+    async def append_envelope(self, envelope: dict[str, Any]) -> None:
+        self._kept.insert(0, envelope)
+
+    async def load_envelopes(self) -> list[dict[str, Any]]:
+        return list(self._kept)
+
+
+class TrustsEveryCheckpoint:
+    """Orchestration that replays on top of any checkpoint, known or not."""
+
+    def __init__(self, sound: Any) -> None:
+        self._sound = sound
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sound, name)
+
+    async def recover_state(self) -> Any:
+        state = await self._sound.recover_state()
+        snapshot = await self._sound.load_snapshot()
+        return type(state)(snapshot, state.events, "checkpoint")
+
+
+def trusting() -> Any:
+    store = InMemoryStore()
+    return lambda session: TrustsEveryCheckpoint(store.orchestration_persistence(session))

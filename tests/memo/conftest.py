@@ -1,0 +1,37 @@
+"""Stores to test: every test that asks for `store` or `make_store` runs on each of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from memo import InMemoryStore, SQLiteStore
+from memo.stores import BaseStore, StoreOptions
+
+# A busy machine is no reason for a property test to fail.
+settings.register_profile("memo", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("memo")
+
+MakeStore = Callable[..., BaseStore]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> MakeStore:
+    numbers = count()
+
+    def make(options: StoreOptions | None = None) -> BaseStore:
+        if request.param == "memory":
+            return InMemoryStore(options)
+        return SQLiteStore(tmp_path / f"memo-{next(numbers)}.db", options)
+
+    return make
+
+
+@pytest.fixture
+async def store(make_store: MakeStore) -> AsyncIterator[BaseStore]:
+    async with make_store() as opened:
+        yield opened

@@ -1,0 +1,270 @@
+"""Every rule that a primitive has: what it requires, refuses and fills in. One line a rule."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from memo.primitives import (
+    Identity,
+    InvalidPrimitive,
+    Media,
+    Memory,
+    Message,
+    Retrievable,
+    StashEntry,
+    Thought,
+    Tokenizable,
+    ToolCall,
+    tool_call_checksum,
+)
+from memo.spool import BytesReader, SpooledArtifact
+from tests.memo.primitives.samples import ARGS, CODES, GOOD, NOW, artifact, picture
+
+ASSISTANT = Identity(identifier="assistant", representation="assistant")
+REQUIRED = [
+    (kind, field)
+    for kind, fields in {
+        Identity: ("identifier", "representation"),
+        Message: ("id", "role", "identity", "created_at", "updated_at"),
+        Media: ("id", "kind", "mime_type", "filename", "reader", "trust_tier", "modality_hazard"),
+        Memory: ("id", "content", "confidence", "importance", "created_at", "updated_at"),
+        Retrievable: ("id", "content", "trust_tier", "created_at", "updated_at"),
+        Thought: ("id", "content", "created_at", "updated_at"),
+        ToolCall: (
+            "id", "tool", "args", "results", "is_error", "checksum", "created_at", "updated_at", "completed_at",
+        ),
+    }.items()
+    for field in fields
+]  # fmt: skip
+
+REFUSED: list[tuple[str, type[Any], dict[str, Any]]] = [
+    ("an identity is told by text or a number, not by a truth value", Identity, {"identifier": True}),
+    ("an identity has a name that is not empty", Identity, {"identifier": ""}),
+    ("there is no system role", Message, {"role": "system"}),
+    ("there is no tool role", Message, {"role": "tool"}),
+    ("a message needs content or attachments", Message, {"content": None}),
+    ("no attachments are as good as none", Message, {"content": None, "attachments": []}),
+    ("an attachment is media", Message, {"attachments": ["base64"]}),
+    ("a time without a zone is no time", Message, {"created_at": datetime(2024, 1, 1)}),
+    ("a field that nobody knows is refused", Message, {"mood": "good"}),
+    ("an id is not empty", Message, {"id": ""}),
+    ("an id is text", Message, {"id": 7}),
+    ("text is text", Message, {"content": 7}),
+    ("a bad identity makes a bad message", Message, {"identity": {"identifier": ""}}),
+    ("media is one of four kinds", Media, {"kind": "smell"}),
+    ("media comes from a known tier", Media, {"trust_tier": "unknown"}),
+    ("a hazard is one of three", Media, {"modality_hazard": "none"}),
+    ("media needs a reader", Media, {"reader": b"bytes"}),
+    ("a type of media has two parts", Media, {"mime_type": "png"}),
+    ("a stash entry declares its own tier", Media, {"stash": {"caption": {"value": "a cat"}}}),
+    ("confidence is at most 1", Memory, {"confidence": 1.01}),
+    ("confidence is at least 0", Memory, {"confidence": -0.01}),
+    ("importance is at most 1", Memory, {"importance": 2}),
+    ("importance is at least 0", Memory, {"importance": -1}),
+    ("a score is a number", Memory, {"confidence": "0.5"}),
+    ("a truth value is no score", Memory, {"importance": True}),
+    ("nothing is no score", Memory, {"confidence": None}),
+    ("not-a-number is no score", Memory, {"confidence": float("nan")}),
+    ("there is no unknown tier", Retrievable, {"trust_tier": "unknown"}),
+    ("a tier is not guessed from the source", Retrievable, {"trust_tier": None, "source": "https://own.example"}),
+    ("a payload needs the tag of its wire shape", Thought, {"replay_compatibility": None}),
+    ("an empty tag is no tag", Thought, {"replay_compatibility": ""}),
+    ("a checksum of other arguments is refused", ToolCall, {"checksum": tool_call_checksum("read", {})}),
+    ("a checksum of another tool is refused", ToolCall, {"checksum": tool_call_checksum("write", ARGS)}),
+    ("a checksum is not made up", ToolCall, {"checksum": "0" * 64}),
+    ("arguments are an object", ToolCall, {"args": [1]}),
+    ("arguments as text must be JSON", ToolCall, {"args": "{"}),
+    ("arguments are JSON", ToolCall, {"args": {"f": object()}}),
+    ("a tool call is complete", ToolCall, {"is_complete": False}),
+    ("text results are always one", ToolCall, {"results": ["a", "b"]}),
+    ("results are of one silo, not of two", ToolCall, {"results": [picture(), artifact()]}),
+    ("results are not empty", ToolCall, {"results": []}),
+    ("results are not missing", ToolCall, {"results": None}),
+    ("bytes are no result", ToolCall, {"results": b"raw"}),
+    ("an artifact tool answers with text", ToolCall, {"from_artifact_tool": True, "results": artifact()}),
+]
+
+
+@pytest.mark.parametrize(("kind", "field"), REQUIRED, ids=[f"{k.__name__}.{f}" for k, f in REQUIRED])
+def test_a_required_field_has_no_default(kind: type[Any], field: str) -> None:
+    given = {name: value for name, value in GOOD[kind].items() if name != field}
+    with pytest.raises(InvalidPrimitive, match=field) as caught:
+        kind(**given)
+    assert caught.value.code == CODES[kind]
+
+
+@pytest.mark.parametrize(("rule", "kind", "change"), REFUSED, ids=[rule for rule, _, _ in REFUSED])
+def test_what_breaks_a_rule_does_not_exist(rule: str, kind: type[Any], change: dict[str, Any]) -> None:
+    kind(**GOOD[kind])
+    with pytest.raises(InvalidPrimitive) as caught:
+        kind(**GOOD[kind] | change)
+    assert caught.value.code == CODES[kind]
+    assert str(caught.value).startswith("cannot make this")
+
+
+@pytest.mark.parametrize("kind", GOOD, ids=lambda kind: kind.__name__)
+def test_every_bad_field_is_named_at_once(kind: type[Any]) -> None:
+    with pytest.raises(InvalidPrimitive) as caught:
+        kind()
+    assert all(field in str(caught.value) for other, field in REQUIRED if other is kind)
+
+
+def test_an_error_never_repeats_the_text_it_refuses() -> None:
+    with pytest.raises(InvalidPrimitive) as caught:
+        Message(**GOOD[Message] | {"role": "secret-role-text", "content": 5})
+    assert "secret-role-text" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", GOOD, ids=lambda kind: kind.__name__)
+def test_an_instance_never_changes(kind: type[Any]) -> None:
+    made = kind(**GOOD[kind])
+    for field in GOOD[kind]:
+        with pytest.raises(ValidationError):
+            setattr(made, field, GOOD[kind][field])
+
+
+def test_a_copy_with_changes_is_checked_like_any_other() -> None:
+    memory = Memory(**GOOD[Memory])
+    assert memory.model_copy(update={"confidence": 0.75}).confidence == 0.75
+    assert memory.confidence == 0.5
+    with pytest.raises(InvalidPrimitive):
+        memory.model_copy(update={"confidence": 7})
+
+
+def test_arguments_that_change_outside_do_not_change_inside() -> None:
+    args = {"list": [1]}
+    call = ToolCall(**GOOD[ToolCall] | {"args": args, "checksum": tool_call_checksum("read", args)})
+    args["list"].append(2)
+    assert call.args == {"list": [1]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [(Message, "content"), (Memory, "content"), (Retrievable, "content"), (Thought, "content"), (ToolCall, "results")],
+)
+def test_text_is_kept_as_a_tokenizable(kind: type[Any], field: str) -> None:
+    assert isinstance(getattr(kind(**GOOD[kind]), field), Tokenizable)
+    assert isinstance(Identity(**GOOD[Identity]).representation, Tokenizable)
+
+
+@pytest.mark.parametrize(
+    ("what", "value"),
+    [("a time", NOW), ("ISO text", NOW.isoformat()), ("ISO text in UTC", "2024-05-06T07:08:09.123456Z"),
+     ("seconds", NOW.timestamp()), ("milliseconds", 1714979289123)],
+)  # fmt: skip
+def test_a_time_may_be_given_in_many_ways_and_is_kept_with_its_zone(what: str, value: Any) -> None:
+    at = Message(**GOOD[Message] | {"created_at": value}).created_at
+    assert at.tzinfo is not None
+    assert abs((at - NOW).total_seconds()) < 0.001
+
+
+def test_a_bare_string_names_both_views_of_a_speaker() -> None:
+    identity = Message(**GOOD[Message]).identity
+    assert (identity.identifier, str(identity.representation)) == ("ada", "ada")
+
+
+def test_the_two_views_of_a_speaker_stay_apart() -> None:
+    identity = Identity(identifier=7, representation="Ada")
+    assert (identity.identifier, str(identity.representation)) == (7, "Ada")
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_both_roles_may_carry_attachments_without_content(role: str) -> None:
+    message = Message(**GOOD[Message] | {"role": role, "content": None, "attachments": [picture()]})
+    assert message.attachments == (picture(),)
+
+
+@pytest.mark.parametrize(
+    ("default", "kind", "field", "value"),
+    [
+        ("a thought is the assistant's", Thought, "identity", ASSISTANT),
+        ("a tool call is shown inline", ToolCall, "inline", True),
+        ("a tool call is no artifact tool's", ToolCall, "from_artifact_tool", False),
+        ("a tool call is complete", ToolCall, "is_complete", True),
+        ("a message has no attachments", Message, "attachments", None),
+        ("a thought without payload needs no tag", Thought, "payload", None),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_the_defaults_are_these_and_no_others(default: str, kind: type[Any], field: str, value: Any) -> None:
+    left_out = {field} | ({"replay_compatibility"} if field == "payload" else set())
+    made = kind(**{name: given for name, given in GOOD[kind].items() if name not in left_out})
+    assert getattr(made, field) == value
+
+
+def test_media_without_a_stash_has_an_empty_one() -> None:
+    assert dict(Media(**{k: v for k, v in GOOD[Media].items() if k not in ("stash", "source")}).stash) == {}
+
+
+def test_a_stash_grows_by_making_another_media() -> None:
+    before = picture()
+    after = before.with_stash("ocr", StashEntry(value="text", trust_tier="third-party-private"))
+    assert set(after.stash) == {"caption", "ocr"}
+    assert set(before.stash) == {"caption"}
+    with pytest.raises(TypeError):
+        before.stash["ocr"] = after.stash["ocr"]  # type: ignore[index]
+
+
+def test_media_of_a_tool_still_declares_its_trust() -> None:
+    fields = {k: v for k, v in GOOD[Media].items() if k not in ("id", "source")}
+    assert Media.tool_generated(tool="draw", **fields).source == "tool:draw"
+    with pytest.raises(InvalidPrimitive, match="trust_tier"):
+        Media.tool_generated(tool="draw", **{k: v for k, v in fields.items() if k != "trust_tier"})
+
+
+@pytest.mark.parametrize(
+    "results",
+    ["text", artifact(), [artifact("a"), artifact("b")], picture(), [picture("p"), picture("q")]],
+    ids=["text", "an artifact", "artifacts", "a picture", "pictures"],
+)
+def test_results_are_exactly_one_of_three_silos(results: Any) -> None:
+    call = ToolCall(**GOOD[ToolCall] | {"results": results})
+    kinds = {type(result) for result in (call.results if isinstance(call.results, tuple) else (call.results,))}
+    assert len(kinds) == 1
+    assert kinds <= {Tokenizable, SpooledArtifact, Media}
+
+
+def test_arguments_may_be_given_as_the_text_of_an_object() -> None:
+    assert ToolCall(**GOOD[ToolCall] | {"args": json.dumps(ARGS)}).args == ARGS
+
+
+def test_a_checksum_does_not_depend_on_the_order_of_arguments() -> None:
+    turned = dict(reversed(ARGS.items()))
+    assert tool_call_checksum("read", turned) == tool_call_checksum("read", ARGS)
+    assert tool_call_checksum("read", {"a": 1}) != tool_call_checksum("read", {"a": "1"})
+
+
+@pytest.mark.parametrize("kind", GOOD, ids=lambda kind: kind.__name__)
+def test_a_primitive_survives_json(kind: type[Any]) -> None:
+    made = kind(**GOOD[kind])
+    assert kind.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
+@pytest.mark.parametrize("results", [artifact(), [artifact("a")], picture(), [picture("p")]])
+def test_results_of_every_silo_survive_json(results: Any) -> None:
+    call = ToolCall(**GOOD[ToolCall] | {"results": results})
+    assert ToolCall.from_json(json.loads(json.dumps(call.to_json()))) == call
+
+
+def test_an_artifact_may_be_the_content_of_a_retrievable() -> None:
+    made = Retrievable(**GOOD[Retrievable] | {"content": artifact()})
+    assert made.to_json()["content"] == {"spool": "log"}
+    assert Retrievable.from_json(made.to_json()) == made
+
+
+def test_json_without_readers_is_not_enough_to_construct() -> None:
+    with pytest.raises(InvalidPrimitive, match="reader"):
+        Media(**picture().to_json())
+    with pytest.raises(InvalidPrimitive):
+        ToolCall(**GOOD[ToolCall] | {"results": {"spool": "log"}})
+
+
+def test_the_json_of_media_never_holds_its_bytes() -> None:
+    made = Media(**GOOD[Media] | {"reader": BytesReader(b"SECRET")})
+    assert "SECRET" not in json.dumps(made.to_json())
+    assert "reader" not in made.to_json()

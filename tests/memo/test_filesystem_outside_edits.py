@@ -1,0 +1,252 @@
+"""Somebody edits the files with real tools: every edit becomes a revision, the feed tells, nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from memo import DocumentKey, StoreLimits, StoreOptions
+from memo.documents import Document
+from memo.errors import Corrupt, RevisionConflict
+from memo.ids import OwnerId, TenantId
+from memo.stores.filesystem import FilesystemStore
+
+pytestmark = pytest.mark.anyio
+
+KEY = DocumentKey.of("acme", "s1", "session", "NOTES.md")
+HANG_S = 30
+
+
+def file_of(root: Path, name: str = "NOTES.md") -> Path:
+    return root / "tenants" / "acme" / "sessions" / "s1" / name
+
+
+def shell(script: str, directory: Path) -> None:
+    subprocess.run(["bash", "-ec", script], cwd=directory, check=True, timeout=HANG_S, stdin=subprocess.DEVNULL)
+
+
+async def edit(script: str, root: Path) -> None:
+    await anyio.to_thread.run_sync(shell, script, file_of(root).parent)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[FilesystemStore]:
+    async with FilesystemStore(tmp_path, rescan_s=3600) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def unwatched(tmp_path: Path) -> AsyncIterator[FilesystemStore]:
+    async with FilesystemStore(tmp_path, watch=False) as opened:
+        yield opened
+
+
+EDITS = {
+    "ed, which writes in place": ("ed", r"printf '1s/first/second/\nw\nq\n' | ed -s NOTES.md"),
+    "ex with a swap file": ("ex", "ex -s -c '%s/first/second/' -c wq NOTES.md"),
+    "vim with a backup and a rename": (
+        "vim",
+        "vim -N -u NONE -es -c 'set backup writebackup backupcopy=no' -c '%s/first/second/' -c wq NOTES.md",
+    ),
+    "vim over the old file": ("vim", "vim -N -u NONE -es -c 'set backupcopy=yes' -c '%s/first/second/' -c wq NOTES.md"),
+    "sed -i": ("sed", "sed -i s/first/second/ NOTES.md"),
+    "cp over it": ("cp", "echo 'the second text' > /tmp/$$.new; cp /tmp/$$.new NOTES.md; rm /tmp/$$.new"),
+    "mv over it": ("mv", "echo 'the second text' > .fresh; mv .fresh NOTES.md"),
+    "truncate and write": ("bash", "echo 'the second text' > NOTES.md"),
+    "delete and make again": ("rm", "rm NOTES.md; echo 'the second text' > NOTES.md"),
+}
+
+
+@pytest.mark.parametrize("how", EDITS)
+async def test_an_edit_becomes_one_revision_by_outside_and_the_feed_tells(
+    store: FilesystemStore, tmp_path: Path, how: str
+) -> None:
+    tool, script = EDITS[how]
+    if shutil.which(tool) is None:
+        pytest.skip(f"there is no {tool} here")
+    first = await store.write_document(KEY, "the first text\n")
+    since = await store.last_change()
+    await edit(script, tmp_path)
+    with anyio.fail_after(HANG_S):
+        async with aclosing(store.changes(since)) as feed:
+            change = await anext(feed)
+    assert (change.key, change.revision) == (KEY, first.revision + 1)
+    document = await store.read_document(KEY)
+    assert document == Document("the second text\n", change.revision, change.sha256)
+    history = await store.document_history(KEY)
+    assert [r.actor for r in history] == ["outside", "host"]
+    listed = await store.list_documents(TenantId("acme"), OwnerId("s1"), KEY.scope)
+    assert [e.key.name for e in listed] == ["NOTES.md"], "an editor's scratch file became a document"
+
+
+async def test_a_read_right_after_an_edit_returns_the_edit_as_a_revision(
+    unwatched: FilesystemStore, tmp_path: Path
+) -> None:
+    await unwatched.write_document(KEY, "one")
+    file_of(tmp_path).write_text("two")
+    document = await unwatched.read_document(KEY)
+    assert document is not None
+    assert (document.content, document.revision) == ("two", 2)
+    assert await unwatched.read_document(KEY) == document
+
+
+async def test_a_write_that_expects_what_an_edit_has_superseded_conflicts_and_keeps_the_edit(
+    unwatched: FilesystemStore, tmp_path: Path
+) -> None:
+    first = await unwatched.write_document(KEY, "one")
+    file_of(tmp_path).write_text("edited by hand")
+    with pytest.raises(RevisionConflict) as refused:
+        await unwatched.write_document(KEY, "two", expected=first.revision)
+    assert refused.value.current is not None
+    assert refused.value.current.content == "edited by hand"
+    assert file_of(tmp_path).read_text() == "edited by hand"
+    await unwatched.write_document(KEY, "two", expected=refused.value.current.revision)
+    assert [r.actor for r in await unwatched.document_history(KEY)] == ["host", "outside", "host"]
+
+
+async def test_an_append_goes_to_the_end_of_an_edit(unwatched: FilesystemStore, tmp_path: Path) -> None:
+    await unwatched.write_document(KEY, "one\n")
+    file_of(tmp_path).write_text("one and a half\n")
+    appended = await unwatched.append_document(KEY, "two\n")
+    assert (appended.content, appended.revision) == ("one and a half\ntwo\n", 3)
+    assert file_of(tmp_path).read_text() == "one and a half\ntwo\n"
+
+
+async def test_a_deleted_file_is_an_empty_revision_and_the_past_can_be_restored(
+    store: FilesystemStore, tmp_path: Path
+) -> None:
+    first = await store.write_document(KEY, "precious")
+    since = await store.last_change()
+    file_of(tmp_path).unlink()
+    with anyio.fail_after(HANG_S):
+        async with aclosing(store.changes(since)) as feed:
+            change = await anext(feed)
+    assert change.revision == 2
+    assert await store.read_memory_document("acme", "s1", "session", "NOTES.md") == ""
+    assert (await store.document_history(KEY))[0].reason == "file deleted"
+    restored = await store.restore_document(KEY, first.revision)
+    assert restored.revision == 3
+    assert file_of(tmp_path).read_text() == "precious"
+
+
+async def test_a_new_file_from_outside_becomes_a_document(store: FilesystemStore, tmp_path: Path) -> None:
+    await store.write_document(KEY, "notes")
+    since = await store.last_change()
+    file_of(tmp_path, "PLAN.md").write_text("# The plan\n")
+    with anyio.fail_after(HANG_S):
+        async with aclosing(store.changes(since)) as feed:
+            change = await anext(feed)
+    assert (change.key.name, change.revision) == ("PLAN.md", 1)  # type: ignore[union-attr]
+
+
+async def test_scratch_files_of_editors_never_become_documents(unwatched: FilesystemStore, tmp_path: Path) -> None:
+    await unwatched.write_document(KEY, "notes")
+    for name in (".NOTES.md.swp", "NOTES.md~", "#NOTES.md#", "4913", "sedAbCdEf", "NOTES.md.tmp", "x.bak", "a b.md"):
+        file_of(tmp_path, name).write_text("scratch")
+    os.symlink("nowhere", file_of(tmp_path, ".#NOTES.md"))
+    os.symlink("/etc/passwd", file_of(tmp_path, "LINK.md"))
+    listed = await unwatched.list_documents(TenantId("acme"), OwnerId("s1"), KEY.scope)
+    assert [entry.key.name for entry in listed] == ["NOTES.md"]
+
+
+async def test_edits_made_while_nobody_had_the_store_open_are_found_at_the_next_open(tmp_path: Path) -> None:
+    async with FilesystemStore(tmp_path) as store:
+        await store.write_document(KEY, "one")
+        since = await store.last_change()
+    file_of(tmp_path).write_text("meanwhile")
+    async with FilesystemStore(tmp_path) as store, aclosing(store.changes(since)) as feed:
+        with anyio.fail_after(HANG_S):
+            change = await anext(feed)
+        assert (change.key, change.revision) == (KEY, 2)
+
+
+async def test_the_rescan_finds_an_edit_that_no_hint_told_of(tmp_path: Path) -> None:
+    # The whole directory is swapped under the watch, so that the kernel's hints are about something else.
+    async with FilesystemStore(tmp_path / "memo", rescan_s=0.2) as store:
+        await store.write_document(KEY, "one")
+        since = await store.last_change()
+        sessions = file_of(tmp_path / "memo").parent.parent
+        shutil.copytree(sessions, tmp_path / "copy")
+        (tmp_path / "copy" / "s1" / "NOTES.md").write_text("two")
+        sessions.rename(tmp_path / "aside")
+        (tmp_path / "copy").rename(sessions)
+        with anyio.fail_after(HANG_S):
+            async with aclosing(store.changes(since)) as feed:
+                change = await anext(feed)
+        assert change.revision == 2
+
+
+async def test_a_slow_writer_is_waited_for(unwatched: FilesystemStore, tmp_path: Path) -> None:
+    await unwatched.write_document(KEY, "old")
+    script = "exec 3> NOTES.md; for part in 1 2 3 4 5; do echo part $part >&3; sleep 0.03; done"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(edit, script, tmp_path)
+        seen: set[str] = set()
+        with anyio.fail_after(HANG_S):
+            while "part 5" not in "".join(seen):
+                document = await unwatched.read_document(KEY)
+                assert document is not None
+                seen.add(document.content)
+    assert [r.actor for r in await unwatched.document_history(KEY)] == ["outside", "host"]
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [(b"caf\xe9", "not UTF-8 at byte 3"), (b"x" * 2000, "longer than the limit of 1000 bytes")],
+)
+async def test_an_unreadable_file_is_an_error_and_never_absent_or_overwritten(
+    tmp_path: Path, content: bytes, complaint: str
+) -> None:
+    options = StoreOptions(limits=StoreLimits(document_bytes=1000))
+    async with FilesystemStore(tmp_path, options) as store:
+        await store.write_document(KEY, "one")
+        file_of(tmp_path).write_bytes(content)
+        with pytest.raises(Corrupt, match=complaint):
+            await store.read_document(KEY)
+        with pytest.raises(Corrupt, match=complaint):
+            await store.write_document(KEY, "two")
+        assert file_of(tmp_path).read_bytes() == content
+        file_of(tmp_path).write_text("mended")
+        document = await store.read_document(KEY)
+        assert document is not None
+        assert (document.content, document.revision) == ("mended", 2)
+
+
+async def test_an_edit_between_our_look_and_our_rename_is_kept(unwatched: FilesystemStore, tmp_path: Path) -> None:
+    await unwatched.write_document(KEY, "0")
+    saved: list[str] = []
+
+    def save_by_hand() -> None:
+        for number in range(200):
+            fresh = file_of(tmp_path, ".by-hand")
+            fresh.write_text(f"by hand {number}")
+            os.utime(fresh, (1, 1))  # an old time, so that nobody waits for the file to settle
+            fresh.rename(file_of(tmp_path))
+            saved.append(f"by hand {number}")
+
+    is_done = False
+
+    async def write() -> None:
+        number = 0
+        while not is_done:
+            number += 1
+            await unwatched.write_document(KEY, f"ours {number}")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(write)
+        await anyio.to_thread.run_sync(save_by_hand)
+        is_done = True
+    last = await unwatched.read_document(KEY)
+    assert last is not None
+    texts = {(await unwatched.read_document(KEY, r.revision)).content for r in await unwatched.document_history(KEY)}  # type: ignore[union-attr]
+    # A save that is overwritten by the next save before anybody looked is gone, as it is without a store; but the
+    # last of them can only be in the history.
+    assert saved[-1] in texts

@@ -1,0 +1,58 @@
+"""A conformance kit is worth what it catches: each broken store fails, at the promise it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from memo.testing import (
+    BrokenPromise,
+    check_change_feed,
+    check_orchestration,
+    check_provider,
+    check_session_store,
+    check_trace_store,
+)
+from tests.memo import broken
+
+pytestmark = pytest.mark.anyio
+
+Check = Callable[[Any], Awaitable[None]]
+
+
+async def check_provider_in_outage(make: Any) -> None:
+    await check_provider(make, outage=lambda store: store.aclose())
+
+
+CASES: list[tuple[Any, Check, str]] = [
+    (broken.LosesAppends, check_provider, "of appends at once none is lost"),
+    (
+        broken.IgnoresExpectedRevision,
+        check_provider,
+        "a stale write raises a conflict that holds the newer text",
+    ),
+    (broken.ComparesTooEarly, check_provider, "a write that expects nothing to be there wins once"),
+    (broken.TearsWrites, check_provider, "readers never see half a document"),
+    (broken.SwallowsWriteErrors, check_provider, "what cannot be stored raises and changes nothing"),
+    (broken.SwallowsReadErrors, check_provider_in_outage, "an outage never looks like an empty document"),
+    (broken.TakesEmptyForAbsent, check_provider, "a written document reads back exactly"),
+    (broken.ForgetsTheTenant, check_provider, "tenants owners scopes and names are separate"),
+    (broken.ReversesMessages, check_session_store, "messages come back in order and as given"),
+    (broken.AppendsOneByOne, check_session_store, "batches at once are each kept whole"),
+    (broken.SplitsPairs, check_session_store, "a budget never splits a call from its result"),
+    (broken.LosesWhatItCompacts, check_session_store, "what compaction cut stays readable for ever"),
+    (broken.SkipsChanges, check_change_feed, "every change is told once in order with key and revision"),
+    (broken.RepeatsChanges, check_change_feed, "every change is told once in order with key and revision"),
+    (broken.SwapsChanges, check_change_feed, "every change is told once in order with key and revision"),
+    (broken.ReversedTraces, check_trace_store, "envelopes come back in sequence and as given"),
+    (broken.trusting, check_orchestration, "an unknown checkpoint means replay from the first event"),
+]
+
+
+@pytest.mark.parametrize(("make", "check", "promise"), CASES, ids=[case[0].__name__ for case in CASES])
+async def test_a_broken_store_fails_at_the_promise_it_breaks(make: Any, check: Check, promise: str) -> None:
+    with pytest.raises(BrokenPromise) as caught:
+        await check(make)
+    assert caught.value.promise == promise

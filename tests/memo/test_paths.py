@@ -1,0 +1,80 @@
+"""The path grammar is total both ways: every key has one path, every text is that path or an error."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memo.documents import RESERVED_NAMES, ArtifactKey, DocumentKey, DocumentName
+from memo.errors import InvalidKey
+from memo.ids import SessionRef, UserId
+from memo.paths import MEMO_ROOT, is_memo_path, key_at, parse_path, path_of
+
+SESSION = SessionRef.of("acme", "s1")
+USER = UserId("ann")
+
+ids = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}", fullmatch=True)
+names = ids.filter(lambda name: name.lower() not in RESERVED_NAMES)
+keys = st.one_of(
+    names.map(lambda name: DocumentKey.of_session(SESSION, name)),
+    names.map(lambda name: DocumentKey.of_user(SESSION.tenant, USER, name)),
+    ids.map(lambda call: ArtifactKey.of(SESSION, call)),
+)
+pieces = st.sampled_from(
+    ["session", "user", "tool-results", "NOTES.md", "x.txt", "..", ".", "", "a\0b", "é", ".x", "-x"]
+)
+
+
+@given(keys)
+def test_every_key_comes_back_from_its_path(key: DocumentKey | ArtifactKey) -> None:
+    path = str(path_of(key))
+    assert key_at(path, SESSION, USER) == key
+    assert is_memo_path(path)
+    assert str(parse_path(path)) == path
+
+
+@given(st.lists(pieces | st.text(max_size=8), max_size=5).map("/".join).map(lambda tail: f"{MEMO_ROOT}/{tail}"))
+def test_every_text_under_the_root_is_a_path_or_an_error(path: str) -> None:
+    try:
+        parsed = parse_path(path)
+    except InvalidKey as error:
+        assert str(error).startswith("cannot")
+    else:
+        assert str(parsed) == path
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/workspace/memo",
+        "/workspace/memo/",
+        "/workspace/memo/session",
+        "/workspace/memo/session/",
+        "/workspace/memo/session/../user/USER.md",
+        "/workspace/memo/session//NOTES.md",
+        "/workspace/memo/session/NOTES.md/",
+        "/workspace/memo/session/tool-results",
+        "/workspace/memo/session/tool-results/x",
+        "/workspace/memo/session/tool-results/.txt",
+        "/workspace/memo/user/tool-results/x.txt",
+        "/workspace/memo/.manifest.json",
+        "/workspace/memo/session/.hidden",
+        "/workspace/memo/session/NOTES.md\n",
+        "/workspace/memory/session/NOTES.md",
+        "workspace/memo/session/NOTES.md",
+        "/workspace/memo/session/" + "x" * 200,
+        "/workspace/memo/session/No\u0308tes.md",
+        "/workspace/memo/session/N\u00f6tes.md",
+        "/workspace/memo/session/trace",
+    ],
+)
+def test_what_is_no_path_is_refused(path: str) -> None:
+    with pytest.raises(InvalidKey, match=r"^cannot use"):
+        parse_path(path)
+
+
+@pytest.mark.parametrize("name", [*sorted(RESERVED_NAMES), "Tool-Results", "..", "", "a/b", "a\0", "\ud800", "x" * 129])
+def test_an_unsafe_name_is_refused(name: str) -> None:
+    with pytest.raises(InvalidKey):
+        DocumentName(name)

@@ -1,0 +1,226 @@
+"""Each store against a plain model: whatever is done, in whatever order, they answer the same."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.from_thread import start_blocking_portal
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from memo import InMemoryStore, SQLiteStore
+from memo.compaction import SUMMARY_PREFIX
+from memo.documents import ABSENT, ANY, Document, DocumentKey, Expected, sha256_of
+from memo.errors import MemoError, Redacted, RevisionConflict
+from memo.stores import BaseStore
+
+keys = st.sampled_from(
+    [
+        DocumentKey.of(tenant, owner, scope, name)
+        for tenant, owner, scope in (("acme", "s1", "session"), ("acme", "s1", "user"), ("other", "s1", "session"))
+        for name in ("NOTES.md", "TODO.md")
+    ]
+)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.sampled_from(["same", "SECRET"])
+calls = st.sampled_from(["call-1", "call-2"])
+
+
+class StoreAgainstModel(RuleBasedStateMachine):
+    """The model: a list of texts for each key, a list of (key, revision), lists of messages."""
+
+    def make(self, directory: Path) -> BaseStore:
+        raise NotImplementedError
+
+    @initialize()
+    def open(self) -> None:
+        self.resources = ExitStack()
+        directory = Path(tempfile.mkdtemp(prefix="memo-model-"))
+        self.resources.callback(shutil.rmtree, directory)
+        self.portal = self.resources.enter_context(start_blocking_portal("asyncio"))
+        self.store = self.make(directory)
+        self.portal.call(self.store.open)
+        self.resources.callback(self.portal.call, self.store.aclose)
+        self.portal.call(self.store.get_or_create, "acme", "ann", "a", "s1")
+        self.documents: dict[DocumentKey, list[str | None]] = {}
+        self.hashes: dict[DocumentKey, list[str]] = {}
+        self.artifacts: dict[str, tuple[int, str]] = {}
+        self.changes: list[tuple[Any, int]] = []
+        self.visible: list[dict[str, Any]] = []
+        self.full: list[dict[str, Any]] = []
+
+    def teardown(self) -> None:
+        if hasattr(self, "resources"):
+            self.resources.close()
+
+    def run(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        return self.portal.call(call)
+
+    def committed(self, key: DocumentKey, text: str, document: Document) -> None:
+        self.documents.setdefault(key, []).append(text)
+        self.hashes.setdefault(key, []).append(sha256_of(text.encode()))
+        assert document == Document(text, len(self.documents[key]), self.hashes[key][-1])
+        self.changes.append((key, document.revision))
+
+    @rule(key=keys, text=texts)
+    def write(self, key: DocumentKey, text: str) -> None:
+        self.committed(key, text, self.run(lambda: self.store.write_document(key, text)))
+
+    @rule(key=keys, text=texts, expected=st.sampled_from([ANY, ABSENT, 0, 1, 2, 3]))
+    def write_if(self, key: DocumentKey, text: str, expected: Expected) -> None:
+        current = len(self.documents.get(key, []))
+        is_allowed = expected is ANY or (current == 0 if expected is ABSENT else current == expected)
+        if is_allowed:
+            self.committed(key, text, self.run(lambda: self.store.write_document(key, text, expected=expected)))
+            return
+        with pytest.raises(RevisionConflict) as caught:
+            self.run(lambda: self.store.write_document(key, text, expected=expected))
+        newer = caught.value.current
+        assert (newer.revision if newer else 0) == current
+
+    @rule(key=keys, text=texts)
+    def append(self, key: DocumentKey, text: str) -> None:
+        before = self.documents.get(key, [""])[-1] or ""
+        self.committed(key, before + text, self.run(lambda: self.store.append_document(key, text)))
+
+    @rule(key=keys, texts=st.lists(texts, min_size=2, max_size=4))
+    def append_at_once(self, key: DocumentKey, texts: list[str]) -> None:
+        before = self.documents.get(key, [""])[-1] or ""
+        documents: list[tuple[Document, str]] = []
+
+        async def one(text: str) -> None:
+            documents.append((await self.store.append_document(key, text), text))
+
+        async def all_() -> None:
+            async with anyio.create_task_group() as tasks:
+                for text in texts:
+                    tasks.start_soon(one, text)
+
+        self.run(all_)
+        for document, text in sorted(documents, key=lambda pair: pair[0].revision):
+            before += text
+            self.committed(key, before, document)
+
+    @rule(key=keys, revision=st.integers(0, 5))
+    def restore(self, key: DocumentKey, revision: int) -> None:
+        texts = self.documents.get(key, [])
+        try:
+            document = self.run(lambda: self.store.restore_document(key, revision))
+        except MemoError:
+            assert not 1 <= revision <= len(texts) or texts[revision - 1] is None
+        else:
+            text = texts[revision - 1]
+            assert text is not None
+            self.committed(key, text, document)
+
+    @rule(key=keys, revision=st.integers(0, 5))
+    def redact(self, key: DocumentKey, revision: int) -> None:
+        hashes = self.hashes.get(key, [])
+        try:
+            gone = self.run(lambda: self.store.redact_document(key, revision))
+        except MemoError:
+            assert not 1 <= revision <= len(hashes) or hashes[revision - 1] == hashes[-1]
+        else:
+            assert sorted(gone) == [n for n, h in enumerate(hashes, start=1) if h == hashes[revision - 1]]
+            for number in gone:
+                self.documents[key][number - 1] = None
+
+    @rule(call=calls, text=texts)
+    def write_artifact(self, call: str, text: str) -> None:
+        revision, old = self.artifacts.get(call, (0, None))
+        self.run(lambda: self.store.write_tool_result_artifact("acme:s1", call, text))
+        if old != text:
+            self.artifacts[call] = (revision + 1, text)
+            self.changes.append((call, revision + 1))
+
+    @rule(count=st.integers(0, 4))
+    def say(self, count: int) -> None:
+        said = [{"role": "user", "content": f"message {len(self.full) + n}"} for n in range(count)]
+        self.run(lambda: self.store.append_messages("acme", "s1", said))
+        self.visible += said
+        self.full += said
+
+    @rule(fraction=st.sampled_from([0.3, 0.5, 1.0]))
+    def compact(self, fraction: float) -> None:
+        given: list[Any] = []
+
+        def summarize(messages: list[Any]) -> str:
+            given.extend(messages)
+            return "S"
+
+        done = self.run(
+            lambda: self.store.compact_if_needed("acme", "s1", summarize, force=True, compact_fraction=fraction)
+        )
+        if not done:
+            assert len(self.visible) <= 2
+            return
+        assert self.visible[: len(given)] == given
+        self.visible[: len(given)] = [{"role": "user", "content": f"{SUMMARY_PREFIX}S"}]
+        key = DocumentKey.of("acme", "s1", "session", "NOTES.md")
+        document = self.run(lambda: self.store.read_document(key))
+        self.committed(key, document.content, document)
+
+    @invariant()
+    def everything_reads_as_the_model_says(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        self.portal.call(self.compare)
+
+    async def compare(self) -> None:
+        store = self.store
+        for key, texts in self.documents.items():
+            newest = await store.read_document(key)
+            assert newest is not None
+            assert (newest.content, newest.revision) == (texts[-1], len(texts))
+            for revision, text in enumerate(texts, start=1):
+                try:
+                    old = await store.read_document(key, revision)
+                except Redacted:
+                    assert text is None
+                else:
+                    assert old is not None
+                    assert old.content == text
+            history = await store.document_history(key)
+            assert [r.sha256 for r in reversed(history)] == self.hashes[key]
+            assert [r.redacted for r in reversed(history)] == [text is None for text in texts]
+        assert await store.list_tool_result_artifact_ids("acme:s1") == sorted(self.artifacts)
+        for call, (_, text) in self.artifacts.items():
+            assert await store.read_tool_result_artifact("acme:s1", call) == text
+        assert await store.load_all_messages("acme", "s1") == self.visible
+        assert await store.load_messages("acme", "s1", 3) == self.visible[-3:]
+        assert await store.load_full_history("acme", "s1") == self.full
+        async with store.changes() as feed:
+            told = [await anext(feed) for _ in self.changes]
+        assert [(getattr(c.key, "tool_call", c.key), c.revision) for c in told] == self.changes
+        assert await store.last_change() == len(self.changes)
+
+
+class InMemoryAgainstModel(StoreAgainstModel):
+    def make(self, directory: Path) -> BaseStore:
+        return InMemoryStore()
+
+
+class SQLiteAgainstModel(StoreAgainstModel):
+    def make(self, directory: Path) -> BaseStore:
+        return SQLiteStore(directory / "memo.db")
+
+    @rule()
+    def open_again(self) -> None:
+        self.portal.call(self.store.aclose)
+        self.portal.call(self.store.open)
+
+
+thorough = settings(
+    max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestInMemoryAgainstModel = InMemoryAgainstModel.TestCase
+TestInMemoryAgainstModel.settings = thorough
+TestSQLiteAgainstModel = SQLiteAgainstModel.TestCase
+TestSQLiteAgainstModel.settings = thorough

@@ -1,0 +1,251 @@
+"""The 27 over nothing and over real stores: the conformance check, what it catches, and whose records are whose."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from memo.errors import Absent, Unsupported
+from memo.primitives import Media, Message, Retrievable, Tokenizable
+from memo.records import Merge, RecordScope
+from memo.spool import BytesReader, SpooledArtifact
+from memo.turn import TurnRunner, artifact_tools, check_callbacks, noop_callbacks, store_callbacks
+from memo.turn.callbacks import NOUNS
+from tests.memo.primitives.samples import GOOD, artifact, picture
+from tests.memo.turn.acting import run, sample
+from tests.memo.turn.stores import STORES, RecordingInMemory, opened
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_all_27_keep_their_promises_on_a_real_store(kind: str, tmp_path: Path) -> None:
+    numbers = count()
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[dict[str, Any]]:
+        place = tmp_path / str(next(numbers))
+        place.mkdir()
+        async with opened(kind, place) as store:
+            yield store_callbacks(store)
+
+    await check_callbacks(make)
+
+
+async def test_the_27_that_remember_nothing_keep_theirs() -> None:
+    await check_callbacks(noop_callbacks, remembers=False)
+    with pytest.raises(AssertionError, match="a message is fetched as it was stored"):
+        await check_callbacks(noop_callbacks)
+
+
+def broken(promise: str) -> Any:
+    """Callbacks over a real store, with one thing wrong."""
+    base = store_callbacks(RecordingInMemory())
+
+    async def nothing(ctx: Any, value: Any) -> None: ...
+
+    async def double(ctx: Any, value: Any) -> None:
+        await base["store_message_callback"](ctx, value.model_copy(update={"id": f"{value.id}{next(numbers)}"}))
+
+    async def backwards(ctx: Any) -> Any:
+        return list(reversed(await base["fetch_messages_callback"](ctx)))
+
+    async def at_once(ctx: Any, value: Any) -> None:
+        await base["store_message_callback"](SimpleNamespace(), value)
+
+    async def forgets_bytes(ctx: Any, id: str, data: Any) -> Any:
+        return BytesReader(b"")
+
+    numbers = count()
+    wrong: dict[str, dict[str, Any]] = {
+        "a tool_call is fetched as it was stored": {"store_tool_call_callback": nothing},
+        "a message is fetched as it was stored": {"store_message_callback": double},
+        "a mutated memory keeps its place": {"mutate_memory_callback": nothing},
+        "a deleted thought is gone": {"delete_thought_callback": nothing},
+        "media bytes are kept as they are": {"store_media_bytes_callback": forgets_bytes},
+        "all 27 are there with the right parameters": {"fetch_tools_callback": list},
+    }
+    if promise == "order":
+        return {**base, "fetch_messages_callback": backwards}
+    return {**base, **wrong[promise]}
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [
+        "a tool_call is fetched as it was stored",
+        "a message is fetched as it was stored",
+        "a mutated memory keeps its place",
+        "a deleted thought is gone",
+        "media bytes are kept as they are",
+        "all 27 are there with the right parameters",
+    ],
+)
+async def test_the_check_names_the_promise_that_is_broken(promise: str) -> None:
+    with pytest.raises(AssertionError, match=promise):
+        await check_callbacks(lambda: broken(promise))
+
+
+async def test_each_callback_can_be_tried_by_itself() -> None:
+    callbacks = store_callbacks(RecordingInMemory())
+    for noun, fetch in (("message", "fetch_messages_callback"), ("memory", "fetch_memories_callback")):
+        await callbacks[f"store_{noun}_callback"](None, sample(noun))
+        assert await callbacks[fetch](None) == [sample(noun)]
+        await callbacks[f"delete_{noun}_callback"](None, "one")
+        assert await callbacks[fetch](None) == []
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_memories_are_the_users_and_all_else_is_the_sessions(kind: str, tmp_path: Path) -> None:
+    def whose(tenant: str, user: str, session: str) -> Any:
+        return SimpleNamespace(tenant=tenant, user=user, session=session)
+
+    async with opened(kind, tmp_path) as store:
+        callbacks = store_callbacks(store)
+        for noun in NOUNS:
+            await callbacks[f"store_{noun}_callback"](whose("t1", "u1", "s1"), sample(noun))
+        fetches = [name for name in callbacks if name.startswith(("fetch", "refresh")) and "tools" not in name]
+        seen = {
+            where: {name for name in fetches if await callbacks[name](whose(*where))}
+            for where in (("t1", "u1", "s1"), ("t1", "u1", "s2"), ("t1", "u2", "s1"), ("t2", "u1", "s1"))
+        }
+        assert seen == {
+            ("t1", "u1", "s1"): set(fetches),
+            ("t1", "u1", "s2"): {"fetch_memories_callback"},
+            ("t1", "u2", "s1"): set(fetches) - {"fetch_memories_callback"},
+            ("t2", "u1", "s1"): set(),
+        }
+
+
+async def test_a_mutation_keeps_the_fields_that_it_does_not_know() -> None:
+    store = RecordingInMemory()
+    callbacks = store_callbacks(store)
+    await callbacks["store_message_callback"](None, sample("message"))
+    key = RecordScope.of("local", "turn.message", "session:local").key("one")
+    await store.apply_records([Merge(key, {"rating": 5})])
+    await callbacks["mutate_message_callback"](None, sample("message", "one", "changed"))
+    record = await store.read_record(key)
+    assert record is not None
+    assert (record.value["rating"], record.value["content"]) == (5, "changed")
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_bytes_given_to_a_conduit_are_found_by_the_primitive_that_names_them(kind: str, tmp_path: Path) -> None:
+    async def act(ctx: Any, helpers: Any) -> None:
+        picture_reader = await ctx.store_media_bytes("drawn", b"\x89PNG" * 100_000)
+        media = Media.tool_generated(
+            id="drawn", reader=picture_reader, kind="image", mime_type="image/png", filename="a.png",
+            trust_tier="first-party", modality_hazard="opaque-perceptual",
+        )  # fmt: skip
+        page = await ctx.store_retrievable_bytes("page", "line one\nline two\n")
+        await ctx.store_message(Message(**GOOD[Message] | {"attachments": [media]}))
+        await ctx.store_retrievable(Retrievable(**GOOD[Retrievable] | {"content": SpooledArtifact(page)}))
+        ctx.ack()
+
+    async with opened(kind, tmp_path) as store:
+        result = await run(act, store_callbacks(store))
+        assert result.error is None
+    if kind == "memory":
+        return
+    async with opened(kind, tmp_path) as store:  # as another process would
+        callbacks = store_callbacks(store)
+        (message,) = await callbacks["fetch_messages_callback"](None)
+        assert await message.attachments[0].as_bytes() == b"\x89PNG" * 100_000
+        (retrievable,) = await callbacks["fetch_retrievables_callback"](None)
+        assert await retrievable.content.reader.line(1) == "line two"
+
+
+async def test_bytes_that_are_there_already_are_not_written_again() -> None:
+    class Counting(RecordingInMemory):
+        chunks = 0
+
+        async def apply_records(self, changes: Any) -> Any:
+            self.chunks += sum(change.key.scope.kind == "spool.chunk" for change in changes)
+            return await super().apply_records(changes)
+
+    store = Counting()
+    callbacks = store_callbacks(store)
+    reader = await callbacks["store_media_bytes_callback"](None, "pic", b"bytes")
+    message = Message(**GOOD[Message] | {"attachments": [Media(**GOOD[Media] | {"reader": reader})]})
+    await callbacks["store_message_callback"](None, message)
+    (fetched,) = await callbacks["fetch_messages_callback"](None)
+    await callbacks["mutate_message_callback"](None, fetched)
+    assert store.chunks == 1
+
+
+async def test_bytes_that_were_never_kept_are_absent_not_empty() -> None:
+    store = RecordingInMemory()
+    callbacks = store_callbacks(store)
+    value = Message(**GOOD[Message] | {"attachments": [picture()]}).to_json()
+    key = RecordScope.of("local", "turn.message", "session:local").key("m")
+    await store.apply_records([Merge(key, value, create=True)])
+    (message,) = await callbacks["fetch_messages_callback"](None)
+    with pytest.raises(Absent, match="pic"):
+        await message.attachments[0].as_bytes()
+
+
+def test_a_store_that_keeps_no_records_is_refused_at_once() -> None:
+    with pytest.raises(Unsupported, match="object"):
+        store_callbacks(object())
+
+
+async def test_tools_over_artifacts_answer_in_bounds_and_are_never_offered_over_answers() -> None:
+    log = SpooledArtifact(BytesReader(b"".join(b"line %d\n" % n for n in range(5000))), "log")
+    data = SpooledArtifact(BytesReader(b'{"items": [{"id": 1}, {"id": 2}]}'), "data")
+    calls = [
+        sample("tool_call", "c1").model_copy(update={"results": log}),
+        sample("tool_call", "c2").model_copy(update={"results": data}),
+        sample("tool_call", "c3"),
+        sample("tool_call", "c4").model_copy(update={"from_artifact_tool": True}),
+    ]
+    tools = {tool.name: tool for tool in artifact_tools(calls)}
+    assert set(tools) == {
+        "artifact_head", "artifact_tail", "artifact_range", "artifact_grep", "artifact_line_count",
+        "artifact_json_path",
+    }  # fmt: skip
+    assert all(tool.parameters["properties"]["call_id"]["enum"] == ["c1", "c2"] for tool in tools.values())
+
+    async def ask(name: str, **args: Any) -> str:
+        answer = await tools[name].handler(None, args)
+        assert isinstance(answer, Tokenizable)
+        return str(answer)
+
+    assert await ask("artifact_head", call_id="c1", lines=2) == "line 0\nline 1"
+    assert await ask("artifact_tail", call_id="c1", lines=1) == "line 4999"
+    assert await ask("artifact_range", call_id="c1", start=10, end=12) == "line 10\nline 11"
+    assert await ask("artifact_grep", call_id="c1", pattern="line 499[89]") == "4999:line 4998\n5000:line 4999"
+    assert await ask("artifact_line_count", call_id="c1") == "5000"
+    assert await ask("artifact_json_path", call_id="c2", path="$.items[*].id") == "1\n2"
+    everything = await ask("artifact_range", call_id="c1", start=0, end=5000)
+    assert len(everything) < 40_000
+    for wrong in ({"call_id": "c3"}, {"call_id": "c1", "lines": -1}, {}):
+        with pytest.raises(Exception, match="cannot"):
+            await ask("artifact_head", **wrong)
+    assert artifact_tools([sample("tool_call")]) == []
+
+
+async def test_a_result_of_several_artifacts_offers_each() -> None:
+    call = sample("tool_call").model_copy(update={"results": (artifact("a"), artifact("b"))})
+    assert artifact_tools([call])[0].parameters["properties"]["call_id"]["enum"] == ["one#0", "one#1"]
+
+
+async def test_tools_given_to_the_adapter_are_fetched() -> None:
+    tools = artifact_tools([sample("tool_call").model_copy(update={"results": artifact()})])
+    callbacks = store_callbacks(RecordingInMemory(), tools=tools)
+    assert await callbacks["fetch_tools_callback"](None) == tools
+
+    async def act(ctx: Any, helpers: Any) -> None:
+        for tool in await ctx.fetch_tools():
+            ctx.tools.add(tool)
+        assert "artifact_head" in ctx.tools
+        with pytest.raises(Absent):
+            ctx.tools.get("no_such_tool")
+        ctx.ack()
+
+    assert (await TurnRunner(executor_callback=act, **callbacks).run()).status == "ack"

@@ -1,0 +1,61 @@
+"""Running a piece of Python as a user without privileges, with the product importable."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+import pytest
+
+UID = 10002
+HANG_GUARD_S = 100
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run_as_ordinary_user(source: str) -> str:
+    """Run this source with a directory of its own as its argument, and return what it printed."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become another user")
+    python = _public_python()
+    home = Path(tempfile.mkdtemp(prefix="sandboxd-ordinary-"))
+    try:
+        os.chown(home, UID, UID)
+        done = subprocess.run(
+            [python, "-c", source, str(home / "state")],
+            cwd="/",
+            env={
+                "PATH": "/usr/bin:/bin",
+                "HOME": str(home),
+                "PYTHONPATH": f"{ROOT}:{sysconfig.get_path('purelib')}",
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
+            user=UID,
+            group=UID,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+            timeout=HANG_GUARD_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        return done.stdout
+    finally:
+        shutil.rmtree(home)
+
+
+def _public_python() -> str:
+    """An interpreter of our version that every user may run; ours may be in a closed home directory."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for candidate in (sys.executable, f"/usr/bin/python{version}", f"/usr/local/bin/python{version}"):
+        probe = [candidate, "-c", "pass"]
+        try:
+            subprocess.run(probe, user=UID, group=UID, extra_groups=[], cwd="/", capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            continue
+        return candidate
+    pytest.skip(f"no Python {version} that every user may run")

@@ -1,0 +1,155 @@
+"""A real daemon in a process of its own, for the tests that need one: started, killed, started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from sandboxd.client import Client
+
+READY_S = 60
+
+
+class RunningDaemon:
+    """Owns a data directory and the daemon process on it. `stop` leaves nothing behind, whatever happened."""
+
+    def __init__(self, *, engine: str = "docker", **settings: object) -> None:
+        self._root = Path(tempfile.mkdtemp(prefix="sandboxd-test-"))
+        self._root.chmod(0o711)
+        self.data = self._root / "data"
+        self.socket = self._root / "d.sock"
+        self.log = self._root / "daemon.log"
+        self.settings = {"engine": engine, "pool": 0, **settings}
+        self.process: subprocess.Popen[bytes] | None = None
+        self.ready: dict[str, object] = {}
+
+    def start(self, *, environment: Mapping[str, str] | None = None, **settings: object) -> Self:
+        """Start it and wait until it says that it is ready."""
+        self.launch(environment=environment, **settings)
+        line = self._first_line()
+        assert line, f"the daemon did not get ready:\n{self.log.read_text()[-4000:]}"
+        self.ready = json.loads(line)
+        return self
+
+    def launch(self, *, environment: Mapping[str, str] | None = None, **settings: object) -> subprocess.Popen[bytes]:
+        """Start it without waiting for anything."""
+        values = {**self.settings, **settings, "data": self.data, "socket": self.socket}
+        env = {
+            **os.environ,
+            **(environment or {}),
+            **{f"SANDBOXD_{name.upper()}": str(value) for name, value in values.items()},
+        }
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    "from sandboxd.daemon import main; from sandboxd.settings import Settings; main(Settings())",
+                ],
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        return self.process
+
+    def kill(self) -> None:
+        """kill -9, as the out-of-memory killer or a power cut of the daemon would."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.wait()
+
+    def terminate(self) -> int:
+        """SIGTERM, and the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        assert self.process is not None
+        code = self.process.wait(READY_S)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return code
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def client(self) -> Client:
+        return Client(socket=self.socket)
+
+    def instance(self) -> str:
+        return (self.data / "instance").read_text().strip()
+
+    def containers(self) -> list[str]:
+        """The ids of every container of this data directory that the engine knows, dead or alive."""
+        if not (self.data / "instance").exists():
+            return []
+        return docker("ps", "-aq", "--no-trunc", "--filter", f"label=sandboxd.instance={self.instance()}").split()
+
+    def mounts(self) -> list[str]:
+        prefix = str(self.data)
+        with open("/proc/self/mountinfo") as lines:
+            return [line.split()[4] for line in lines if line.split()[4].startswith(prefix)]
+
+    def sandbox_files(self) -> list[str]:
+        """Everything on disk that belongs to a sandbox."""
+        found = []
+        for name in ("run", "mirrors", "workspaces", "engine"):
+            directory = self.data / name
+            if directory.exists():
+                found += [
+                    str(path.relative_to(self.data)) for path in directory.iterdir() if "template" not in path.name
+                ]
+        return sorted(found)
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.wait()
+            except subprocess.TimeoutExpired:
+                self.kill()
+        for container in self.containers():
+            docker("rm", "-f", container)
+        for mount in reversed(self.mounts()):
+            subprocess.run(["umount", mount], check=False)
+        shutil.rmtree(self._root)
+
+    def _first_line(self) -> bytes:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            readable, _, _ = select.select([self.process.stdout], [], [], 0.5)
+            if readable:
+                return self.process.stdout.readline()
+        return b""
+
+
+def docker(*args: str) -> str:
+    """The engine's own client, to look at the world from outside the product."""
+    done = subprocess.run(["docker", *args], capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout
+
+
+def newest_event(client: Client) -> int:
+    return max((event.id for event in client.events(follow=False)), default=0)
+
+
+def wait_for_state(client: Client, session: str, state: str, *, after: int) -> None:
+    """Follow the events until this session's sandbox gets there."""
+    for event in client.events(after=after):
+        if event.fields.get("session") == session and event.fields.get("state") == state:
+            return

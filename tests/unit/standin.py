@@ -1,0 +1,312 @@
+"""A stand-in for manager and runner, served for real: uvicorn on a unix socket, commands as host processes.
+
+It keeps the contracts the API relies on and nothing else: no container, no registry. Files are kept in memory.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+import uvicorn
+
+from memo.ids import SessionRef, TenantId
+from sandboxd.api.app import create_app
+from sandboxd.api.guard import TcpGuard
+from sandboxd.api.routes import Check, Readiness
+from sandboxd.engine.protocol import Stats
+from sandboxd.errors import Conflict, InvalidRequest, NotFound
+from sandboxd.events import EventBus
+from sandboxd.idempotency import IdempotencyStore
+from sandboxd.metrics import Metrics
+from sandboxd.runner.calls import (
+    Edited,
+    Exec,
+    ExecResult,
+    FileStat,
+    GlobResult,
+    Grep,
+    GrepResult,
+    Output,
+    Process,
+    ProcessOutput,
+    TextSlice,
+)
+from sandboxd.sandbox import SandboxRequest, SandboxView
+
+
+@dataclass
+class StandInRunner:
+    files: dict[str, bytes] = field(default_factory=dict)
+    processes: dict[str, tuple[Process, bytearray]] = field(default_factory=dict)
+    calls: list[Exec] = field(default_factory=list)
+    killed: int = 0
+    grown: int = 0
+
+    async def exec(self, call: Exec) -> ExecResult:
+        stdout, stderr = bytearray(), bytearray()
+        async with self.stream(call) as items:
+            async for item in items:
+                if isinstance(item, ExecResult):
+                    return ExecResult(
+                        item.exit_code,
+                        bytes(stdout),
+                        bytes(stderr),
+                        item.timed_out,
+                        item.truncated,
+                        item.duration_ms,
+                    )
+                (stdout if item.stream == "stdout" else stderr).extend(item.data)
+        raise AssertionError("a stream ends with its result")
+
+    @asynccontextmanager
+    async def stream(self, call: Exec) -> AsyncIterator[AsyncIterator[Output | ExecResult]]:
+        self.calls.append(call)
+        if call.command == ("boom",):
+            raise ZeroDivisionError("a bug of the daemon")
+        command = ["sh", "-c", call.command] if isinstance(call.command, str) else list(call.command)
+        process = await anyio.open_process(
+            command, stdin=subprocess.PIPE, env={"PATH": os.environ["PATH"], **call.env}, start_new_session=True
+        )
+        items = self._items(process, call)
+        try:
+            yield items
+        finally:
+            await items.aclose()
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                self.killed += 1
+            with anyio.CancelScope(shield=True):
+                await process.aclose()
+
+    async def _items(self, process: anyio.abc.Process, call: Exec) -> Any:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        started = time.perf_counter()
+        with anyio.move_on_after(call.timeout_s) as deadline:
+            with suppress(anyio.BrokenResourceError):
+                await process.stdin.send(call.stdin)
+            await process.stdin.aclose()
+            async for piece in process.stdout:
+                yield Output("stdout", piece)
+            async for piece in process.stderr:
+                yield Output("stderr", piece)
+            await process.wait()
+        if deadline.cancelled_caught:
+            os.killpg(process.pid, signal.SIGKILL)
+            with anyio.CancelScope(shield=True):
+                await process.wait()
+        code = None if deadline.cancelled_caught else process.returncode
+        duration_ms = (time.perf_counter() - started) * 1000
+        yield ExecResult(code, b"", b"", deadline.cancelled_caught, False, duration_ms)
+
+    async def start_process(self, call: Exec, *, tty: bool = False) -> Process:
+        process = Process(f"p{len(self.processes) + 1}", str(call.command), time.time(), True, None, 0)
+        self.processes[process.id] = (process, bytearray())
+        return process
+
+    async def list_processes(self) -> list[Process]:
+        return [process for process, _ in self.processes.values()]
+
+    async def read_process(
+        self, process_id: str, offset: int = 0, limit: int = 262_144, wait_s: float = 0
+    ) -> ProcessOutput:
+        process, written = self._process(process_id)
+        data = bytes(written[offset : offset + limit])
+        return ProcessOutput(process, offset, data, offset + len(data))
+
+    async def write_process(self, process_id: str, data: bytes, *, eof: bool = False) -> None:
+        self._process(process_id)[1].extend(data)
+
+    async def resize_process(self, process_id: str, rows: int, columns: int) -> None:
+        self._process(process_id)
+
+    async def kill_process(self, process_id: str) -> Process:
+        old, written = self._process(process_id)
+        process = Process(old.id, old.command, old.started_at, False, 137, len(written))
+        self.processes[process_id] = (process, written)
+        return process
+
+    @asynccontextmanager
+    async def read_file(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[_Reader]:
+        yield _Reader(FileStat(path, len(self._file(path)), 0o644, 0.0), self._file(path), self.grown)
+
+    async def write_file(self, path: str, data: AsyncIterable[bytes] | bytes, *, make_parents: bool = True) -> FileStat:
+        content = data if isinstance(data, bytes) else b"".join([piece async for piece in data])
+        self.files[path] = content
+        return FileStat(path, len(content), 0o644, time.time())
+
+    async def read_text(self, path: str, offset: int = 1, limit: int = 2000) -> TextSlice:
+        lines = self._file(path).decode().splitlines()
+        part = tuple(lines[offset - 1 : offset - 1 + limit])
+        return TextSlice(part, offset, len(lines), offset - 1 + len(part) < len(lines))
+
+    async def edit_file(self, path: str, old: str, new: str, *, replace_all: bool = False) -> Edited:
+        text = self._file(path).decode()
+        count = text.count(old)
+        if count == 0 or (count > 1 and not replace_all):
+            raise InvalidRequest(f"cannot edit {path}: old_string is there {count} times")
+        self.files[path] = text.replace(old, new).encode()
+        return Edited(count, len(self.files[path]))
+
+    async def glob(self, pattern: str, path: str = "/workspace", limit: int = 1000) -> GlobResult:
+        return GlobResult(tuple(name for name in self.files if fnmatch.fnmatch(name, f"{path}/{pattern}")), False)
+
+    async def grep(self, call: Grep) -> GrepResult:
+        found = [name for name, content in self.files.items() if call.pattern.encode() in content]
+        return GrepResult("".join(f"{name}\n" for name in found), bool(found), False)
+
+    def _file(self, path: str) -> bytes:
+        if path not in self.files:
+            raise NotFound(f"cannot read {path}: no such file")
+        return self.files[path]
+
+    def _process(self, process_id: str) -> tuple[Process, bytearray]:
+        if process_id not in self.processes:
+            raise NotFound(f"cannot find process {process_id}")
+        return self.processes[process_id]
+
+
+class _Reader:
+    def __init__(self, stat: FileStat, content: bytes, grown: int) -> None:
+        self.stat = stat
+        self._content = content + b"+" * grown
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for start in range(0, len(self._content), 65_536):
+            yield self._content[start : start + 65_536]
+
+
+class StandInManager:
+    def __init__(self) -> None:
+        self.events = EventBus()
+        self.runner = StandInRunner()
+        self.views: dict[SessionRef, SandboxView] = {}
+
+    async def ensure_sandbox(self, ref: SessionRef, request: SandboxRequest) -> tuple[SandboxView, bool]:
+        if (view := self.views.get(ref)) is not None:
+            if view.user != request.user:
+                raise Conflict("cannot give this session to another user")
+            return view, False
+        self.views[ref] = SandboxView(
+            tenant=ref.tenant,
+            session=ref.session,
+            user=request.user,
+            agent=request.agent,
+            state="ready",
+            engine="standin",
+            container="c1",
+            created_at=datetime.now(UTC),
+            from_pool=False,
+            cause=None,
+            image=request.image or "default",
+            limits=request.limits,
+        )
+        self.events.publish("sandbox", tenant=ref.tenant, session=ref.session, state="ready")
+        return self.views[ref], True
+
+    def get(self, ref: SessionRef) -> SandboxView:
+        if ref not in self.views:
+            raise NotFound("cannot find a sandbox of this session")
+        return self.views[ref]
+
+    def of_tenant(self, tenant: TenantId) -> list[SandboxView]:
+        return [view for view in self.views.values() if view.tenant == tenant]
+
+    async def destroy(self, ref: SessionRef) -> None:
+        self.get(ref)
+        del self.views[ref]
+
+    @contextmanager
+    def call(self, ref: SessionRef) -> Iterator[StandInRunner]:
+        self.get(ref)
+        yield self.runner
+
+    async def stats(self, ref: SessionRef) -> Stats:
+        self.get(ref)
+        return Stats(1, 0.5, 2)
+
+    async def collect_garbage(self) -> dict[str, int]:
+        return {"removed": 0}
+
+    def states(self) -> dict[str, int]:
+        return {"ready": len(self.views)}
+
+
+@dataclass
+class World:
+    """The API, served on a unix socket and on TCP with a token."""
+
+    manager: StandInManager
+    socket: Path
+    url: str
+    token: str
+    directory: Path
+    ready: bool = True
+
+
+@asynccontextmanager
+async def serving(directory: Path, manager: StandInManager | None = None) -> AsyncIterator[World]:
+    manager = manager or StandInManager()
+    token = "t" * 32
+    with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
+        path = directory / "api.sock"
+        path.unlink(missing_ok=True)
+        unix.bind(str(path))
+        port = tcp.getsockname()[1]
+        world = World(manager, path, f"http://127.0.0.1:{port}", token, directory)
+
+        async def readiness() -> Readiness:
+            return Readiness(Check("standin", world.ready, "" if world.ready else "gone"), Check("sqlite", True))
+
+        async with IdempotencyStore(directory / "idempotency.db") as idempotency:
+            app = create_app(
+                manager,
+                idempotency=idempotency,
+                metrics=Metrics(states=manager.states, dropped=lambda: manager.events.dropped),
+                readiness=readiness,
+                version="0.0.1",
+            )
+            guarded = TcpGuard(app, token, [f"127.0.0.1:{port}", f"localhost:{port}"])
+            config = uvicorn.Config(
+                guarded, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=5
+            )
+            server = _Server(config)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(server.serve, [unix, tcp])
+                await server.is_up.wait()
+                try:
+                    yield world
+                finally:
+                    server.is_over.set()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_up = anyio.Event()
+        self.is_over = anyio.Event()
+
+    async def main_loop(self) -> None:
+        await self.is_over.wait()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.is_up.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,160 @@
+"""A write with an Idempotency-Key is done at most once, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from sandboxd.client import AsyncClient
+from sandboxd.client.calls import Answer, Call
+from sandboxd.errors import Busy, Conflict, InvalidRequest, NotFound, RequestError
+from sandboxd.idempotency import Answer as Kept
+from sandboxd.idempotency import IdempotencyStore, OutcomeUnknown, parse_key
+from tests.unit.standin import World, serving
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with serving(tmp_path) as world, AsyncClient(world.socket) as client:
+        await client.ensure_sandbox("s1")
+        yield world
+
+
+async def test_a_retry_gets_the_first_answer_and_nothing_runs_twice(world: World) -> None:
+    counter = world.directory / "counter"
+    command = f"echo x >> {counter}; wc -l < {counter}"
+    async with AsyncClient(world.socket) as client:
+        first = await client.exec("s1", command, idempotency_key="k")
+        again = await client.exec("s1", command, idempotency_key="k")
+        other = await client.exec("s1", command, idempotency_key="k2")
+    assert first == again
+    assert (first.stdout.strip(), other.stdout.strip()) == ("1", "2")
+
+
+async def test_a_replay_says_that_it_is_one(world: World) -> None:
+    async with AsyncClient(world.socket) as client:
+        heads = [await _head(client, {"command": "true"}) for _ in range(2)]
+    assert [head.get("idempotency-replayed") for head in heads] == [None, "true"]
+
+
+async def test_another_request_with_the_same_key_is_a_conflict(world: World) -> None:
+    async with AsyncClient(world.socket) as client:
+        await client.exec("s1", "true", idempotency_key="k")
+        with pytest.raises(Conflict):
+            await client.exec("s1", "false", idempotency_key="k")
+        await client.ensure_sandbox("s2")
+        await client.exec("s2", "false", idempotency_key="k")  # another path, another key
+
+
+async def test_a_file_is_compared_by_its_content(world: World) -> None:
+    async with AsyncClient(world.socket) as client:
+        first = await client.write_file("s1", "/workspace/a", b"x" * 300_000, idempotency_key="k")
+        world.manager.runner.files.clear()
+        assert await client.write_file("s1", "/workspace/a", b"x" * 300_000, idempotency_key="k") == first
+        assert world.manager.runner.files == {}
+        with pytest.raises(Conflict):
+            await client.write_file("s1", "/workspace/a", b"y" * 300_000, idempotency_key="k")
+
+
+async def test_a_key_of_a_running_request_is_busy(world: World) -> None:
+    gate = world.directory / "gate"
+    async with AsyncClient(world.socket) as client, anyio.create_task_group() as tasks:
+        command = f"mkfifo {gate}; echo up; cat {gate}"
+
+        async def first() -> None:
+            await client.exec("s1", command, idempotency_key="k")
+
+        tasks.start_soon(first)
+        while not gate.exists():  # a file made by another process
+            await anyio.sleep(0.02)
+        with pytest.raises(Busy):
+            await client.exec("s1", command, idempotency_key="k")
+        await anyio.to_thread.run_sync(gate.write_text, "go")
+
+
+async def test_a_refused_request_gives_its_key_back(world: World) -> None:
+    async with AsyncClient(world.socket) as client:
+        with pytest.raises(NotFound):
+            await client.exec("s9", "true", idempotency_key="k")
+        await client.ensure_sandbox("s9")
+        assert (await client.exec("s9", "true", idempotency_key="k")).exit_code == 0
+        with pytest.raises(InvalidRequest):
+            await client.exec("s9", "", idempotency_key="k2")
+        assert (await client.exec("s9", "true", idempotency_key="k2")).exit_code == 0
+
+
+async def test_an_abandoned_command_has_an_unknown_outcome(world: World) -> None:
+    async with AsyncClient(world.socket) as client:
+        with anyio.move_on_after(0.4):
+            await client.exec("s1", "sleep 60", idempotency_key="k")
+        with anyio.fail_after(10):
+            while world.manager.runner.killed == 0:  # the stand-in has no event for it
+                await anyio.sleep(0.02)
+            error = await _refusal(client)
+            while isinstance(error, Busy):  # the first request is being cleared away
+                error = await _refusal(client)
+    assert error.code == "request.outcome_unknown"
+
+
+async def _refusal(client: AsyncClient) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        await client.exec("s1", "sleep 60", idempotency_key="k")
+    return caught.value
+
+
+async def test_a_wrong_key_is_refused(world: World) -> None:
+    async with AsyncClient(world.socket) as client:
+        with pytest.raises(InvalidRequest):
+            await client.exec("s1", "true", idempotency_key="x" * 256)
+        assert world.manager.runner.calls == []
+    for bad in ("", "é", "a\0b", " a", "a ", "x" * 256):
+        with pytest.raises(InvalidRequest):
+            parse_key(bad)
+    assert parse_key("a b~!") == "a b~!"
+
+
+async def test_a_crash_between_claim_and_answer_leaves_an_unknown_outcome(tmp_path: Path) -> None:
+    path = tmp_path / "answers.db"
+    async with IdempotencyStore(path) as store:
+        assert await store.begin("t POST /x", "k") is None
+        assert await store.begin("t POST /x", "done") is None
+        await store.finish("t POST /x", "done", Kept(b"d", 200, (("a", "b"),), b"body"))
+        with pytest.raises(Busy):
+            await store.begin("t POST /x", "k")
+    async with IdempotencyStore(path) as store:  # as after a crash: the claim was never ended
+        with pytest.raises(OutcomeUnknown):
+            await store.begin("t POST /x", "k")
+        assert await store.begin("t POST /x", "done") == Kept(b"d", 200, (("a", "b"),), b"body")
+
+
+async def test_keys_are_bounded_in_number_and_age(tmp_path: Path) -> None:
+    async with IdempotencyStore(tmp_path / "a.db", max_keys=10) as store:
+        for number in range(50):
+            assert await store.begin("s", str(number)) is None
+            await store.finish("s", str(number), Kept(b"", 200, (), b""))
+        assert await store.begin("s", "49") is not None
+        assert await store.begin("s", "0") is None
+    async with IdempotencyStore(tmp_path / "b.db", keep_s=0) as store:
+        assert await store.begin("s", "k") is None
+        await store.finish("s", "k", Kept(b"", 200, (), b""))
+        assert await store.begin("s", "k") is None
+
+
+async def _head(client: AsyncClient, content: dict[str, Any]) -> dict[str, str]:
+    call: Call[Answer] = Call(
+        "POST",
+        "/v1/tenants/default/sessions/s1/exec",
+        lambda answer: answer,
+        json.dumps(content).encode(),
+        {"content-type": "application/json", "idempotency-key": "head"},
+    )
+    async with client._transport._request(call, call.body) as response:
+        await response.read()
+        return {name.lower(): value for name, value in response.headers.items()}

@@ -1,0 +1,440 @@
+"""The wire as a stranger meets it: a real server on a unix socket and on TCP, a stand-in behind it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import anyio
+import pytest
+
+from tests.unit.standin import World, serving
+
+pytestmark = pytest.mark.anyio
+
+SESSION = "/v1/tenants/acme/sessions/s1"
+EXEC = f"{SESSION}/exec"
+JSON = {"content-type": "application/json"}
+
+
+class Wire:
+    """Raw requests over the unix socket."""
+
+    def __init__(self, world: World, http: aiohttp.ClientSession) -> None:
+        self.world = world
+        self.http = http
+
+    async def ask(self, method: str, target: str, **options: Any) -> tuple[int, dict[str, str], bytes]:
+        from yarl import URL
+
+        url = URL("http://localhost" + target, encoded=True)
+        async with self.http.request(method, url, allow_redirects=False, **options) as response:
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            return response.status, headers, await response.read()
+
+    async def problem(self, method: str, target: str, **options: Any) -> dict[str, Any]:
+        status, headers, body = await self.ask(method, target, **options)
+        assert headers["content-type"] == "application/problem+json", body
+        problem: dict[str, Any] = json.loads(body)
+        assert problem["status"] == status
+        assert {"type", "title", "status", "code", "detail", "retryable"} <= set(problem)
+        assert problem["detail"].startswith("cannot")
+        assert "Traceback" not in body.decode()
+        return problem
+
+
+@pytest.fixture
+async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
+    async with serving(tmp_path) as world:
+        connector = aiohttp.UnixConnector(str(world.socket))
+        async with aiohttp.ClientSession(connector=connector) as http:
+            wire = Wire(world, http)
+            status, _, _ = await wire.ask("PUT", f"{SESSION}/sandbox", json={"user": "u1"})
+            assert status == 201
+            yield wire
+
+
+async def test_a_sandbox_is_made_once_and_then_returned(wire: Wire) -> None:
+    status, _, body = await wire.ask("PUT", f"{SESSION}/sandbox", json={"user": "u1"})
+    assert status == 200
+    view = json.loads(body)
+    assert {"tenant", "session", "user", "state", "engine", "container", "created_at", "from_pool"} <= set(view)
+    assert (view["tenant"], view["session"], view["user"]) == ("acme", "s1", "u1")
+    assert (await wire.problem("PUT", f"{SESSION}/sandbox", json={"user": "u2"}))["code"] == "request.conflict"
+    _, _, body = await wire.ask("GET", "/v1/tenants/acme/sandboxes")
+    assert [item["session"] for item in json.loads(body)["items"]] == ["s1"]
+
+
+async def test_a_foreign_or_unknown_session_is_not_found_in_every_verb(wire: Wire) -> None:
+    foreign = "/v1/tenants/other/sessions/s1"
+    for method, target, options in [
+        ("GET", f"{foreign}/sandbox", {}),
+        ("DELETE", f"{foreign}/sandbox", {}),
+        ("GET", f"{foreign}/stats", {}),
+        ("POST", f"{foreign}/exec", {"json": {"command": "true"}}),
+        ("POST", f"{foreign}/exec", {"json": {"command": "true"}, "headers": {"accept": "text/event-stream"}}),
+        ("POST", f"{foreign}/processes", {"json": {"command": "true"}}),
+        ("GET", f"{foreign}/processes", {}),
+        ("GET", f"{foreign}/processes/p1", {}),
+        ("POST", f"{foreign}/processes/p1/stdin", {"json": {"data": "x"}}),
+        ("DELETE", f"{foreign}/processes/p1", {}),
+        ("GET", f"{foreign}/files?path=/workspace/a", {}),
+        ("PUT", f"{foreign}/files?path=/workspace/a", {"data": b"x"}),
+        ("GET", f"{foreign}/tools", {}),
+        ("POST", f"{foreign}/tools/Bash", {"json": {"command": "true"}}),
+    ]:
+        problem = await wire.problem(method, target, **options)
+        assert (problem["status"], problem["code"]) == (404, "request.not_found"), (method, target)
+    _, _, body = await wire.ask("GET", "/v1/tenants/other/sandboxes")
+    assert json.loads(body) == {"items": []}
+
+
+async def test_a_deleted_sandbox_is_gone(wire: Wire) -> None:
+    status, _, body = await wire.ask("DELETE", f"{SESSION}/sandbox")
+    assert (status, body) == (204, b"")
+    assert (await wire.problem("DELETE", f"{SESSION}/sandbox"))["status"] == 404
+
+
+async def test_exec_answers_with_output_and_exit_code(wire: Wire) -> None:
+    command = {"command": "cat; echo $NAME >&2; exit 3", "stdin": "häl", "env": {"NAME": "x"}}
+    status, headers, body = await wire.ask("POST", EXEC, json=command)
+    assert (status, headers["content-type"]) == (200, "application/json")
+    answer = json.loads(body)
+    assert answer.pop("duration_ms") > 0
+    assert answer == {
+        "exit_code": 3,
+        "stdout": "häl",
+        "stderr": "x\n",
+        "timed_out": False,
+        "truncated": False,
+        "limits_hit": [],
+    }
+
+
+async def test_exec_replaces_bytes_that_are_not_text_unless_base64_is_asked_for(wire: Wire) -> None:
+    printf = ["printf", r"\377\000a"]
+    _, _, body = await wire.ask("POST", EXEC, json={"command": printf})
+    assert json.loads(body)["stdout"] == "�\0a"
+    _, _, body = await wire.ask("POST", EXEC, json={"command": printf, "encoding": "base64"})
+    assert json.loads(body)["stdout"] == "/wBh"
+
+
+async def test_exec_streams_its_output_and_ends_with_exit(wire: Wire) -> None:
+    command = {"command": "printf 'h\\303'; sleep 0.05; printf '\\244'; echo no >&2; exit 4"}
+    status, headers, body = await wire.ask("POST", EXEC, json=command, headers={"accept": "text/event-stream"})
+    assert status == 200
+    assert headers["content-type"].startswith("text/event-stream")
+    events = _events(body)
+    text = {name: "".join(data["data"] for kind, data in events if kind == name) for name in ("stdout", "stderr")}
+    assert text == {"stdout": "hä", "stderr": "no\n"}
+    kind, result = events[-1]
+    assert (kind, result["exit_code"], result["timed_out"]) == ("exit", 4, False)
+    assert "stdout" not in result
+
+
+async def test_a_timeout_is_a_result(wire: Wire) -> None:
+    _, _, body = await wire.ask("POST", EXEC, json={"command": "sleep 60", "timeout_s": 0.2})
+    answer = json.loads(body)
+    assert (answer["exit_code"], answer["timed_out"]) == (None, True)
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+async def test_the_command_dies_when_its_client_goes_away(wire: Wire, accept: str) -> None:
+    runner = wire.world.manager.runner
+    with anyio.move_on_after(0.5):
+        await wire.ask("POST", EXEC, json={"command": "echo; sleep 60"}, headers={"accept": accept})
+    with anyio.fail_after(10):
+        while runner.killed == 0:  # the stand-in has no event for it
+            await anyio.sleep(0.02)
+
+
+BAD_EXECS: list[Any] = [
+    {},
+    {"command": ""},
+    {"command": []},
+    {"command": [""]},
+    {"command": 5},
+    {"command": None},
+    {"command": ["a", 5]},
+    {"command": "a\0b"},
+    {"command": ["a", "b\0"]},
+    {"command": "x" * 200_000},
+    {"command": "true", "unknown": 1},
+    {"command": "true", "cwd": "relative"},
+    {"command": "true", "cwd": ""},
+    {"command": "true", "cwd": "/a\0"},
+    {"command": "true", "cwd": "/" + "x" * 5000},
+    {"command": "true", "env": {"A=B": "x"}},
+    {"command": "true", "env": {"": "x"}},
+    {"command": "true", "env": {"A": "x\0"}},
+    {"command": "true", "env": {"A": 1}},
+    {"command": "true", "env": ["A=1"]},
+    {"command": "true", "env": {str(n): "" for n in range(1001)}},
+    {"command": "true", "stdin": 5},
+    {"command": "true", "stdin": "?", "encoding": "base64"},
+    {"command": "true", "encoding": "utf-16"},
+    {"command": "true", "timeout_s": 0},
+    {"command": "true", "timeout_s": -1},
+    {"command": "true", "timeout_s": 3601},
+    {"command": "true", "timeout_s": 1e400},
+    {"command": "true", "timeout_s": float("nan")},
+    {"command": "true", "timeout_s": float("inf")},
+    {"command": "true", "timeout_s": "5"},
+    {"command": "true", "timeout_s": True},
+    {"command": "true", "max_output_bytes": -1},
+    {"command": "true", "max_output_bytes": 10**30},
+    {"command": "true", "max_output_bytes": 1.5},
+    [],
+    "true",
+    None,
+    {"command": "\ud800"},
+    {"command": "true", "stdin": "\udfff"},
+    {"command": "true", "cwd": "/\ud800"},
+    {"command": "true", "env": {"\ud800": "x"}},
+]
+
+
+@pytest.mark.parametrize("body", BAD_EXECS, ids=lambda body: ascii(body)[:40])
+async def test_a_wrong_exec_is_refused_and_nothing_runs(wire: Wire, body: Any) -> None:
+    raw = json.dumps(body).encode()
+    problem = await wire.problem("POST", EXEC, data=raw, headers={"content-type": "application/json"})
+    assert (problem["status"], problem["code"]) == (400, "request.invalid")
+    assert wire.world.manager.runner.calls == []
+
+
+async def test_a_refusal_names_the_field(wire: Wire) -> None:
+    problem = await wire.problem("POST", EXEC, json={"command": "true", "timeout_s": -1})
+    assert "timeout_s" in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b'{"command": "tr\xffue"}', b"\xff\xfe", b"[" * 100_000, b'{"command": NaN}', b"\0", b'"\\ud800"'],
+    ids=ascii,
+)
+async def test_broken_json_is_refused(wire: Wire, raw: bytes) -> None:
+    problem = await wire.problem("POST", EXEC, data=raw, headers={"content-type": "application/json"})
+    assert (problem["status"], problem["code"]) == (400, "request.invalid")
+
+
+@pytest.mark.parametrize("media", ["text/plain", "application/json; charset=latin-1", "multipart/form-data"])
+async def test_another_content_type_is_refused(wire: Wire, media: str) -> None:
+    problem = await wire.problem("POST", EXEC, data=b'{"command": "true"}', headers={"content-type": media})
+    assert problem["status"] == 415
+
+
+async def test_unknown_routes_and_methods_are_problems(wire: Wire) -> None:
+    for target in ("/", "/nope", "/v1", f"{SESSION}/exec/", f"{SESSION}/", "/v1/tenants//sessions/s1/exec"):
+        assert (await wire.problem("GET", target))["status"] == 404
+    for method in ("GET", "PUT", "PATCH", "OPTIONS"):
+        assert (await wire.problem(method, EXEC))["status"] == 405
+    status, headers, _ = await wire.ask("GET", EXEC)
+    assert (status, headers["allow"]) == (405, "POST")
+
+
+@pytest.mark.parametrize(
+    "bad", ["..", ".", "-x", "a%20b", "a%00", "%ff", "%ED%A0%80", "x" * 129, "a:b", "a%5cb", "%C3%A4"]
+)
+async def test_an_illegal_id_is_refused(wire: Wire, bad: str) -> None:
+    for target in (f"/v1/tenants/acme/sessions/{bad}/sandbox", f"/v1/tenants/{bad}/sessions/s1/sandbox"):
+        problem = await wire.problem("GET", target)
+        assert problem["status"] in (400, 404)
+        assert not problem["code"].startswith("internal")
+
+
+async def test_an_illegal_user_is_refused(wire: Wire) -> None:
+    for user in ("", "../x", "a b", "x" * 129, "ü"):
+        assert (await wire.problem("PUT", f"{SESSION}/sandbox", json={"user": user}))["status"] == 400
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"limits": {"memory_mb": -1}},
+        {"limits": {"memory_mb": 10**30}},
+        {"limits": {"cpus": float("nan")}},
+        {"limits": {"ram": 1}},
+        {"network": "host"},
+        {"image": "-v"},
+        {"image": "a b"},
+        {"image": "a\0"},
+        {"privileged": True},
+        {"env": {"A=": ""}},
+    ],
+    ids=ascii,
+)
+async def test_a_wrong_sandbox_request_is_refused(wire: Wire, extra: dict[str, Any]) -> None:
+    problem = await wire.problem("PUT", f"{SESSION}/sandbox", json={"user": "u1", **extra})
+    assert (problem["status"], problem["code"]) == (400, "request.invalid")
+
+
+async def test_a_body_that_is_too_large_is_refused_before_it_is_read(wire: Wire) -> None:
+    problem = await wire.problem("PUT", f"{SESSION}/sandbox", data=io.BytesIO(b"x" * 1_048_577), headers=JSON)
+    assert (problem["status"], problem["code"]) == (413, "request.too_large")
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(40):
+            yield b"x" * 65_536
+
+    problem = await wire.problem("PUT", f"{SESSION}/sandbox", data=pieces(), headers=JSON)
+    assert problem["code"] == "request.too_large"
+
+
+async def test_a_bug_is_answered_without_its_traceback(wire: Wire) -> None:
+    problem = await wire.problem("POST", EXEC, json={"command": ["boom"]})
+    assert (problem["status"], problem["code"]) == (500, "internal.error")
+    assert "division" not in json.dumps(problem)
+    assert "ZeroDivision" not in json.dumps(problem)
+
+
+async def test_files_pass_through_as_they_are(wire: Wire) -> None:
+    content = bytes(range(256)) * 4096
+    status, _, body = await wire.ask("PUT", f"{SESSION}/files?path=/workspace/a%20b", data=content)
+    assert (status, json.loads(body)["size_bytes"]) == (200, len(content))
+    status, headers, body = await wire.ask("GET", f"{SESSION}/files?path=/workspace/a%20b")
+    assert (status, headers["content-type"], body) == (200, "application/octet-stream", content)
+    wire.world.manager.runner.grown = 100_000
+    _, _, body = await wire.ask("GET", f"{SESSION}/files?path=/workspace/a%20b")
+    assert body == content
+
+
+async def test_a_missing_file_is_not_found(wire: Wire) -> None:
+    assert (await wire.problem("GET", f"{SESSION}/files?path=/workspace/none"))["status"] == 404
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("", "request.invalid"),
+        ("path=", "request.invalid"),
+        ("path=a", "request.invalid"),
+        ("path=/workspace/%00", "request.invalid"),
+        ("path=/workspace/%ff", "request.invalid"),
+        ("path=/workspace/a&path=/workspace/b", "request.invalid"),
+        ("path=/workspace/a&x=1", "request.invalid"),
+        ("path=/workspace/" + "x" * 5000, "request.invalid"),
+        ("path=/etc/passwd", "request.outside_sandbox"),
+        ("path=/workspace/../etc/passwd", "request.outside_sandbox"),
+        ("path=/workspacex", "request.outside_sandbox"),
+        ("path=//etc/passwd", "request.outside_sandbox"),
+        ("path=/proc/self/mem", "request.outside_sandbox"),
+    ],
+)
+async def test_a_path_outside_is_refused(wire: Wire, query: str, code: str) -> None:
+    assert (await wire.problem("GET", f"{SESSION}/files?{query}"))["code"] == code
+    assert (await wire.problem("PUT", f"{SESSION}/files?{query}", data=b"x"))["code"] == code
+    assert wire.world.manager.runner.files == {}
+
+
+async def test_memo_and_skills_are_read_only_for_files(wire: Wire) -> None:
+    for path in ("/workspace/memo/NOTES.md", "/workspace/x/../memo/a", "/skills/a"):
+        assert (await wire.problem("PUT", f"{SESSION}/files?path={path}", data=b"x"))["status"] == 400
+
+
+async def test_processes_are_started_read_written_and_killed(wire: Wire) -> None:
+    status, _, body = await wire.ask("POST", f"{SESSION}/processes", json={"command": "cat", "tty": True})
+    assert status == 201
+    process = json.loads(body)["id"]
+    target = f"{SESSION}/processes/{process}"
+    status, _, _ = await wire.ask("POST", f"{target}/stdin", json={"data": "abc", "eof": True})
+    assert status == 204
+    _, _, body = await wire.ask("GET", f"{target}?offset=1")
+    output = json.loads(body)
+    assert (output["offset"], output["data"], output["next_offset"]) == (1, "bc", 3)
+    status, _, _ = await wire.ask("PUT", f"{target}/size", json={"rows": 24, "columns": 80})
+    assert status == 204
+    _, _, body = await wire.ask("DELETE", target)
+    assert json.loads(body)["running"] is False
+    for bad in ("offset=-1", "offset=x", "offset=1e400", "limit=0", "wait_s=nan", "wait_s=61", "what=1"):
+        assert (await wire.problem("GET", f"{target}?{bad}"))["status"] == 400
+    for unknown in ("p99", "%2e%2e", "x" * 70, "%C3%A4"):
+        assert (await wire.problem("GET", f"{SESSION}/processes/{unknown}"))["status"] == 404
+
+
+async def test_health_readiness_and_metrics(wire: Wire) -> None:
+    _, _, body = await wire.ask("GET", "/healthz")
+    assert json.loads(body) == {"status": "ok", "version": "0.0.1"}
+    status, _, body = await wire.ask("GET", "/readyz")
+    assert (status, json.loads(body)["ready"]) == (200, True)
+    wire.world.ready = False
+    problem = await wire.problem("GET", "/readyz")
+    assert (problem["status"], problem["retryable"], problem["engine"]["ok"]) == (503, True, False)
+    await wire.ask("POST", EXEC, json={"command": "true"})
+    _, headers, body = await wire.ask("GET", "/metrics")
+    assert headers["content-type"].startswith("text/plain")
+    text = body.decode()
+    assert 'sandboxd_calls_total{kind="exec",outcome="ok"} 1.0' in text
+    assert 'sandboxd_sandboxes{state="ready"} 1.0' in text
+    assert "process_open_fds" in text
+    assert "s1" not in text
+
+
+async def test_the_openapi_document_describes_every_route(wire: Wire) -> None:
+    status, _, body = await wire.ask("GET", "/openapi.json")
+    assert status == 200
+    document = json.loads(body)
+    exec_path = document["paths"]["/v1/tenants/{tenant}/sessions/{session}/exec"]["post"]
+    assert exec_path["requestBody"]["content"]["application/json"]["schema"] == {
+        "$ref": "#/components/schemas/ExecBody"
+    }
+    for reference in set(_references(document)):
+        assert reference.removeprefix("#/components/schemas/") in document["components"]["schemas"]
+
+
+async def test_tcp_needs_token_and_host_and_refuses_browsers(wire: Wire) -> None:
+    world = wire.world
+    token = {"authorization": f"Bearer {world.token}"}
+    async with aiohttp.ClientSession() as http:
+        for headers, status in [
+            (token, 200),
+            ({}, 401),
+            ({"authorization": "Bearer wrong"}, 401),
+            ({"authorization": f"Basic {world.token}"}, 401),
+            ({**token, "origin": "http://evil"}, 403),
+            ({**token, "origin": "null"}, 403),
+            ({**token, "host": "evil.example"}, 403),
+            ({**token, "host": "127.0.0.1"}, 403),
+        ]:
+            async with http.get(f"{world.url}/healthz", headers=headers) as response:
+                assert response.status == status, headers
+                if status != 200:
+                    assert response.headers["content-type"] == "application/problem+json"
+
+
+async def test_events_are_numbered_and_resume_after_the_last_one(wire: Wire) -> None:
+    for _ in range(2):
+        await wire.ask("POST", EXEC, json={"command": "echo secret"})
+    _, _, body = await wire.ask("GET", "/v1/events?follow=false")
+    events = _events(body)
+    assert [kind for kind, _ in events] == ["sandbox", "exec", "exec"]
+    assert "secret" not in body.decode()
+    numbers = [data["id"] for _, data in events]
+    assert numbers == sorted(set(numbers))
+    _, _, body = await wire.ask("GET", "/v1/events?follow=false", headers={"last-event-id": str(numbers[1])})
+    assert [data["id"] for _, data in _events(body)] == numbers[2:]
+    _, _, body = await wire.ask("GET", "/v1/events?follow=false", headers={"last-event-id": "5"})
+    assert next(kind for kind, _ in _events(body)) == "gap"
+    problem = await wire.problem("GET", "/v1/events", headers={"last-event-id": "x"})
+    assert problem["status"] == 400
+
+
+def _events(body: bytes) -> list[tuple[str, dict[str, Any]]]:
+    events = []
+    for block in body.decode().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.split("\n") if not line.startswith(":") and ": " in line)
+        if "data" in fields:
+            events.append((fields["event"], json.loads(fields["data"])))
+    return events
+
+
+def _references(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
+        return own + [reference for child in value.values() for reference in _references(child)]
+    if isinstance(value, list):
+        return [reference for child in value for reference in _references(child)]
+    return []

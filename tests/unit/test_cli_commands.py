@@ -1,0 +1,173 @@
+"""The command line as a program: real processes against a served stand-in, exit codes and all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+
+from sandboxd.cli.tool import parse_arguments
+from tests.unit.standin import World, serving
+
+pytestmark = pytest.mark.anyio
+
+COMMANDS = ("serve", "doctor", "create", "ls", "exec", "shell", "tool", "rm", "events", "gc", "bench")
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with serving(tmp_path) as world:
+        yield world
+
+
+def run(socket: Path | str, *words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    env = {**os.environ, "SANDBOXD_SOCKET": str(socket), "COLUMNS": "100"}
+    return subprocess.run(
+        [sys.executable, "-m", "sandboxd", *words], input=stdin, capture_output=True, env=env, timeout=60, check=False
+    )
+
+
+async def cli(world: World, *words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return await anyio.to_thread.run_sync(lambda: run(world.socket, *words, stdin=stdin))
+
+
+async def test_a_sandbox_is_created_listed_and_removed(world: World) -> None:
+    made = await cli(world, "create", "demo", "--user", "alice", "--memory-mb", "64", "--json")
+    assert made.returncode == 0, made.stderr
+    view = json.loads(made.stdout)
+    assert (view["session"], view["user"], view["limits"]["memory_mb"]) == ("demo", "alice", 64)
+    listed = await cli(world, "ls")
+    assert listed.stdout.decode().split("\t")[:3] == ["demo", "alice", "ready"]
+    assert len(json.loads((await cli(world, "ls", "--json")).stdout)["items"]) == 1
+    assert (await cli(world, "ls", "--tenant", "other")).stdout == b""
+    assert (await cli(world, "rm", "demo")).returncode == 0
+    missing = await cli(world, "rm", "demo")
+    assert missing.returncode == 1
+    assert missing.stderr.decode().startswith("cannot find")
+
+
+async def test_exec_passes_stdin_output_and_exit_code(world: World) -> None:
+    await cli(world, "create", "demo")
+    done = await cli(world, "exec", "demo", "cat; echo err >&2; exit 7", stdin=b"\xff\0bytes")
+    assert (done.returncode, done.stdout, done.stderr) == (7, b"\xff\0bytes", b"err\n")
+    done = await cli(world, "exec", "demo", "--", "printf", "%s|", "-n", "--json")
+    assert (done.returncode, done.stdout) == (0, b"-n|--json|")
+    done = await cli(world, "exec", "-e", "A=b", "demo", "echo $A")
+    assert done.stdout == b"b\n"
+    done = await cli(world, "exec", "--timeout", "0.3", "demo", "sleep 60")
+    assert done.returncode == 124
+    done = await cli(world, "exec", "--json", "demo", "echo hi; exit 3")
+    assert (done.returncode, json.loads(done.stdout)["stdout"]) == (3, "hi\n")
+    done = await cli(world, "exec", "nobody", "true")
+    assert done.returncode == 125
+
+
+async def test_a_tool_is_called_by_hand(world: World) -> None:
+    await cli(world, "create", "demo")
+    done = await cli(world, "tool", "demo", "Write", "file_path=/workspace/a", "contents=1")
+    assert done.returncode == 2  # contents=1 is a number, and Write wants text
+    done = await cli(world, "tool", "demo", "Write", '{"file_path": "/workspace/a", "contents": "1"}')
+    assert done.returncode == 0, done.stderr
+    done = await cli(world, "tool", "demo", "Read", "-", stdin=b'{"file_path": "/workspace/a"}')
+    assert done.stdout == b"     1\t1\n"
+    done = await cli(world, "tool", "demo", "Bash", "command=exit 4", "--json")
+    assert (done.returncode, json.loads(done.stdout)["details"]["exit_code"]) == (1, 4)
+    assert b"Grep" in (await cli(world, "tool", "demo")).stdout
+    assert (await cli(world, "tool", "demo", "Nope", "{}")).returncode == 1
+
+
+async def test_events_gc_and_bench_print_json(world: World) -> None:
+    await cli(world, "create", "demo")
+    lines = (await cli(world, "events", "--json")).stdout.splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == ["sandbox"]
+    assert json.loads((await cli(world, "gc", "--json")).stdout) == {"removed": 0}
+    measured = await cli(world, "bench", "--count", "3", "--json")
+    assert set(json.loads(measured.stdout)["results"]) >= {"command", "write 4 KB"}
+    assert [str(ref) for ref in world.manager.views] == ["default:demo"]  # bench leaves nothing behind
+
+
+@pytest.mark.parametrize(
+    "words", [("ls",), ("create", "s"), ("exec", "s", "true"), ("rm", "s"), ("tool", "s"), ("events",), ("gc",)]
+)
+def test_no_daemon_is_exit_code_3_and_says_what_to_do(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = run(tmp_path / "none", *words)
+    assert done.returncode == 3
+    assert b"cannot reach the daemon" in done.stderr
+    assert b"sandboxd serve" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("nope",),
+        ("exec",),
+        ("exec", "s"),
+        ("rm",),
+        ("create", "s", "--env", "novalue"),
+        ("create", "s", "--cpus", "many"),
+        ("serve", "--engine", "nope"),
+        ("serve", "--tcp", "127.0.0.1:1"),
+        ("tool", "s", "Bash", "neither"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = run(tmp_path / "none", *words)
+    assert done.returncode == 2, done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+async def test_an_illegal_id_is_wrong_usage(world: World) -> None:
+    assert (await cli(world, "create", "../x")).returncode in (1, 2)
+    assert (await cli(world, "create", "a b")).returncode == 2
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example_and_json(tmp_path: Path, command: str) -> None:
+    done = run(tmp_path / "none", command, "--help")
+    assert done.returncode == 0
+    assert b"Example: sandboxd" in done.stdout
+    assert b"--json" in done.stdout
+
+
+def test_exec_does_not_load_the_daemons_half(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.argv = ['sandboxd', 'exec', '--no-stdin', 's', 'true']\n"
+        "from sandboxd.cli import main\n"
+        "try:\n    main()\nexcept SystemExit: pass\n"
+        "print(' '.join(sys.modules))"
+    )
+    env = {**os.environ, "SANDBOXD_SOCKET": str(tmp_path / "none")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=env, timeout=60, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert "sandboxd.client.synchronous" in loaded
+    assert not loaded & {
+        "fastapi",
+        "starlette",
+        "docker",
+        "uvicorn",
+        "aiohttp",
+        "structlog",
+        "rich",
+        "memo",
+    }
+
+
+def test_tool_arguments_are_json_or_pairs() -> None:
+    assert parse_arguments(['{"a": [1]}']) == {"a": [1]}
+    assert parse_arguments(["a=1", "b=true", "c=x=y", "d=", 'e={"x": 1}', "f=null"]) == {
+        "a": 1,
+        "b": True,
+        "c": "x=y",
+        "d": "",
+        "e": '{"x": 1}',
+        "f": "null",
+    }

@@ -1,0 +1,41 @@
+"""Failpoints do what they are told and nothing when they are not."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandboxd import failpoints
+from sandboxd.errors import InvalidRequest
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def disarmed() -> Iterator[None]:
+    yield
+    failpoints.arm("")
+
+
+async def test_an_armed_error_is_raised_at_its_point_only() -> None:
+    failpoints.arm("create.intent=error(ENOSPC)")
+    await failpoints.reach("create.workspace")
+    with pytest.raises(OSError) as caught:
+        await failpoints.reach("create.intent")
+    assert caught.value.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize("text", ["create.nowhere=kill", "create.intent", "create.intent=error(EWHAT)", "=kill"])
+async def test_a_misspelt_failpoint_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="cannot arm"):
+        failpoints.arm(text)
+
+
+async def test_every_point_that_is_named_is_reached_somewhere_in_the_code() -> None:
+    sources = [path.read_text() for path in Path(failpoints.__file__).parent.rglob("*.py") if path.stem != "failpoints"]
+    named = {match for text in sources for match in re.findall(r'"((?:create|destroy|reconcile)\.[a-z_]+)"', text)}
+    assert named == failpoints.POINTS

@@ -1,0 +1,85 @@
+"""The import rule of the architecture, read from the sources: who may know whom."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+INSIDE = ROOT / "sandboxd" / "runner" / "inside"
+
+
+def sources(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that this file names in an import, wherever in the file the import stands."""
+    package = path.relative_to(ROOT).parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(filter(None, (base, node.module)))
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def offenders(paths: list[Path], *forbidden: str) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in paths
+        for name in imports(path)
+        if any(name == module or name.startswith(f"{module}.") for module in forbidden)
+    ]
+
+
+def test_memo_knows_neither_the_daemon_nor_docker() -> None:
+    assert sources("memo")
+    assert offenders(sources("memo"), "sandboxd", "docker", "scripts") == []
+
+
+def test_engine_and_mirror_do_not_know_each_other() -> None:
+    assert offenders(sources("sandboxd/engine"), "sandboxd.mirror") == []
+    assert offenders(sources("sandboxd/mirror"), "sandboxd.engine") == []
+
+
+def test_only_the_docker_engine_imports_docker() -> None:
+    adapter = ROOT / "sandboxd" / "engine" / "docker" / "engine.py"
+    others = [path for path in sources("sandboxd", "memo") if path != adapter]
+    assert offenders(others, "docker") == []
+
+
+def test_packages_never_import_scripts_tests_or_benchmarks() -> None:
+    assert offenders(sources("sandboxd", "memo"), "scripts", "tests", "benchmarks", "examples") == []
+
+
+@pytest.mark.parametrize("path", sources("sandboxd/runner/inside"), ids=lambda path: path.name)
+def test_what_runs_in_the_container_needs_only_the_standard_library(path: Path) -> None:
+    siblings = {sibling.stem for sibling in INSIDE.glob("*.py")}
+    own = "sandboxd.runner.inside"
+    foreign = [
+        name
+        for name in imports(path)
+        if name.partition(".")[0] not in sys.stdlib_module_names | siblings and not f"{name}.".startswith(f"{own}.")
+    ]
+    assert foreign == []
+
+
+@pytest.mark.parametrize("path", sources("sandboxd/runner/inside"), ids=lambda path: path.name)
+def test_what_runs_in_the_container_is_python_3_9(path: Path) -> None:
+    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
+
+
+def test_every_module_that_says_anything_opens_with_a_docstring() -> None:
+    trees = {
+        path: ast.parse(path.read_text(encoding="utf-8"))
+        for path in sources("sandboxd", "memo", "scripts", "tests", "benchmarks", "examples")
+    }
+    silent = [str(path.relative_to(ROOT)) for path, tree in trees.items() if tree.body and not ast.get_docstring(tree)]
+    assert silent == []

@@ -1,0 +1,130 @@
+"""The life cycle as a table: every state meets every event."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memo.ids import SessionRef, UserId
+from sandboxd.errors import InvalidTransition
+from sandboxd.lifecycle import (
+    ContainerDied,
+    DestroyAsked,
+    Effect,
+    Event,
+    LaunchAsked,
+    Launched,
+    LaunchFailed,
+    Record,
+    RunnerReady,
+    State,
+    TornDown,
+    step,
+)
+from sandboxd.limits import Limits
+
+EVENTS: list[Event] = [
+    LaunchAsked(),
+    Launched("c1"),
+    RunnerReady(),
+    LaunchFailed(),
+    ContainerDied("oom"),
+    DestroyAsked(),
+    TornDown(),
+]
+
+
+def record(state: State = State.CREATING, **changes: object) -> Record:
+    base = Record(
+        id="0123456789abcdef",
+        ref=SessionRef.of("acme", "s1"),
+        user=UserId("ada"),
+        agent=None,
+        image="image:1",
+        limits=Limits(),
+        engine="docker",
+        secret="hush",
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        state=state,
+    )
+    return replace(base, **changes)
+
+
+ALLOWED = {
+    (State.CREATING, Launched): State.STARTING,
+    (State.CREATING, LaunchFailed): State.DESTROYING,
+    (State.CREATING, ContainerDied): State.DESTROYING,
+    (State.CREATING, DestroyAsked): State.DESTROYING,
+    (State.STARTING, RunnerReady): State.READY,
+    (State.STARTING, LaunchFailed): State.DESTROYING,
+    (State.STARTING, ContainerDied): State.DESTROYING,
+    (State.STARTING, DestroyAsked): State.DESTROYING,
+    (State.READY, ContainerDied): State.GONE,
+    (State.READY, DestroyAsked): State.DESTROYING,
+    (State.GONE, LaunchAsked): State.CREATING,
+    (State.GONE, ContainerDied): State.GONE,
+    (State.GONE, DestroyAsked): State.DESTROYING,
+    (State.DESTROYING, ContainerDied): State.DESTROYING,
+    (State.DESTROYING, DestroyAsked): State.DESTROYING,
+    (State.DESTROYING, TornDown): State.REMOVED,
+}
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_every_state_meets_every_event_as_the_table_says(state: State, event: Event) -> None:
+    expected = ALLOWED.get((state, type(event)))
+    if expected is None:
+        with pytest.raises(InvalidTransition, match="cannot apply"):
+            step(record(state), event)
+    else:
+        assert step(record(state), event)[0].state is expected
+
+
+def test_a_failed_relaunch_keeps_the_workspace() -> None:
+    after, effects = step(record(State.STARTING, generation=2, container="c2"), LaunchFailed())
+    assert after.state is State.GONE
+    assert Effect.REMOVE_CONTAINER in effects
+    assert Effect.TEAR_DOWN not in effects
+
+
+def test_a_failed_first_launch_leaves_nothing() -> None:
+    assert step(record(State.STARTING), LaunchFailed())[1] == [Effect.TEAR_DOWN]
+
+
+def test_a_death_names_its_cause_and_fails_the_calls_first() -> None:
+    after, effects = step(record(State.READY, container="c1"), ContainerDied("oom"))
+    assert (after.cause, after.container) == ("oom", None)
+    assert effects[0] is Effect.FAIL_CALLS
+
+
+def test_a_relaunch_gets_a_container_name_of_its_own() -> None:
+    before = record(State.GONE, cause="killed")
+    after, effects = step(before, LaunchAsked())
+    assert after.container_name != before.container_name
+    assert after.cause is None
+    assert effects == [Effect.LAUNCH]
+
+
+def test_the_secret_is_not_in_the_text_of_a_record() -> None:
+    assert "hush" not in repr(record())
+
+
+@given(st.lists(st.sampled_from(EVENTS), max_size=30))
+def test_whatever_happens_a_sandbox_ends_removed_or_can_still_be_destroyed(events: list[Event]) -> None:
+    current = record()
+    for event in events:
+        try:
+            current, effects = step(current, event)
+        except InvalidTransition:
+            continue
+        assert (Effect.FORGET in effects) == (current.state is State.REMOVED)
+        assert current.state is not State.READY or current.container is not None
+        assert (current.cause is not None) == (current.state is State.GONE)
+    if current.state is not State.REMOVED:
+        current, _ = step(current, DestroyAsked())
+        assert step(current, TornDown())[0].state is State.REMOVED

@@ -1,0 +1,91 @@
+"""The plan after a crash, whatever the crash left behind."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memo.ids import SessionRef
+from sandboxd.engine.protocol import Container
+from sandboxd.lifecycle import Record, State
+from sandboxd.reconcile import Adopt, FinishDestroy, MarkGone, RemoveContainer, RemoveFiles, plan
+from tests.unit.test_lifecycle import record
+
+
+def container(container_id: str, *, running: bool = True, cause: str | None = None) -> Container:
+    return Container(id=container_id, name=container_id, labels={}, running=running, cause=cause)
+
+
+def test_a_live_sandbox_is_adopted_as_it_is() -> None:
+    ready = record(State.READY, container="c1")
+    assert plan([ready], [container("c1")], {ready.id}) == [Adopt(ready)]
+
+
+def test_a_sandbox_whose_container_died_meanwhile_says_why_and_keeps_its_workspace() -> None:
+    ready = record(State.READY, container="c1")
+    dead = container("c1", running=False, cause="oom")
+    assert plan([ready], [dead], {ready.id}) == [RemoveContainer("c1"), MarkGone(ready, "oom")]
+
+
+def test_a_sandbox_whose_container_vanished_was_ended_by_the_engine() -> None:
+    ready = record(State.READY, container="c1")
+    assert plan([ready], [], {ready.id}) == [MarkGone(ready, "engine")]
+
+
+def test_a_create_that_was_never_acknowledged_leaves_nothing() -> None:
+    for state in (State.CREATING, State.STARTING):
+        half = record(state, container="c1" if state is State.STARTING else None)
+        assert plan([half], [container("c1")], {half.id}) == [RemoveContainer("c1"), FinishDestroy(half)]
+
+
+def test_a_relaunch_that_was_never_acknowledged_keeps_the_workspace() -> None:
+    half = record(State.STARTING, generation=2, container="c2")
+    assert plan([half], [container("c2")], {half.id}) == [RemoveContainer("c2"), MarkGone(half, "engine")]
+
+
+def test_a_destroy_that_was_interrupted_is_finished() -> None:
+    going = record(State.DESTROYING, container="c1")
+    assert plan([going], [container("c1")], {going.id}) == [RemoveContainer("c1"), FinishDestroy(going)]
+
+
+def test_what_no_record_knows_is_removed_containers_first() -> None:
+    assert plan([], [container("stray")], {"feed"}) == [RemoveContainer("stray"), RemoveFiles("feed")]
+
+
+def test_a_sandbox_that_is_gone_keeps_its_directories() -> None:
+    gone = record(State.GONE, cause="oom")
+    assert plan([gone], [], {gone.id}) == []
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[list[Record], list[Container], set[str]]:
+    names = [f"{number:016x}" for number in range(5)]
+    records = [
+        record(
+            state,
+            id=name,
+            ref=SessionRef.of("acme", f"s{name}"),
+            container=f"c{name}" if state in (State.STARTING, State.READY) else None,
+            cause="oom" if state is State.GONE else None,
+            generation=draw(st.integers(1, 2)),
+        )
+        for name in draw(st.sets(st.sampled_from(names)))
+        for state in [draw(st.sampled_from([state for state in State if state is not State.REMOVED]))]
+    ]
+    containers = [container(f"c{name}", running=draw(st.booleans())) for name in draw(st.sets(st.sampled_from(names)))]
+    return records, containers, draw(st.sets(st.sampled_from(names)))
+
+
+@given(worlds())
+def test_every_container_is_adopted_or_removed_and_every_directory_has_an_owner(
+    world: tuple[list[Record], list[Container], set[str]],
+) -> None:
+    records, containers, on_disk = world
+    actions = plan(records, containers, on_disk)
+    adopted = {action.record.container for action in actions if isinstance(action, Adopt)}
+    removed = {action.container for action in actions if isinstance(action, RemoveContainer)}
+    assert adopted | removed == {item.id for item in containers}
+    assert not adopted & removed
+    assert all(item.running for item in containers if item.id in adopted)
+    strays = {action.id for action in actions if isinstance(action, RemoveFiles)}
+    assert strays == on_disk - {item.id for item in records}

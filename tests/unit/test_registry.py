@@ -1,0 +1,86 @@
+"""The registry survives, refuses what it cannot read, and never starts over by itself."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from memo.ids import AgentId
+from sandboxd.errors import RegistryCorrupt
+from sandboxd.lifecycle import State
+from sandboxd.registry import Registry
+from tests.unit.test_lifecycle import record
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_saved_record_is_there_for_the_next_daemon_word_for_word(tmp_path: Path) -> None:
+    path = tmp_path / "registry.db"
+    kept = record(State.GONE, cause="oom", agent=AgentId("coder"), env={"A": "ä\n"}, generation=3)
+    first = Registry(path)
+    await first.open()
+    await first.save(record())
+    await first.save(kept)
+    await first.aclose()
+    second = Registry(path)
+    await second.open()
+    assert await second.load() == [kept]
+    await second.forget(kept.id)
+    assert await second.load() == []
+    await second.aclose()
+
+
+async def test_only_the_daemon_may_read_it(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "registry.db")
+    await registry.open()
+    await registry.save(record())
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    await registry.aclose()
+    assert modes == {0o600}
+
+
+@pytest.mark.parametrize("keep_bytes", [0, 100, 4096, 6000])
+async def test_a_truncated_file_is_refused_and_left_as_it_is(tmp_path: Path, keep_bytes: int) -> None:
+    path = tmp_path / "registry.db"
+    registry = Registry(path)
+    await registry.open()
+    await registry.save(record())
+    await registry.aclose()
+    os.truncate(path, keep_bytes)
+    before = path.read_bytes()
+    with pytest.raises(RegistryCorrupt, match="cannot open the registry"):
+        await Registry(path).open()
+    assert path.read_bytes() == before
+
+
+async def test_garbage_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "registry.db"
+    path.write_bytes(b"not a database" * 1000)
+    with pytest.raises(RegistryCorrupt):
+        await Registry(path).open()
+
+
+async def test_a_newer_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "registry.db"
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(RegistryCorrupt, match="upgrade sandboxd"):
+        await Registry(path).open()
+
+
+async def test_a_record_that_cannot_be_read_is_an_error_not_an_empty_registry(tmp_path: Path) -> None:
+    path = tmp_path / "registry.db"
+    registry = Registry(path)
+    await registry.open()
+    await registry.save(record())
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE sandboxes SET record = '{}'")
+    db.close()
+    with pytest.raises(RegistryCorrupt, match="record"):
+        await registry.load()
+    await registry.aclose()

@@ -1,0 +1,217 @@
+"""The tools: what they accept, what they do through the runner, and what a model gets to read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+import sandboxd.tools
+from memo.ids import SessionRef
+from sandboxd.errors import OutsideSandbox
+from sandboxd.runner.calls import ExecResult
+from sandboxd.tools import Toolbox, run_tool
+from sandboxd.tools.commands import render_result
+from sandboxd.tools.context import MODEL_CHARS, ToolContext, ToolResult, cut_for_model
+from sandboxd.tools.glob import split_absolute
+from tests.unit.standin import StandInRunner
+
+pytestmark = pytest.mark.anyio
+
+TOOLBOX = Toolbox.discover()
+
+
+async def call(runner: StandInRunner, tool: str, **arguments: Any) -> ToolResult:
+    found = TOOLBOX[tool]
+    context = ToolContext(SessionRef.of("t", "s"), runner)
+    return await run_tool(found, context, found.arguments.model_validate(arguments))
+
+
+def test_the_tools_are_the_ones_agents_know() -> None:
+    assert set(TOOLBOX) >= {"Bash", "Python", "Read", "Write", "Edit", "Glob", "Grep"}
+    fields = {name: set(tool.describe()["input_schema"]["properties"]) for name, tool in TOOLBOX.items()}
+    assert fields["Bash"] == {"command", "working_directory", "timeout", "run_in_background"}
+    assert fields["Python"] == {"code", "working_directory", "timeout"}
+    assert fields["Read"] == {"file_path", "offset", "limit"}
+    assert fields["Write"] == {"file_path", "contents"}
+    assert fields["Edit"] == {"file_path", "old_string", "new_string", "replace_all"}
+    assert fields["Glob"] == {"pattern", "path"}
+    assert fields["Grep"] == {"pattern", "path", "glob", "output_mode", "case_insensitive", "multiline"}
+    for tool in TOOLBOX.values():
+        for described in tool.describe()["input_schema"]["properties"].values():
+            assert described["description"]
+
+
+async def test_adding_a_tool_is_adding_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shout.py").write_text(
+        "from sandboxd.tools.context import ToolArguments, ToolResult\n"
+        "name = 'Shout'\n"
+        "description = 'Says it louder.'\n"
+        "class Arguments(ToolArguments):\n"
+        "    text: str\n"
+        "async def run(context, arguments):\n"
+        "    return ToolResult(True, arguments.text.upper())\n"
+    )
+    monkeypatch.setattr(sandboxd.tools, "__path__", [*sandboxd.tools.__path__, str(tmp_path)])
+    toolbox = Toolbox.discover()
+    assert set(toolbox) == {*TOOLBOX, "Shout"}
+    tool = toolbox["Shout"]
+    context = ToolContext(SessionRef.of("t", "s"), StandInRunner())
+    result = await run_tool(tool, context, tool.arguments.model_validate({"text": "hi"}))
+    assert result == ToolResult(True, "HI")
+
+
+async def test_a_file_that_is_not_quite_a_tool_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "half_a_tool.py").write_text("name = 'Half'\n")
+    monkeypatch.setattr(sandboxd.tools, "__path__", [*sandboxd.tools.__path__, str(tmp_path)])
+    with pytest.raises(TypeError, match="half_a_tool"):
+        Toolbox.discover()
+
+
+async def test_bash_shows_output_then_errors_then_the_exit_code() -> None:
+    result = await call(StandInRunner(), "Bash", command="echo out; echo err >&2; exit 7")
+    assert result.ok is False
+    assert result.content == "out\nerr\n[exit code 7]"
+    assert result.details["exit_code"] == 7
+
+
+async def test_bash_without_output_says_so() -> None:
+    result = await call(StandInRunner(), "Bash", command="true")
+    assert (result.ok, result.content) == (True, "[no output]")
+
+
+async def test_bash_says_that_it_timed_out() -> None:
+    result = await call(StandInRunner(), "Bash", command="echo begun; sleep 60", timeout=300)
+    assert result.ok is False
+    assert result.content.startswith("begun\n[timed out after 0.3 s")
+
+
+async def test_bash_in_the_background_returns_a_process() -> None:
+    result = await call(StandInRunner(), "Bash", command="sleep 60", run_in_background=True)
+    assert result.ok
+    assert result.details == {"process_id": "p1"}
+    assert "p1" in result.content
+
+
+def test_limits_and_truncation_are_named() -> None:
+    result = render_result(ExecResult(137, b"a", b"", False, True, 1.0, ("memory", "pids")), 120)
+    assert result.content.splitlines()[1:] == [
+        "[the output was longer than the limit; the rest was dropped]",
+        "[the sandbox ran out of memory and the kernel killed a process]",
+        "[the sandbox reached its limit of processes; new ones could not be started]",
+        "[exit code 137]",
+    ]
+
+
+def test_long_output_is_cut_in_the_middle() -> None:
+    text, left_out = cut_for_model("a" + "x" * MODEL_CHARS + "z")
+    assert left_out == 2
+    assert text.startswith("a")
+    assert text.endswith("z")
+    assert "2 characters left out" in text
+
+
+async def test_python_runs_its_code() -> None:
+    result = await call(StandInRunner(), "Python", code="print(6 * 7)")
+    assert (result.ok, result.content) == (True, "42")
+    result = await call(StandInRunner(), "Python", code="raise SystemExit(3)")
+    assert (result.ok, result.details["exit_code"]) == (False, 3)
+
+
+async def test_read_numbers_lines_and_says_how_to_read_on() -> None:
+    runner = StandInRunner(files={"/workspace/a": b"one\ntwo\nthree\n", "/workspace/empty": b""})
+    result = await call(runner, "Read", file_path="/workspace/a", limit=2)
+    assert result.content == "     1\tone\n     2\ttwo\n[lines 1 to 2 of 3; read on with offset 3]"
+    result = await call(runner, "Read", file_path="/workspace/a", offset=3)
+    assert result.content == "     3\tthree"
+    result = await call(runner, "Read", file_path="/workspace/a", offset=9)
+    assert (result.ok, "3 lines" in result.content) == (False, True)
+    assert (await call(runner, "Read", file_path="/workspace/empty")).content == "[the file is empty]"
+
+
+async def test_a_missing_file_is_a_result_the_model_can_read() -> None:
+    result = await call(StandInRunner(), "Read", file_path="/workspace/none")
+    assert result.ok is False
+    assert "/workspace/none" in result.content
+    assert result.details["code"] == "request.not_found"
+
+
+async def test_write_then_edit_changes_the_file() -> None:
+    runner = StandInRunner()
+    assert (await call(runner, "Write", file_path="/workspace/a", contents="häl hal")).ok
+    assert runner.files["/workspace/a"] == "häl hal".encode()
+    result = await call(runner, "Edit", file_path="/workspace/a", old_string="l", new_string="r")
+    assert (result.ok, "2 times" in result.content) == (False, True)
+    result = await call(runner, "Edit", file_path="/workspace/a", old_string="l", new_string="r", replace_all=True)
+    assert (result.ok, result.details["replacements"]) == (True, 2)
+    assert runner.files["/workspace/a"] == "här har".encode()
+
+
+async def test_memo_and_skills_are_never_written_behind_the_stores_back() -> None:
+    runner = StandInRunner()
+    for path in ("/workspace/memo/NOTES.md", "/workspace/memo", "/workspace/a/../memo/x", "/skills/a"):
+        result = await call(runner, "Write", file_path=path, contents="x")
+        assert result.ok is False
+        result = await call(runner, "Edit", file_path=path, old_string="a", new_string="b")
+        assert result.ok is False
+    assert runner.files == {}
+
+
+async def test_glob_and_grep_find_files() -> None:
+    runner = StandInRunner(files={"/workspace/a.py": b"import os", "/workspace/b.txt": b"x"})
+    assert (await call(runner, "Glob", pattern="*.py")).content == "/workspace/a.py"
+    assert (await call(runner, "Glob", pattern="/workspace/*.py")).content == "/workspace/a.py"
+    assert "no file matches" in (await call(runner, "Glob", pattern="*.c")).content
+    assert (await call(runner, "Grep", pattern="import")).content == "/workspace/a.py"
+    result = await call(runner, "Grep", pattern="nothing")
+    assert (result.ok, result.content) == (True, "[no matches]")
+
+
+def test_an_absolute_pattern_is_split_where_it_stops_being_literal() -> None:
+    assert split_absolute("/workspace/src/**/*.py", "/tmp") == ("**/*.py", "/workspace/src")
+    assert split_absolute("/workspace/a.py", "/tmp") == ("a.py", "/workspace")
+    assert split_absolute("*.py", "/tmp") == ("*.py", "/tmp")
+    with pytest.raises(OutsideSandbox):
+        split_absolute("/etc/*", "/workspace")
+
+
+BAD_ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
+    ("Bash", {}),
+    ("Bash", {"command": ""}),
+    ("Bash", {"command": "a\0"}),
+    ("Bash", {"command": 1}),
+    ("Bash", {"command": "x" * 200_000}),
+    ("Bash", {"command": "true", "timeout": 0}),
+    ("Bash", {"command": "true", "timeout": 3_600_001}),
+    ("Bash", {"command": "true", "timeout": "5"}),
+    ("Bash", {"command": "true", "run_in_background": "yes"}),
+    ("Bash", {"command": "true", "cwd": "/workspace"}),
+    ("Bash", {"command": "true", "working_directory": "here"}),
+    ("Python", {"code": ""}),
+    ("Read", {"file_path": "a"}),
+    ("Read", {"file_path": "/workspace/a\0"}),
+    ("Read", {"file_path": "/workspace/a", "offset": -1}),
+    ("Read", {"file_path": "/workspace/a", "limit": 10**30}),
+    ("Write", {"file_path": "/workspace/a"}),
+    ("Write", {"file_path": "/workspace/a", "contents": None}),
+    ("Edit", {"file_path": "/workspace/a", "old_string": "a"}),
+    ("Glob", {"pattern": ""}),
+    ("Grep", {"pattern": "a", "output_mode": "json"}),
+]
+
+
+@pytest.mark.parametrize(("tool", "arguments"), BAD_ARGUMENTS, ids=lambda value: ascii(value)[:40])
+def test_wrong_arguments_are_refused(tool: str, arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        TOOLBOX[tool].arguments.model_validate(arguments)
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "/workspace/../etc/x", "/", "//etc/x", "/workspacex", "/proc/1/mem"])
+@pytest.mark.parametrize("tool", ["Read", "Write", "Edit"])
+def test_a_path_outside_is_refused(tool: str, path: str) -> None:
+    extra = {"contents": "x"} if tool == "Write" else {}
+    extra |= {"old_string": "a", "new_string": "b"} if tool == "Edit" else {}
+    with pytest.raises(OutsideSandbox):
+        TOOLBOX[tool].arguments.model_validate({"file_path": path, **extra})
