@@ -61,10 +61,11 @@ class ChangeStream(AsyncIterator[Change]):
 
     async def __anext__(self) -> Change:
         while not self._page:
-            if self._closed:
+            page = [] if self._closed else await self._read(self._cursor, self.PAGE)
+            if self._closed:  # before, or by another task meanwhile
                 raise StopAsyncIteration
-            self._page.extend(await self._read(self._cursor, self.PAGE))
-            if not self._page:
+            self._page.extend(page)
+            if not page:
                 await self._listener.wait()
         change = self._page.popleft()
         self._cursor = change.cursor

@@ -87,7 +87,7 @@ class SessionRef:
         if text.startswith("["):
             try:
                 parts = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise InvalidKey("cannot parse this session reference: not a JSON array of two ids") from None
         else:
             parts = text.split(":")

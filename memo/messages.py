@@ -21,6 +21,7 @@ _MEDIA_BLOCKS = ("image", "media", "audio", "file")
 MEDIA_TOKENS = 1500
 """What an image costs a model, more or less; its base64 text says nothing about it."""
 MESSAGE_OVERHEAD_TOKENS = 4
+MOST_LEVELS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,21 @@ def encode_json(noun: str, value: object, limit_bytes: int) -> str:
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidContent(f"cannot store this {noun}: it is not JSON: {error}") from None
     encode_text(noun, body, limit_bytes)
+    if body.count("[") + body.count("{") > MOST_LEVELS and _levels(value) > MOST_LEVELS:
+        # A reader with less stack left than the writer had could not read it back.
+        raise InvalidContent(f"cannot store this {noun}: it is nested more than {MOST_LEVELS} levels deep")
     return body
+
+
+def _levels(value: object) -> int:
+    deepest, waiting = 0, [(value, 1)]
+    while waiting:
+        current, level = waiting.pop()
+        if isinstance(current, dict | list | tuple):
+            deepest = max(deepest, level)
+            inner = current.values() if isinstance(current, dict) else current
+            waiting += [(item, level + 1) for item in inner]
+    return deepest
 
 
 def encode_object(noun: str, value: object, limit_bytes: int) -> str:
@@ -70,7 +85,7 @@ def decode_json(body: str | bytes, place: str) -> Any:
     """Parse what a store holds. An unreadable row is an error that names the row, never an absent one."""
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Corrupt(f"cannot read {place}: what is stored is not JSON") from None
 
 

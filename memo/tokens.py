@@ -108,6 +108,11 @@ class TokenCounter:
         self._table: tiktoken.Encoding | None = None
         self._settled = encoding not in _TABLES
 
+    @property
+    def may_be_exact(self) -> bool:
+        """False once it is certain that every count is arithmetic, and quick."""
+        return not self._settled or self._table is not None
+
     def count(self, text: str) -> TokenCount:
         """Count now, in this thread. Not for the event loop: see `count_all`."""
         table = self._load()
@@ -128,7 +133,7 @@ class TokenCounter:
         return await self._off_loop(self.count_message, list(messages))
 
     async def _off_loop(self, count: Any, values: list[Any]) -> list[TokenCount]:
-        if self._settled and self._table is None:
+        if not self.may_be_exact:
             return [count(value) for value in values]  # arithmetic; a thread would cost more than the work
         return await anyio.to_thread.run_sync(partial(_count_each, count, values))
 

@@ -46,6 +46,7 @@ from sandboxd.reconcile import Action, Adopt, FinishDestroy, MarkGone, RemoveCon
 from sandboxd.registry import Registry
 from sandboxd.sandbox import SandboxRequest, SandboxView
 from sandboxd.settings import Settings
+from sandboxd.watchdog import watch_workspaces
 from sandboxd.workspace import Workspaces
 
 _log = structlog.get_logger()
@@ -94,6 +95,8 @@ class SandboxManager:
             self._tasks.start_soon(self._watch_engine)
             if self.settings.idle_timeout_s:
                 self._tasks.start_soon(self._reap_idle)
+            if self.workspaces.kind == "watchdog":
+                self._tasks.start_soon(watch_workspaces, self._sandboxes.values)
             self._stack = stack.pop_all()
         return self
 

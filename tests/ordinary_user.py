@@ -22,18 +22,21 @@ def run_as_ordinary_user(source: str) -> str:
     if os.geteuid() != 0:
         pytest.skip("needs root, to become another user")
     python = _public_python()
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": f"{ROOT}:{sysconfig.get_path('purelib')}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    probe = [python, "-c", "import sandboxd, anyio"]
+    if subprocess.run(probe, user=UID, group=UID, extra_groups=[], cwd="/", env=environment, check=False).returncode:
+        pytest.skip("the checkout is in a directory that other users may not read")
     home = Path(tempfile.mkdtemp(prefix="sandboxd-ordinary-"))
     try:
         os.chown(home, UID, UID)
         done = subprocess.run(
             [python, "-c", source, str(home / "state")],
             cwd="/",
-            env={
-                "PATH": "/usr/bin:/bin",
-                "HOME": str(home),
-                "PYTHONPATH": f"{ROOT}:{sysconfig.get_path('purelib')}",
-                "PYTHONDONTWRITEBYTECODE": "1",
-            },
+            env={**environment, "HOME": str(home)},
             user=UID,
             group=UID,
             extra_groups=[],

@@ -1,7 +1,7 @@
 """Spools on disk: one file each, written as a stream and renamed into place, read by ranges in constant memory.
 
-File names are hashes of ids, so an id is never a path. A reader knows its file by inode: when the file is replaced or
-removed the reader raises, it never shows other bytes.
+File names are hashes of ids, so an id is never a path. A reader knows its file: when that is replaced or removed the
+reader raises, it never shows other bytes.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import aiofiles
@@ -34,17 +34,24 @@ class DiskSpool:
     async def write(self, id: str, data: SpoolBytes) -> DiskReader:
         target = self._path(id)
         draft = target.with_name(f".{uuid.uuid4().hex}.draft")
+        action = f"write spool {id}"
         try:
-            await aiofiles.os.makedirs(self._directory, mode=0o700, exist_ok=True)
-            async with aiofiles.open(draft, "xb") as file:
-                async for block in blocks_of(data):
-                    await file.write(block)
-                await _make_durable(file)
-            reader = DiskReader(self, id, target, await aiofiles.os.stat(draft))
-            await aiofiles.os.rename(draft, target)  # rename, not truncate: a reader never sees half of a write
-            await anyio.to_thread.run_sync(_sync_directory, self._directory)
-        except OSError as error:
-            raise Unavailable(f"cannot write spool {id}: {error.strerror}") from error
+            with _disk_errors(action):
+                await aiofiles.os.makedirs(self._directory, mode=0o700, exist_ok=True)
+                file = await aiofiles.open(draft, "xb")
+            try:
+                async for block in blocks_of(data):  # what the source raises is the source's, not the disk's
+                    with _disk_errors(action):
+                        await file.write(block)
+                with _disk_errors(action):
+                    await _make_durable(file)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await file.close()
+            with _disk_errors(action):
+                reader = DiskReader(self, id, target, await aiofiles.os.stat(draft))
+                await aiofiles.os.rename(draft, target)  # rename, not truncate: a reader never sees half of a write
+                await anyio.to_thread.run_sync(_sync_directory, self._directory)
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(_unlink, draft)
@@ -52,30 +59,27 @@ class DiskSpool:
 
     async def read(self, id: str) -> DiskReader | None:
         path = self._path(id)
-        try:
-            return DiskReader(self, id, path, await aiofiles.os.stat(path))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise Unavailable(f"cannot read spool {id}: {error.strerror}") from error
+        with _disk_errors(f"read spool {id}"):
+            try:
+                return DiskReader(self, id, path, await aiofiles.os.stat(path))
+            except FileNotFoundError:
+                return None
 
     async def delete(self, id: str) -> None:
-        try:
+        with _disk_errors(f"delete spool {id}"):
             await anyio.to_thread.run_sync(_unlink, self._path(id))
-        except OSError as error:
-            raise Unavailable(f"cannot delete spool {id}: {error.strerror}") from error
 
     def _path(self, id: str) -> Path:
         return self._directory / _hashed(checked_name("spool id", id))
 
 
 class DiskReader(BlockReader):
-    """Reads one file by its inode. Opens it for every call, so that a forgotten reader holds nothing open."""
+    """Reads one file, and no other of its name. Opens it for every call: a forgotten reader holds nothing open."""
 
     def __init__(self, spool: DiskSpool, id: str, path: Path, found: os.stat_result) -> None:
         super().__init__(id, spool)
         self._path = path
-        self._inode = found.st_ino
+        self._identity = _identity_of(found)
         self._size_bytes = found.st_size
 
     async def byte_length(self) -> int:
@@ -97,15 +101,26 @@ class DiskReader(BlockReader):
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[AsyncBufferedReader]:
-        try:
-            async with aiofiles.open(self._path, "rb") as file:
-                if os.fstat(file.fileno()).st_ino != self._inode:
-                    raise gone(self.id)
-                yield file
-        except FileNotFoundError:
-            raise gone(self.id) from None
-        except OSError as error:
-            raise Unavailable(f"cannot read spool {self.id}: {error.strerror}") from error
+        with _disk_errors(f"read spool {self.id}"):
+            try:
+                async with aiofiles.open(self._path, "rb") as file:
+                    if _identity_of(os.fstat(file.fileno())) != self._identity:
+                        raise gone(self.id)
+                    yield file
+            except FileNotFoundError:
+                raise gone(self.id) from None
+
+
+def _identity_of(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_ino, found.st_mtime_ns, found.st_size  # an inode's number alone is given to the next file
+
+
+@contextmanager
+def _disk_errors(action: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"cannot {action}: {error.strerror}") from error
 
 
 async def _make_durable(file: AsyncBufferedIOBase) -> None:

@@ -38,6 +38,7 @@ from memo.orchestration import Event, RecoveredState
 from memo.sessions import Session, SessionMeta, Summarize, Usage
 from memo.stores.journal import Journal, JournaledOrchestration, JournaledTraces
 from memo.stores.options import StoreOptions
+from memo.stores.prepared import check_request
 from memo.traces import Envelope
 
 __all__ = ["BaseStore", "StoreOptions"]
@@ -216,12 +217,15 @@ class BaseStore(ABC):
         self, tenant: str, session: str, messages: Sequence[Mapping[str, Any]], *, request: str | None = None
     ) -> None:
         ref = SessionRef.of(tenant, session)
+        check_request(request)
         await self._commit_turn(ref, await self._encode(messages), None, request)
 
     async def record_turn(
         self, tenant: str, session: str, usage: Usage | Mapping[str, Any], *, request: str | None = None
     ) -> None:
-        await self._commit_turn(SessionRef.of(tenant, session), [], Usage.parse(usage), request)
+        ref = SessionRef.of(tenant, session)
+        check_request(request)
+        await self._commit_turn(ref, [], Usage.parse(usage), request)
 
     async def append_turn(
         self,
@@ -233,6 +237,7 @@ class BaseStore(ABC):
         request: str | None = None,
     ) -> None:
         ref = SessionRef.of(tenant, session)
+        check_request(request)
         await self._commit_turn(ref, await self._encode(messages), Usage.parse(usage), request)
 
     async def compact_if_needed(

@@ -1,18 +1,22 @@
 """A text on its way into a store: checked, encoded, hashed and counted before any lock is taken.
 
-Pure, and slow for a long text: call it in a thread where the counter is exact.
+Pure, but slow for a long text or an exact count: `off_loop` takes those to a thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import anyio.to_thread
 
 from memo.documents import Author, sha256_of, summary_of
 from memo.errors import InvalidContent
+from memo.ids import SessionId
 from memo.limits import encode_text
 from memo.stores.options import StoreOptions
 
-AUTHOR_FIELD_CHARS = 1000
+SHORT_TEXT_CHARS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +45,34 @@ def prepare_artifact(text: object, options: StoreOptions) -> PreparedText:
     return PreparedText(str(text), encoded, sha256_of(encoded), "", 0, False)
 
 
+SHORT_CHARS = 16_384
+"""Up to here a text is prepared sooner than a thread would have taken it."""
+
+
+async def off_loop(
+    prepare: Callable[[object, StoreOptions], PreparedText], text: object, options: StoreOptions
+) -> PreparedText:
+    """Prepare in a thread what would hold up the event loop: a long text, or one that is counted exactly."""
+    is_quick = isinstance(text, str) and len(text) <= SHORT_CHARS and not options.counter.may_be_exact
+    if is_quick:
+        return prepare(text, options)
+    return await anyio.to_thread.run_sync(prepare, text, options)
+
+
 def check_author(author: Author) -> None:
-    for name in ("actor", "reason", "request"):
-        value = getattr(author, name)
-        if value is None and name == "request":
-            continue
-        if not isinstance(value, str) or len(value) > AUTHOR_FIELD_CHARS or "\0" in value:
-            raise InvalidContent(
-                f"cannot write: the author's {name} is not text of at most {AUTHOR_FIELD_CHARS} characters"
-            )
-        encode_text(f"author's {name}", value, 4 * AUTHOR_FIELD_CHARS)
+    if author.session is not None:
+        SessionId(author.session)
+    _check_short_text("author's actor", author.actor)
+    _check_short_text("author's reason", author.reason)
+    check_request(author.request)
+
+
+def check_request(request: str | None) -> None:
+    if request is not None:
+        _check_short_text("request id", request)
+
+
+def _check_short_text(noun: str, value: object) -> None:
+    if not isinstance(value, str) or len(value) > SHORT_TEXT_CHARS or "\0" in value:
+        raise InvalidContent(f"cannot write: the {noun} is not text of at most {SHORT_TEXT_CHARS} characters")
+    encode_text(noun, value, 4 * SHORT_TEXT_CHARS)

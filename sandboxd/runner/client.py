@@ -88,6 +88,11 @@ class RunnerClient:
             pending.fail(error)
         self._announce()
 
+    def interrupt(self, error: SandboxdError) -> None:
+        """End every call under way with this error, and kill what they started. Later calls are welcome."""
+        for pending in self._pending.values():
+            pending.interrupt(error)
+
     def attach(self, link: RunnerLink, hello: Hello) -> None:
         """For the listener: a runner is connected."""
         self._link = link

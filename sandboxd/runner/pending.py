@@ -18,8 +18,11 @@ Chunk = tuple[int, bytes, bytes]
 
 
 class Pending:
-    """One call. A future and a timer of the event loop and not anyio's event and cancel scope: this is the hot path,
-    where those two cost 60 of its 1200 microseconds. Cancellation works the same."""
+    """One call.
+
+    It waits on a future and a timer of the event loop, not on anyio's event and cancel scope: this is the hot path,
+    and a wait costs 9 microseconds this way, 30 the other. Cancellation works the same.
+    """
 
     __slots__ = (
         "_allowance",
@@ -96,6 +99,12 @@ class Pending:
             self.error = error
             self._wake()
 
+    def interrupt(self, error: SandboxdError) -> None:
+        """Give it up from this side: it is cancelled inside, and its caller gets this error."""
+        if not self.is_over:
+            self.link.send(wire.pack(wire.CANCEL, self.id))
+            self.fail(error)
+
     def receive(self, kind: int, head: bytes, data: bytes) -> None:
         if self.is_over:
             raise wire.WireError("more after the end of a call")
@@ -125,8 +134,7 @@ class Pending:
 
     def _expire(self, patience_s: float) -> None:
         """A container that is frozen must not hold its callers for ever."""
-        self.link.send(wire.pack(wire.CANCEL, self.id))
-        self.fail(NotReady(f"cannot say how this call ended: the runner did not answer for {patience_s:g} s"))
+        self.interrupt(NotReady(f"cannot say how this call ended: the runner did not answer for {patience_s:g} s"))
 
     def _send_more(self) -> None:
         if not self._body:

@@ -46,7 +46,9 @@ async def test_a_hostile_id_or_name_is_refused_everywhere(store: BaseStore, bad:
     assert await store.list_sessions() == []
 
 
-@pytest.mark.parametrize("reference", ["", "acme", "a:b:c", "[1,2]", '["a"]', "[", '["a","b","c"]', 7, None])
+@pytest.mark.parametrize(
+    "reference", ["", "acme", "a:b:c", "[1,2]", '["a"]', "[", "[" * 100_000, '["a","b","c"]', 7, None]
+)
 async def test_a_bad_session_reference_is_refused(store: BaseStore, reference: Any) -> None:
     with pytest.raises(InvalidKey):
         await store.list_tool_result_artifact_ids(reference)
@@ -102,9 +104,9 @@ async def test_limits_are_in_bytes_and_checked_before_anything_is_written(make_s
         assert await store.last_change() == 2
 
 
-@pytest.mark.parametrize("author", [Author("a" * 1001), Author(reason="\0"), Author(request="\ud800")])
+@pytest.mark.parametrize("author", [Author("a" * 1001), Author(reason="\0"), Author(request="\ud800"), Author(7)])  # type: ignore[arg-type]
 async def test_a_hostile_author_is_refused(store: BaseStore, author: Author) -> None:
-    with pytest.raises(InvalidContent, match="author's"):
+    with pytest.raises(InvalidContent, match=r"author's|request id"):
         await store.write_document(KEY, "x", author=author)
     assert await store.read_document(KEY) is None
 
@@ -133,3 +135,52 @@ async def test_the_memory_index_says_what_there_is_to_read(store: BaseStore) -> 
     assert [entry.summary for entry in index] == ["Ann", "first** thing"]
     assert [entry.tokens for entry in index] == [4, 5]
     assert all(entry.age_s >= 0 and not entry.tokens_exact for entry in index)
+
+
+async def test_an_author_of_an_impossible_session_is_refused(store: BaseStore) -> None:
+    with pytest.raises(InvalidKey):
+        await store.write_document(KEY, "x", author=Author(session="../x"))  # type: ignore[arg-type]
+    assert await store.document_history(KEY) == []
+
+
+def nested(levels: int) -> Any:
+    value: Any = "x"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+HOSTILE_JSON: dict[str, Any] = {
+    "deep": nested(250),
+    "very deep": nested(100_000),
+    "set": {1, 2},
+    "nan": float("nan"),
+    "surrogate": "\ud800",
+    "object": object(),
+    "giant number": 10**5000,
+    "tuple key": {("a",): 1},
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE_JSON.values(), ids=HOSTILE_JSON)
+async def test_a_message_that_is_no_plain_json_is_refused(store: BaseStore, content: Any) -> None:
+    await store.get_or_create("acme", "ann", "a", "s1")
+    with pytest.raises(InvalidContent, match="cannot store this message"):
+        await store.append_messages("acme", "s1", [{"role": "user", "content": content}])
+    with pytest.raises(InvalidContent, match="cannot store this event"):
+        await store.orchestration_persistence("acme:s1").append_event({"content": content})
+    assert await store.load_all_messages("acme", "s1") == []
+
+
+async def test_a_deep_message_within_bounds_comes_back(store: BaseStore) -> None:
+    await store.get_or_create("acme", "ann", "a", "s1")
+    message = {"role": "user", "content": nested(150)}
+    await store.append_messages("acme", "s1", [message])
+    assert await store.load_all_messages("acme", "s1") == [message]
+
+
+@pytest.mark.parametrize("request_id", ["\ud800", "x" * 1001, "\0", 7])
+async def test_a_hostile_request_id_is_refused(store: BaseStore, request_id: Any) -> None:
+    await store.get_or_create("acme", "ann", "a", "s1")
+    with pytest.raises(InvalidContent, match="request id"):
+        await store.append_messages("acme", "s1", [], request=request_id)

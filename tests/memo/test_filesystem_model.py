@@ -17,7 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from memo.documents import ABSENT, ANY, ArtifactKey, Document, DocumentKey, sha256_of
 from memo.errors import Absent, Redacted, RevisionConflict
+from memo.stores import BaseStore
 from memo.stores.filesystem import FilesystemStore
+from tests.memo.test_state_machine import StoreAgainstModel, thorough
 
 KEYS = [
     DocumentKey.of("acme", "s1", "session", "NOTES.md"),
@@ -201,6 +203,20 @@ def raised(kind: type[Any], call: Callable[[], Any]) -> Any:
     raise AssertionError(f"expected {kind.__name__}")
 
 
+class FilesystemAgainstModel(StoreAgainstModel):
+    """The machine that every store runs."""
+
+    def make(self, directory: Path) -> BaseStore:
+        return FilesystemStore(directory, watch=False)
+
+    @rule()
+    def open_again(self) -> None:
+        self.portal.call(self.store.aclose)
+        self.portal.call(self.store.open)
+
+
+TestFilesystemAgainstModel = FilesystemAgainstModel.TestCase
+TestFilesystemAgainstModel.settings = thorough
 TestDirectory = DirectoryMachine.TestCase
 TestDirectory.settings = settings(
     max_examples=int(os.environ.get("MEMO_TEST_EXAMPLES", "12")),

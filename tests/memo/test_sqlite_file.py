@@ -15,6 +15,7 @@ import pytest
 from memo import SQLiteStore, open_store
 from memo.documents import DocumentKey
 from memo.errors import Corrupt, MemoError, Unavailable, Unsupported
+from memo.stores.sqlite.schema import MIGRATIONS
 
 pytestmark = pytest.mark.anyio
 
@@ -129,6 +130,36 @@ async def test_a_newer_schema_is_refused_and_says_which(path: Path) -> None:
             pass
 
 
+async def test_an_older_schema_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "memo.db"
+    with monkeypatch.context() as past:
+        past.setattr("memo.stores.sqlite.file.MIGRATIONS", MIGRATIONS[:1])
+        async with SQLiteStore(path) as store:
+            await store.write_document(KEY, "from the past")
+    async with SQLiteStore(path) as store:
+        document = await store.read_document(KEY)
+        assert document is not None
+        assert document.content == "from the past"
+        assert await store._database.read(lambda db: db.execute("PRAGMA user_version").fetchone()) == (len(MIGRATIONS),)
+
+
+async def test_a_store_opened_by_many_at_once_is_created_once(tmp_path: Path) -> None:
+    path = tmp_path / "memo.db"
+
+    async def work(number: int) -> None:
+        async with SQLiteStore(path) as store:
+            await store.append_document(KEY, f"{number}\n")
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(10):
+            tasks.start_soon(work, number)
+    async with SQLiteStore(path) as store:
+        document = await store.read_document(KEY)
+        assert document is not None
+        assert sorted(map(int, document.content.split())) == list(range(10))
+    assert names_in(tmp_path) == ["memo.db", "memo.db-bell"]
+
+
 async def test_one_unreadable_message_is_an_error_that_names_it(path: Path) -> None:
     change(path, "UPDATE messages SET body = '{\"role\":' WHERE position = 17")
     async with SQLiteStore(path) as store:
@@ -201,7 +232,7 @@ async def test_texts_are_kept_once_and_dropped_with_their_last_user(tmp_path: Pa
 async def test_a_writer_that_cannot_have_the_lock_says_nothing_was_done(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memo.stores.sqlite.database.BUSY_TIMEOUT_MS", 50)
+    monkeypatch.setattr("memo.stores.sqlite.file.BUSY_TIMEOUT_MS", 50)
     other = sqlite3.connect(path, isolation_level=None)
     async with SQLiteStore(path) as store:
         other.execute("BEGIN IMMEDIATE")

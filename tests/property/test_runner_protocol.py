@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxd.errors import SandboxdError
 from sandboxd.runner import protocol
 from sandboxd.runner.inside import wire
 from sandboxd.runner.inside.failure import Failure
@@ -79,9 +78,10 @@ def test_an_answer_of_any_shape_is_read_or_is_a_wire_error(
     read: Callable[[protocol.Head], object], head: dict[str, object]
 ) -> None:
     try:
-        read(head)
-    except wire.WireError as error:
-        assert not isinstance(error, SandboxdError)
+        value = read(head)
+    except wire.WireError:
+        return
+    assert value is not None
 
 
 @given(st.binary(max_size=40))
@@ -102,8 +102,7 @@ def test_segments_match_as_fnmatch_does(pattern: str, name: str) -> None:
 def test_any_pattern_compiles_or_is_refused(pattern: str) -> None:
     try:
         expanded = expand_braces(pattern)
-    except Failure as failure:
-        assert failure.message.startswith("cannot")
+    except Failure:
         return
     for text in expanded:
         for segment in text.split("/"):

@@ -22,11 +22,10 @@ from memo.stores.filesystem.times import from_micros, to_micros
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One revision of one document, with what a list of documents shows of it."""
+    """One revision of one document. Nothing of its text: what is redacted must be nowhere."""
 
     name: str
     revision: Revision
-    summary: str
     tokens: int
     tokens_exact: bool
     request: str | None = None
@@ -180,7 +179,6 @@ def _encode_version(version: Version) -> dict[str, Any]:
         "actor": r.actor,
         "session": r.session,
         "reason": r.reason,
-        "summary": version.summary,
         "tokens": version.tokens,
         "exact": version.tokens_exact,
     }
@@ -215,9 +213,7 @@ def _decode(line: bytes, place: str, number: int) -> Commit:
 def _decode_version(r: dict[str, Any]) -> Version:
     session = None if r["session"] is None else SessionId(r["session"])
     revision = Revision(r["revision"], r["actor"], session, r["reason"], from_micros(r["at"]), r["sha256"], r["size"])
-    return Version(
-        r["name"], revision, r["summary"], r["tokens"], r["exact"], r.get("request"), r.get("outside", False)
-    )
+    return Version(r["name"], revision, r["tokens"], r["exact"], r.get("request"), r.get("outside", False))
 
 
 def _decode_redaction(r: dict[str, Any] | None) -> Redaction | None:

@@ -16,7 +16,8 @@ from typing import Self
 
 from memo.errors import Corrupt, Unavailable
 
-_BLOCK = 65_536
+_FIRST_BLOCK = 4096
+_LARGEST_BLOCK = 1 << 18
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # NONBLOCK: a planted FIFO must not hang us
 _PLANTED = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
 
@@ -193,9 +194,9 @@ def write_all(fd: int, content: bytes) -> None:
 
 def end_of_lines(fd: int) -> int:
     """Return where the last complete line ends; what stands after it is the rest of a write that never finished."""
-    end = os.fstat(fd).st_size
+    end, block = os.fstat(fd).st_size, _FIRST_BLOCK
     while end > 0:
-        start = max(0, end - _BLOCK)
+        start, block = max(0, end - block), min(block * 4, _LARGEST_BLOCK)
         newline = os.pread(fd, end - start, start).rfind(b"\n")
         if newline >= 0:
             return start + newline + 1
@@ -219,12 +220,11 @@ def append_lines(fd: int, lines: bytes, end: int) -> int:
 
 def lines_backwards(fd: int, end: int) -> Iterator[bytes]:
     """Yield the lines that end at or before `end`, the last one first, without their newlines."""
-    rest = b""
+    rest, size = b"", _FIRST_BLOCK
     is_last = True
     while end > 0:
-        start = max(0, end - _BLOCK)
-        block = os.pread(fd, end - start, start) + rest
-        first, *others = block.split(b"\n")
+        start, size = max(0, end - size), min(size * 4, _LARGEST_BLOCK)
+        first, *others = (os.pread(fd, end - start, start) + rest).split(b"\n")
         if is_last:
             others, is_last = others[:-1], False  # the text after the last newline is nothing
         if start > 0:

@@ -20,6 +20,7 @@ from memo.documents import (
     is_expected,
     redacted_error,
     redaction_targets,
+    summary_of,
 )
 from memo.errors import Absent
 from memo.ids import SessionId
@@ -74,7 +75,7 @@ def list_of(place: Place | None) -> list[DocumentEntry]:
     if place is None:
         return []
     newest = [outside.reconcile(place, name) for name in outside.document_files(place)]
-    return [_entry(place, current.version) for current in newest if current is not None]
+    return [_entry(place, current) for current in newest if current is not None]
 
 
 def history(place: Place | None, key: DocumentKey, limit: int | None) -> list[Revision]:
@@ -105,7 +106,7 @@ def draft_of(place: Place, name: str, text: PreparedText, author: Author, *, out
         sha256=text.sha256,
         size_bytes=text.size_bytes,
     )
-    version = Version(name, revision, text.summary, text.tokens, text.tokens_exact, author.request, outside)
+    version = Version(name, revision, text.tokens, text.tokens_exact, author.request, outside)
     return Draft(version, text.encoded)
 
 
@@ -135,15 +136,15 @@ def _repeated(place: Place, key: DocumentKey, author: Author) -> Document | None
     return next((document_of(place, v) for v in versions if v.request == author.request), None)
 
 
-def _entry(place: Place, version: Version) -> DocumentEntry:
-    revision = version.revision
+def _entry(place: Place, current: outside.Current) -> DocumentEntry:
+    version, revision = current.version, current.version.revision
     return DocumentEntry(
         place.owner.key(version.name),
         revision.revision,
         revision.sha256,
         revision.size_bytes,
         revision.at,
-        version.summary,
+        summary_of(current.document.content),
         version.tokens,
         version.tokens_exact,
     )

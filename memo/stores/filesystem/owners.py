@@ -55,10 +55,11 @@ class Tree:
 
     STATES = 1024
 
-    def __init__(self, root: Directory, log: ChangeLog, options: StoreOptions) -> None:
+    def __init__(self, root: Directory, log: ChangeLog, options: StoreOptions, lock_timeout_s: float) -> None:
         self.root = root
         self.log = log
         self.options = options
+        self._lock_timeout_s = lock_timeout_s
         self._states: OrderedDict[Owner, OwnerState] = OrderedDict()
         self._lock = threading.Lock()
         self._left = threading.Condition()
@@ -135,7 +136,7 @@ class Tree:
         with disk_errors(f"lock {hidden.place}"):
             fd = open_lock(hidden.fd, LOCK)
         stack.enter_context(closing(fd))
-        stack.enter_context(locked(fd, hidden.place, exclusive=exclusive))
+        stack.enter_context(locked(fd, hidden.place, exclusive=exclusive, timeout_s=self._lock_timeout_s))
 
     def _refresh(self, owner: Owner, state: OwnerState, hidden: Directory) -> None:
         with state.refreshing:

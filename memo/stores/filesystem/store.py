@@ -44,6 +44,7 @@ from memo.stores.filesystem.changelog import ChangeLog
 from memo.stores.filesystem.disk import Directory, disk_errors
 from memo.stores.filesystem.journal import FilesystemJournal
 from memo.stores.filesystem.layout import HIDDEN, STAGED, TENANTS, Owner
+from memo.stores.filesystem.locks import LOCK_TIMEOUT_S
 from memo.stores.filesystem.owners import Place, Tree, Unsettled
 from memo.stores.filesystem.requests import RequestIndex
 from memo.stores.filesystem.times import to_micros
@@ -76,12 +77,14 @@ class FilesystemStore(BaseStore):
         watch: bool = True,
         rescan_s: float = 60.0,
         settle_s: float = 0.1,
+        lock_timeout_s: float = LOCK_TIMEOUT_S,
     ) -> None:
         super().__init__(options)
         self.path = Path(path)
         self._watch = watch
         self._rescan_s = rescan_s
         self._settle_s = settle_s
+        self._lock_timeout_s = lock_timeout_s
         self._tree: Tree | None = None
         self._bell: FileBell | None = None
         self._watcher: Watcher | None = None
@@ -113,7 +116,7 @@ class FilesystemStore(BaseStore):
             root.close()
             raise
         self._bell = bell
-        self._tree = Tree(root, log, self.options)
+        self._tree = Tree(root, log, self.options, self._lock_timeout_s)
         if self._watch:
             self._watcher = Watcher(self.path.absolute(), self._tree, rescan_s=self._rescan_s, settle_s=self._settle_s)
             self._watcher.start()

@@ -6,9 +6,7 @@ Every commit happens between two awaits, so the event loop itself is the lock. N
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
-import anyio.to_thread
 from anyio.lowlevel import checkpoint
 
 from memo.bell import LocalBell
@@ -36,11 +34,12 @@ from memo.stores.base import BaseStore
 from memo.stores.in_memory.documents import MemoryDocuments
 from memo.stores.in_memory.journal import MemoryJournal
 from memo.stores.in_memory.sessions import MemorySessions
+from memo.stores.in_memory_records import InMemoryRecords
 from memo.stores.options import StoreOptions, notes_do_not_fit
-from memo.stores.prepared import check_author, prepare_artifact, prepare_document
+from memo.stores.prepared import check_author, off_loop, prepare_artifact, prepare_document
 
 
-class InMemoryStore(BaseStore):
+class InMemoryStore(BaseStore, InMemoryRecords):
     def __init__(self, options: StoreOptions | None = None) -> None:
         super().__init__(options)
         self._bell = LocalBell()
@@ -73,8 +72,8 @@ class InMemoryStore(BaseStore):
         self, key: DocumentKey, content: str, *, expected: Expected = ANY, author: Author = HOST
     ) -> Document:
         check_author(author)
-        prepared = await anyio.to_thread.run_sync(partial(prepare_document, content, self.options))
-        self._require_open()
+        prepared = await off_loop(prepare_document, content, self.options)
+        await self._turn()
         repeated = self._documents.repeated(key, author)
         return repeated or self._documents.commit(key, prepared, expected, author)
 
@@ -83,7 +82,7 @@ class InMemoryStore(BaseStore):
         while True:
             before = await self.read_document(key)
             text = (before.content if before else "") + content if isinstance(content, str) else content
-            prepared = await anyio.to_thread.run_sync(partial(prepare_document, text, self.options))
+            prepared = await off_loop(prepare_document, text, self.options)
             self._require_open()
             repeated = self._documents.repeated(key, author)
             if repeated is not None:
@@ -104,8 +103,8 @@ class InMemoryStore(BaseStore):
         return self._documents.redact(key, revision)
 
     async def write_artifact(self, key: ArtifactKey, content: str) -> ArtifactEntry:
-        prepared = await anyio.to_thread.run_sync(partial(prepare_artifact, content, self.options))
-        self._require_open()
+        prepared = await off_loop(prepare_artifact, content, self.options)
+        await self._turn()
         return self._documents.commit_artifact(key, prepared)
 
     async def read_artifacts(self, session: SessionRef, tool_calls: Iterable[str]) -> dict[ToolCallId, str]:

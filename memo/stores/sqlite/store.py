@@ -32,16 +32,17 @@ from memo.messages import EncodedMessage, Message, StoredMessage
 from memo.sessions import Session, SessionMeta, Usage
 from memo.stores.base import BaseStore
 from memo.stores.options import StoreOptions
-from memo.stores.prepared import check_author, prepare_artifact, prepare_document
+from memo.stores.prepared import check_author, off_loop, prepare_artifact, prepare_document
 from memo.stores.sqlite import archives, artifacts, documents, feed, sessions
 from memo.stores.sqlite.database import Database
 from memo.stores.sqlite.journal import SQLiteJournal
+from memo.stores.sqlite.records import SQLiteRecords
 from memo.stores.sqlite.times import to_micros
 
 _FIRST, _LAST = 0, 2**53
 
 
-class SQLiteStore(BaseStore):
+class SQLiteStore(BaseStore, SQLiteRecords):
     def __init__(self, path: Path | str, options: StoreOptions | None = None) -> None:
         super().__init__(options)
         self.path = Path(path)
@@ -75,17 +76,13 @@ class SQLiteStore(BaseStore):
         self, key: DocumentKey, content: str, *, expected: Expected = ANY, author: Author = HOST
     ) -> Document:
         check_author(author)
-        return await self._database.prepare_and_write(
-            lambda: prepare_document(content, self.options),
-            lambda db, text: documents.write(db, key, text, expected, author, self.options),
-        )
+        text = await off_loop(prepare_document, content, self.options)
+        return await self._database.write(lambda db: documents.write(db, key, text, expected, author, self.options))
 
     async def append_document(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Document:
         check_author(author)
-        return await self._database.prepare_and_write(
-            lambda: encode_text("document", content, self.options.limits.document_bytes),
-            lambda db, _: documents.append(db, key, content, author, self.options),
-        )
+        encode_text("document", content, self.options.limits.document_bytes)
+        return await self._database.write(lambda db: documents.append(db, key, content, author, self.options))
 
     async def list_documents(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> list[DocumentEntry]:
         return await self._database.read(lambda db: documents.list_of(db, tenant, owner, scope))
@@ -97,10 +94,8 @@ class SQLiteStore(BaseStore):
         return await self._database.erase(lambda db: documents.redact(db, key, revision))
 
     async def write_artifact(self, key: ArtifactKey, content: str) -> ArtifactEntry:
-        return await self._database.prepare_and_write(
-            lambda: prepare_artifact(content, self.options),
-            lambda db, text: artifacts.write(db, key, text, self.options),
-        )
+        text = await off_loop(prepare_artifact, content, self.options)
+        return await self._database.write(lambda db: artifacts.write(db, key, text, self.options))
 
     async def read_artifacts(self, session: SessionRef, tool_calls: Iterable[str]) -> dict[ToolCallId, str]:
         wanted = [ToolCallId(call) for call in tool_calls]

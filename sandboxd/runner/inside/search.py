@@ -66,9 +66,9 @@ def main(mode: str, flags: str, glob: str, pattern: str, start: str) -> int:
         if mode == "files_with_matches":
             sys.stdout.buffer.write(shown + b"\n")
         elif mode == "count":
-            sys.stdout.buffer.write(b"%s:%d\n" % (shown, len(lines)))
+            sys.stdout.buffer.write(b"%s:%d\n" % (shown, len({match for match, _number, _line in lines})))
         else:
-            for number, line in lines:
+            for _match, number, line in lines:
                 sys.stdout.buffer.write(b"%s:%d:%s\n" % (shown, number, line[:MAX_COLUMNS]))
     return 0 if matched else 1
 
@@ -85,7 +85,8 @@ def _regular_files(start: str) -> Iterator[str]:
                 yield path
 
 
-def _matching_lines(path: str, wanted: Any, multiline: bool) -> Iterator[tuple[int, bytes]]:
+def _matching_lines(path: str, wanted: Any, multiline: bool) -> Iterator[tuple[int, int, bytes]]:
+    """Yield every line that a match touches, with the number of the match and of the line."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -97,18 +98,18 @@ def _matching_lines(path: str, wanted: Any, multiline: bool) -> Iterator[tuple[i
     lines = content.split(b"\n")
     if multiline:
         seen = set()
-        for match in wanted.finditer(content):
+        for position, match in enumerate(wanted.finditer(content)):
             first = content.count(b"\n", 0, match.start())
             for number in range(first, first + match.group().count(b"\n") + 1):
                 if number not in seen:
                     seen.add(number)
-                    yield number + 1, lines[number]
+                    yield position, number + 1, lines[number]
         return
     if lines and not lines[-1]:
         lines.pop()
     for number, line in enumerate(lines):
         if wanted.search(line):
-            yield number + 1, line
+            yield number, number + 1, line
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import hmac
 import json
 import struct
 
-TYPE_CHECKING = False  # `typing` costs 6 ms at the start of every sandbox
+TYPE_CHECKING = False  # `typing` costs 8 ms at the start of every sandbox
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
@@ -54,7 +54,7 @@ KINDS = GREETING_KINDS | frozenset((CALL, CANCEL, DATA, END, CREDIT, STDOUT, STD
 NONCE_BYTES = 32
 
 # how a command ended: flags, exit code, milliseconds, bytes of stdout in the data (the rest is stderr). A struct and
-# not JSON because this is the answer on the hot path: it saves 30 microseconds of 1000
+# not JSON because this is the answer on the hot path: 3 microseconds to write and read, JSON takes 23
 EXITED_STRUCT = struct.Struct("!BHdI")
 NO_CODE, TIMED_OUT, TRUNCATED, MEMORY_HIT, PIDS_HIT = 1, 2, 4, 8, 16
 

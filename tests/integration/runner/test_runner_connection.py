@@ -80,7 +80,7 @@ LIES: dict[str, Reply] = {
 @pytest.mark.parametrize("lie", LIES)
 async def test_a_lying_runner_loses_its_connection_and_nothing_else_happens(tmp_path: Path, lie: str) -> None:
     secret = mint_secret()
-    async with listener(tmp_path, secret) as open_listener, anyio.create_task_group() as group:
+    async with anyio.create_task_group() as group, listener(tmp_path, secret) as open_listener:
         fake = FakeRunner(tmp_path / "run", secret)
         await fake.greet()
         group.start_soon(fake.answer, LIES[lie])
@@ -105,26 +105,30 @@ LIES_ABOUT_FILES: dict[str, Reply] = {
 }
 
 
+async def read_when_disconnected(client: RunnerClient) -> None:
+    async with client.read_file("/workspace/x") as reader:
+        await client.wait_disconnected()
+        async for _piece in reader:
+            pass
+
+
 @pytest.mark.parametrize("lie", LIES_ABOUT_FILES)
 async def test_a_runner_that_lies_about_a_file_is_not_believed(tmp_path: Path, lie: str) -> None:
     secret = mint_secret()
-    async with listener(tmp_path, secret) as open_listener, anyio.create_task_group() as group:
+    async with anyio.create_task_group() as group, listener(tmp_path, secret) as open_listener:
         fake = FakeRunner(tmp_path / "run", secret)
         await fake.greet()
         group.start_soon(fake.answer, LIES_ABOUT_FILES[lie])
         with anyio.fail_after(HANG_S):
             with pytest.raises(SandboxError):
-                async with open_listener.client.read_file("/workspace/x") as reader:
-                    await open_listener.client.wait_disconnected()
-                    async for _piece in reader:
-                        pass
+                await read_when_disconnected(open_listener.client)
             await open_listener.client.wait_disconnected()
 
 
 async def test_the_words_of_a_runner_are_made_plain(tmp_path: Path) -> None:
     secret = mint_secret()
     words = {"code": "InternalError", "message": "\x1b[31mred\n" + "x" * 900}
-    async with listener(tmp_path, secret) as open_listener, anyio.create_task_group() as group:
+    async with anyio.create_task_group() as group, listener(tmp_path, secret) as open_listener:
         fake = FakeRunner(tmp_path / "run", secret)
         await fake.greet()
         group.start_soon(fake.answer, lambda call, _: wire.pack(wire.ERROR, call, words))
@@ -132,15 +136,16 @@ async def test_the_words_of_a_runner_are_made_plain(tmp_path: Path) -> None:
             await open_listener.client.stat("/workspace")
         assert type(caught.value) is SandboxError
         assert str(caught.value).startswith("cannot do this: ?[31mred?")
-        assert open_listener.client._link is not None
-        open_listener.client._link.close("the test is over")
 
 
 async def test_a_wrong_secret_gets_nowhere(tmp_path: Path) -> None:
+    impostor = FakeRunner(tmp_path / "run", mint_secret())
     async with listener(tmp_path, mint_secret()) as open_listener:
         with anyio.fail_after(HANG_S), pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
-            await FakeRunner(tmp_path / "run", mint_secret()).greet()
+            await impostor.greet()
         assert not open_listener.client.connected
+    assert impostor.stream is not None
+    await impostor.stream.aclose()
 
 
 async def test_strangers_cannot_keep_the_runner_out(tmp_path: Path) -> None:
@@ -163,9 +168,9 @@ async def test_strangers_cannot_keep_the_runner_out(tmp_path: Path) -> None:
 async def test_a_silent_stranger_is_hung_up_on(tmp_path: Path) -> None:
     async with listener(tmp_path, mint_secret()):
         stream = await anyio.connect_unix(str(tmp_path / "run" / "socket"))
+        assert await stream.receive()
         with anyio.fail_after(HANG_S), pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
-            while True:
-                await stream.receive()
+            await stream.receive()
         await stream.aclose()
 
 

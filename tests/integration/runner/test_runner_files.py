@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Literal
 
 import anyio
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from sandboxd.errors import InvalidRequest, NotFound, OutsideSandbox, RequestError, SandboxdError, WorkspaceFull
 from sandboxd.runner.calls import Exec, Grep
 from sandboxd.runner.client import RunnerClient
+from sandboxd.runner.protocol import RUNNER_TARGET
 from tests.integration.runner.box import HANG_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.engine]
@@ -290,3 +292,22 @@ async def test_two_hundred_file_calls_at_once_all_answer(runner: RunnerClient) -
         for number in range(200):
             group.start_soon(one, number)
     assert outcomes == [True] * 200
+
+
+@pytest.mark.parametrize("mode", ["content", "files_with_matches", "count"])
+@pytest.mark.parametrize("flags", ["", "i", "m"])
+async def test_the_search_for_images_without_ripgrep_says_the_same(
+    runner: RunnerClient, mode: Literal["content", "files_with_matches", "count"], flags: str
+) -> None:
+    await sh(
+        runner,
+        "rm -rf s; mkdir -p s/sub; cd s; printf 'one\\nTwo\\ntwo two\\n' > a.txt; printf 'two\\n' > sub/b.py; "
+        "printf 'two\\0' > bin; mkfifo pipe; ln -s /etc/passwd link; echo two > .hidden",
+    )
+    pattern = "one.Two" if "m" in flags else "two"
+    call = Grep(pattern, "/workspace/s", None, mode, case_insensitive="i" in flags, multiline="m" in flags)
+    program = ("python3", "-I", "-S", "-B", f"{RUNNER_TARGET}/search.py", mode, f"-{flags}", "", pattern, call.path)
+    with anyio.fail_after(HANG_S):
+        ours = await runner.exec(Exec(program))
+    assert ours.exit_code == 0
+    assert ours.stdout.decode() == (await runner.grep(call)).text

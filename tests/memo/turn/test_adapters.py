@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from memo import InMemoryStore
 from memo.errors import Absent, Unsupported
 from memo.primitives import Media, Message, Retrievable, Tokenizable
 from memo.records import Merge, RecordScope
@@ -19,7 +20,7 @@ from memo.turn import TurnRunner, artifact_tools, check_callbacks, noop_callback
 from memo.turn.callbacks import NOUNS
 from tests.memo.primitives.samples import GOOD, artifact, picture
 from tests.memo.turn.acting import run, sample
-from tests.memo.turn.stores import STORES, RecordingInMemory, opened
+from tests.memo.turn.stores import STORES, opened
 
 pytestmark = pytest.mark.anyio
 
@@ -46,7 +47,7 @@ async def test_the_27_that_remember_nothing_keep_theirs() -> None:
 
 def broken(promise: str) -> Any:
     """Callbacks over a real store, with one thing wrong."""
-    base = store_callbacks(RecordingInMemory())
+    base = store_callbacks(InMemoryStore())
 
     async def nothing(ctx: Any, value: Any) -> None: ...
 
@@ -93,7 +94,7 @@ async def test_the_check_names_the_promise_that_is_broken(promise: str) -> None:
 
 
 async def test_each_callback_can_be_tried_by_itself() -> None:
-    callbacks = store_callbacks(RecordingInMemory())
+    callbacks = store_callbacks(InMemoryStore())
     for noun, fetch in (("message", "fetch_messages_callback"), ("memory", "fetch_memories_callback")):
         await callbacks[f"store_{noun}_callback"](None, sample(noun))
         assert await callbacks[fetch](None) == [sample(noun)]
@@ -124,7 +125,7 @@ async def test_memories_are_the_users_and_all_else_is_the_sessions(kind: str, tm
 
 
 async def test_a_mutation_keeps_the_fields_that_it_does_not_know() -> None:
-    store = RecordingInMemory()
+    store = InMemoryStore()
     callbacks = store_callbacks(store)
     await callbacks["store_message_callback"](None, sample("message"))
     key = RecordScope.of("local", "turn.message", "session:local").key("one")
@@ -162,7 +163,7 @@ async def test_bytes_given_to_a_conduit_are_found_by_the_primitive_that_names_th
 
 
 async def test_bytes_that_are_there_already_are_not_written_again() -> None:
-    class Counting(RecordingInMemory):
+    class Counting(InMemoryStore):
         chunks = 0
 
         async def apply_records(self, changes: Any) -> Any:
@@ -180,7 +181,7 @@ async def test_bytes_that_are_there_already_are_not_written_again() -> None:
 
 
 async def test_bytes_that_were_never_kept_are_absent_not_empty() -> None:
-    store = RecordingInMemory()
+    store = InMemoryStore()
     callbacks = store_callbacks(store)
     value = Message(**GOOD[Message] | {"attachments": [picture()]}).to_json()
     key = RecordScope.of("local", "turn.message", "session:local").key("m")
@@ -237,7 +238,7 @@ async def test_a_result_of_several_artifacts_offers_each() -> None:
 
 async def test_tools_given_to_the_adapter_are_fetched() -> None:
     tools = artifact_tools([sample("tool_call").model_copy(update={"results": artifact()})])
-    callbacks = store_callbacks(RecordingInMemory(), tools=tools)
+    callbacks = store_callbacks(InMemoryStore(), tools=tools)
     assert await callbacks["fetch_tools_callback"](None) == tools
 
     async def act(ctx: Any, helpers: Any) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from memo import InMemoryStore
 from memo.turn import InvalidTurnRunnerConfig, TurnRunner, noop_callbacks, store_callbacks
 from memo.turn.callbacks import BYTES_CALLBACKS, CHANGE_CALLBACKS, FETCH_CALLBACKS, PARAMETERS
-from tests.memo.turn.stores import RecordingInMemory
 
 
 async def executor(ctx: Any, helpers: Any) -> None:
@@ -23,7 +23,7 @@ def of(count: int) -> Any:
 def test_there_are_27_callbacks() -> None:
     assert (len(FETCH_CALLBACKS), len(CHANGE_CALLBACKS), len(BYTES_CALLBACKS)) == (7, 18, 2)
     assert len(PARAMETERS) == 27
-    assert set(noop_callbacks()) == set(store_callbacks(RecordingInMemory())) == set(PARAMETERS)
+    assert set(noop_callbacks()) == set(store_callbacks(InMemoryStore())) == set(PARAMETERS)
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

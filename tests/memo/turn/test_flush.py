@@ -8,17 +8,18 @@ from typing import Any
 import anyio
 import pytest
 
+from memo import InMemoryStore
 from memo.errors import Unavailable
 from memo.records import RecordChange, RecordScope
 from memo.turn import FlushError, noop_callbacks, store_callbacks
 from memo.turn.callbacks import NOUNS
 from tests.memo.turn.acting import recording, run, runner, sample
-from tests.memo.turn.stores import STORES, RecordingInMemory, opened
+from tests.memo.turn.stores import STORES, opened
 
 pytestmark = pytest.mark.anyio
 
 
-class CountingStore(RecordingInMemory):
+class CountingStore(InMemoryStore):
     """A real store that tells how often a batch was applied, and can be told to fail."""
 
     def __init__(self) -> None:
@@ -138,7 +139,7 @@ async def test_a_store_that_fails_the_flush_ends_the_turn_and_holds_none_of_it()
 
 
 async def test_a_callback_that_fails_in_the_middle_keeps_the_others_from_the_store() -> None:
-    store = RecordingInMemory()
+    store = InMemoryStore()
 
     async def fails(ctx: Any, value: Any) -> None:
         raise OSError("disk")
@@ -158,7 +159,7 @@ async def test_a_callback_that_fails_in_the_middle_keeps_the_others_from_the_sto
 
 
 async def test_a_store_that_does_not_answer_is_an_unknown_outcome() -> None:
-    class Silent(RecordingInMemory):
+    class Silent(InMemoryStore):
         async def apply_records(self, changes: Any) -> Any:
             await anyio.sleep_forever()
 
@@ -172,7 +173,7 @@ async def test_a_store_that_does_not_answer_is_an_unknown_outcome() -> None:
 
 
 async def test_an_abort_during_a_flush_lets_it_finish() -> None:
-    class Slow(RecordingInMemory):
+    class Slow(InMemoryStore):
         async def apply_records(self, changes: Any) -> Any:
             contexts[0].abort("now")
             await anyio.lowlevel.checkpoint()
@@ -194,7 +195,7 @@ async def test_an_abort_during_a_flush_lets_it_finish() -> None:
 
 
 async def test_who_writes_through_the_turn_while_it_flushes_is_not_lost_in_the_flush() -> None:
-    store = RecordingInMemory()
+    store = InMemoryStore()
     base = store_callbacks(store)
     turns: list[Any] = []
 

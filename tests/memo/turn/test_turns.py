@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
+from memo import InMemoryStore
 from memo.errors import InvalidContent
 from memo.primitives import Tokenizable
 from memo.turn import (
@@ -22,7 +23,6 @@ from memo.turn import (
 )
 from memo.turn.callbacks import FETCH_CALLBACKS
 from tests.memo.turn.acting import recording, run, runner, sample
-from tests.memo.turn.stores import RecordingInMemory
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +40,7 @@ async def test_a_turn_starts_empty_but_for_what_it_was_given() -> None:
     async def look(ctx: Any, args: Any) -> str:
         return ""
 
-    store = RecordingInMemory()
+    store = InMemoryStore()
     callbacks = store_callbacks(store)
     await callbacks["store_message_callback"](None, sample("message"))
     await runner(act, callbacks, tools=[Tool("look", "Look.", look)]).run(
@@ -78,7 +78,7 @@ async def test_nothing_is_ever_fetched_unasked() -> None:
 
 
 async def test_what_was_fetched_is_in_scope_only_when_somebody_adds_it() -> None:
-    callbacks = store_callbacks(RecordingInMemory())
+    callbacks = store_callbacks(InMemoryStore())
     await callbacks["store_message_callback"](None, sample("message"))
     seen: list[list[Any]] = []
 
@@ -366,7 +366,7 @@ async def test_only_primitives_can_be_stored() -> None:
 
 
 async def test_turns_of_one_runner_at_once_do_not_mix() -> None:
-    callbacks = store_callbacks(RecordingInMemory())
+    callbacks = store_callbacks(InMemoryStore())
 
     async def act(ctx: Any, helpers: Any) -> None:
         await ctx.store_message(sample("message", ctx.session))

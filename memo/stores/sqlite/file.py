@@ -1,0 +1,141 @@
+"""The SQLite file: creating, connecting, checking, migrating, and what its errors mean.
+
+A file that is damaged, foreign or from the future is refused; it is never taken for an empty store, never repaired.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from memo.errors import Corrupt, Unavailable, Unsupported
+from memo.stores.sqlite.schema import APPLICATION_ID, MIGRATIONS
+
+BUSY_TIMEOUT_MS = 30_000
+
+
+def open_file(path: Path) -> sqlite3.Connection:
+    """Return a connection to a checked store of the newest schema, created if there is no file."""
+    try:
+        is_new, is_empty = not path.exists(), path.exists() and path.stat().st_size == 0
+    except OSError as error:
+        raise Unavailable(f"cannot open the store {path}: {error.strerror}") from error
+    if is_new:
+        create(path)
+    elif is_empty:
+        raise Corrupt(f"cannot open {path}: the file is empty, and a store never is; remove it to start anew")
+    with translated():
+        db = connect(path)
+        try:
+            _check(db, path)
+            _migrate(db, path)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    # mode=rw, not rwc: a file that vanished must not come back as an empty store.
+    db = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None, check_same_thread=False, timeout=30
+    )
+    db.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+    db.execute("PRAGMA synchronous=FULL")  # a commit that returned is on the disk (I1)
+    db.execute("PRAGMA cache_size=-8192")
+    return db
+
+
+def create(path: Path) -> None:
+    """Make a new store beside its place and link it there, so that no one ever finds half of one."""
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        draft = path.parent / f".{path.name}.{os.getpid()}.{threading.get_ident()}.new"
+        draft.unlink(missing_ok=True)
+        os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError as error:
+        raise Unavailable(f"cannot create the store {path}: {error.strerror}") from error
+    try:
+        with translated():
+            db = connect(draft)
+            try:
+                db.execute("PRAGMA journal_mode=WAL").fetchall()
+                db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+                _migrate(db, draft)
+            finally:
+                db.close()  # the last connection: everything is in the main file, and the log is gone
+        with suppress(FileExistsError):  # another process was first; its store is as good
+            os.link(draft, path)
+        _sync_directory(path.parent)
+    finally:
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{draft}{suffix}").unlink(missing_ok=True)
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _check(db: sqlite3.Connection, path: Path) -> None:
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    if application != APPLICATION_ID:
+        raise Unsupported(f"cannot open {path}: it is an SQLite file of another program")
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version > len(MIGRATIONS):
+        raise Unsupported(
+            f"cannot open {path}: its schema is version {version}, and this program knows up to {len(MIGRATIONS)}"
+        )
+    findings = [row[0] for row in db.execute("PRAGMA quick_check(3)")]
+    if findings != ["ok"]:
+        raise Corrupt(f"cannot open {path}: it is damaged: {'; '.join(findings)}")
+    (mode,) = db.execute("PRAGMA journal_mode=WAL").fetchone()
+    if mode != "wal":
+        raise Unsupported(f"cannot open {path}: its filesystem has no shared memory for a write-ahead log")
+
+
+def _migrate(db: sqlite3.Connection, path: Path) -> None:
+    db.execute("BEGIN IMMEDIATE")  # before looking: another process may be migrating the same file
+    try:
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
+            for statement in statements:
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version={number}")
+        db.execute("COMMIT")
+    except sqlite3.Error as error:
+        roll_back(db)
+        raise Corrupt(f"cannot migrate {path}: {error}") from error
+
+
+def roll_back(db: sqlite3.Connection) -> None:
+    if db.in_transaction:  # some errors have rolled back already
+        db.execute("ROLLBACK")
+
+
+def primary_code(error: sqlite3.Error) -> int:
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
+
+
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn SQLite's errors into ours. Only what surely did nothing is Unavailable."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = primary_code(error)
+        name = getattr(error, "sqlite_errorname", type(error).__name__)
+        if code in _DAMAGE:
+            raise Corrupt(f"cannot read the store: {error} ({name})") from error
+        raise Unavailable(f"cannot use the store: {error} ({name})") from error

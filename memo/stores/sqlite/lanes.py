@@ -1,0 +1,118 @@
+"""Lanes: a queue of jobs and the threads that do them for an event loop. Knows nothing of what a job is.
+
+A pool's hand-over costs more than most reads of a store; a lane's costs a quarter of it, and a lane sees all that
+waits, so that one commit can serve many writers. What was begun is always finished, even if its caller gave up.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import anyio
+from anyio import from_thread
+from anyio.lowlevel import EventLoopToken, current_token
+
+R = TypeVar("R")
+
+
+class Job(Generic[R]):
+    """One call, and its outcome once `done` is set."""
+
+    __slots__ = ("_claim", "_result", "done", "error", "work")
+
+    def __init__(self, work: Callable[[Any], R]) -> None:
+        self.work = work
+        self.done = anyio.Event()
+        self.error: BaseException | None = None
+        self._result: R | None = None
+        self._claim = threading.Lock()
+
+    def claim(self) -> bool:
+        """Return True to whoever asks first: the thread that will do it, or the caller that gives up."""
+        return self._claim.acquire(blocking=False)
+
+    def succeed(self, result: R) -> None:
+        self._result, self.error = result, None
+
+    def outcome(self) -> R:
+        if self.error is not None:
+            raise self.error
+        return self._result  # type: ignore[return-value]  # R may be None itself
+
+
+class Lane:
+    """Owns its threads. `perform` is given one to `most` jobs and sets the outcome of each."""
+
+    def __init__(self, name: str, perform: Callable[[list[Job[Any]]], None], *, threads: int, most: int) -> None:
+        self._name = name
+        self._perform = perform
+        self._count = threads
+        self._threads: list[threading.Thread] = []
+        self._most = most
+        self._queue: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
+        self._token: EventLoopToken | None = None
+
+    def start(self) -> None:
+        """Start the threads, for the event loop that runs now."""
+        self._token = current_token()
+        # Daemons: a store that nobody closed must not keep its process from ending.
+        self._threads = [
+            threading.Thread(target=self._work, name=f"{self._name}-{number}", daemon=True)
+            for number in range(self._count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        """Finish what is queued, and wait for it. Not on the event loop: the loop is who is told."""
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    async def run(self, work: Callable[[Any], R]) -> R:
+        job = Job(work)
+        self._queue.put(job)
+        try:
+            await job.done.wait()
+        except anyio.get_cancelled_exc_class():
+            if not job.claim():  # it has begun: wait for the end, so that nothing goes on behind the caller's back
+                with anyio.CancelScope(shield=True):
+                    await job.done.wait()
+            raise
+        return job.outcome()
+
+    def _work(self) -> None:
+        while (job := self._queue.get()) is not None:
+            batch = [job]
+            is_last = False
+            while len(batch) < self._most and not is_last and not self._queue.empty():
+                following = self._queue.get()
+                is_last = following is None
+                if following is not None:
+                    batch.append(following)
+            claimed = [waiting for waiting in batch if waiting.claim()]
+            if not self._finish(claimed) or is_last:
+                return
+
+    def _finish(self, batch: list[Job[Any]]) -> bool:
+        if not batch:
+            return True
+        try:
+            self._perform(batch)
+        except BaseException as error:  # noqa: BLE001  it belongs to those who wait, not to this thread
+            for job in batch:
+                job.error = error
+        try:
+            from_thread.run_sync(_tell, batch, token=self._token)
+        except anyio.RunFinishedError:
+            return False  # the event loop is gone, and with it everybody who waited
+        return True
+
+
+def _tell(batch: list[Job[Any]]) -> None:
+    for job in batch:
+        job.done.set()

@@ -1,0 +1,65 @@
+"""The limit of a workspace on hosts that offer no quota: measured by the runner, enforced by ending who writes.
+
+A measure is late by nature, so this is the fallback and `doctor` calls it weak. It never opens a workspace itself.
+While a sandbox has calls it is measured every two seconds, otherwise twice a minute for its background processes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+import anyio
+import structlog
+
+from sandboxd.errors import SandboxError, WorkspaceFull
+from sandboxd.lifecycle import State
+from sandboxd.live import Sandbox
+from sandboxd.runner.client import RunnerClient
+from sandboxd.workspace import is_over
+
+_log = structlog.get_logger()
+
+_BUSY_S = 2.0
+_QUIET_S = 30.0
+
+
+async def watch_workspaces(sandboxes: Callable[[], Iterable[Sandbox]]) -> None:
+    measured_at: dict[str, float] = {}
+    while True:
+        now = time.monotonic()
+        due = [sandbox for sandbox in sandboxes() if _is_due(sandbox, now, measured_at.get(sandbox.record.id, 0.0))]
+        for sandbox in due:
+            measured_at[sandbox.record.id] = now
+            await _enforce(sandbox)
+        known = {sandbox.record.id for sandbox in sandboxes()}
+        measured_at = {sandbox_id: at for sandbox_id, at in measured_at.items() if sandbox_id in known}
+        await anyio.sleep(_BUSY_S)
+
+
+def _is_due(sandbox: Sandbox, now: float, measured_at: float) -> bool:
+    if sandbox.record.state is not State.READY or sandbox.runner is None:
+        return False
+    return sandbox.idle_s(now) < 2 * _BUSY_S or now - measured_at >= _QUIET_S
+
+
+async def _enforce(sandbox: Sandbox) -> None:
+    runner = sandbox.runner
+    if runner is None:
+        return
+    try:
+        usage = await runner.usage()
+        if is_over(usage.bytes_used, usage.inodes_used, sandbox.record.limits.disk_mb):
+            await _end_writers(runner, sandbox.record.limits.disk_mb)
+            _log.warning("workspace over its limit", sandbox=sandbox.record.id, bytes_used=usage.bytes_used)
+    except SandboxError as error:
+        _log.info("cannot measure a workspace", sandbox=sandbox.record.id, error=str(error))
+
+
+async def _end_writers(runner: RunnerClient, disk_mb: int) -> None:
+    runner.interrupt(
+        WorkspaceFull(f"cannot go on: the workspace is over its limit of {disk_mb} MB; remove files first")
+    )
+    for process in await runner.list_processes():
+        if process.running:
+            await runner.kill_process(process.id)

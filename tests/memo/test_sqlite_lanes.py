@@ -1,0 +1,126 @@
+"""Writers that wait together are committed together, and still stand alone; who gives up leaves nothing half done."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from memo import SQLiteStore
+from memo.documents import ABSENT, DocumentKey
+from memo.errors import MemoError, RevisionConflict
+from memo.stores.sqlite.lanes import Job, Lane
+
+pytestmark = pytest.mark.anyio
+
+KEY = DocumentKey.of("acme", "s1", "session", "NOTES.md")
+
+
+async def test_a_refused_write_takes_none_of_its_neighbours_along(tmp_path: Path) -> None:
+    async with SQLiteStore(tmp_path / "memo.db") as store:
+        await store.write_document(KEY, "start\n")
+        refused: list[int] = []
+
+        async def work(number: int) -> None:
+            if number % 3 == 0:
+                with pytest.raises(RevisionConflict):
+                    await store.write_document(KEY, "stale", expected=ABSENT)
+                refused.append(number)
+            else:
+                await store.append_document(KEY, f"{number}\n")
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(60):
+                tasks.start_soon(work, number)
+        document = await store.read_document(KEY)
+        assert document is not None
+        assert sorted(map(int, document.content.split()[1:])) == [n for n in range(60) if n % 3]
+        assert len(refused) == 20
+        assert await store.last_change() == document.revision == 41
+
+
+async def test_a_write_that_breaks_the_file_fails_alone(tmp_path: Path) -> None:
+    async with SQLiteStore(tmp_path / "memo.db") as store:
+        outcomes: dict[int, str] = {}
+
+        async def work(number: int) -> None:
+            def commit(db: sqlite3.Connection) -> None:
+                db.execute("INSERT INTO requests VALUES ('acme', 's1', ?, 0)", (str(number),))
+                if number == 7:
+                    db.execute("INSERT INTO no_such_table VALUES (1)")
+                if number == 8:
+                    raise ZeroDivisionError
+
+            try:
+                await store._database.write(commit)
+            except (MemoError, ZeroDivisionError) as error:
+                outcomes[number] = type(error).__name__
+            else:
+                outcomes[number] = "committed"
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(work, number)
+        kept = await store._database.read(
+            lambda db: sorted(int(request) for (request,) in db.execute("SELECT request FROM requests"))
+        )
+        assert kept == [n for n in range(20) if n not in (7, 8)]
+        assert {n: o for n, o in outcomes.items() if o != "committed"} == {7: "Unavailable", 8: "ZeroDivisionError"}
+
+
+async def test_who_gives_up_before_the_turn_leaves_nothing_and_who_gives_up_later_waits() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    performed: list[str] = []
+
+    def perform(batch: list[Job[Any]]) -> None:
+        for job in batch:
+            job.succeed(job.work(None))
+
+    def slow(_: Any) -> None:
+        begun.set()
+        go_on.wait(30)
+        performed.append("slow")
+
+    lane = Lane("test", perform, threads=1, most=1)
+    lane.start()
+    try:
+        async with anyio.create_task_group() as tasks:
+            scope = anyio.CancelScope()
+
+            async def give_up_late() -> None:
+                with scope:
+                    await lane.run(slow)
+                assert performed == ["slow"], "the caller went on before the work was done"
+
+            tasks.start_soon(give_up_late)
+            await anyio.to_thread.run_sync(begun.wait)
+            with anyio.move_on_after(0.01):
+                await lane.run(lambda _: performed.append("never"))
+            scope.cancel()
+            await anyio.wait_all_tasks_blocked()
+            assert performed == []
+            go_on.set()
+        assert await lane.run(lambda _: 42) == 42
+    finally:
+        go_on.set()
+        await anyio.to_thread.run_sync(lane.end)
+    assert performed == ["slow"]
+
+
+async def test_closing_finishes_what_is_queued_and_leaves_no_thread(tmp_path: Path) -> None:
+    before = {thread.name for thread in threading.enumerate()}
+    path = tmp_path / "memo.db"
+    async with SQLiteStore(path) as store, anyio.create_task_group() as tasks:
+        for number in range(30):
+            tasks.start_soon(store.append_document, KEY, f"{number}\n")
+        await anyio.wait_all_tasks_blocked()
+        await store.aclose()
+    assert not {t.name for t in threading.enumerate() if t.name.startswith("memo-")} - before
+    async with SQLiteStore(path) as store:
+        document = await store.read_document(KEY)
+        assert document is not None
+        assert len(document.content.split()) == 30

@@ -1,0 +1,302 @@
+"""Storage steps: fifteen operations that survive JSON and replay, on disk and on every store."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memo import InMemoryStore
+from memo.errors import Absent, Corrupt, InvalidContent, Unsupported
+from memo.steps import METHODS, InvalidStep, StorageStep, check_handlers, local_storage, store_handlers
+from memo.steps.checks import SAMPLES
+from tests.memo.turn.stores import STORES, opened
+
+pytestmark = pytest.mark.anyio
+
+FIFTEEN = {
+    "session.get", "session.set", "session.update",
+    "message.get", "message.set", "message.update", "message.listBySession",
+    "part.get", "part.set", "part.listBySession",
+    "sandbox.get", "sandbox.set", "sandbox.update",
+    "setup.get", "setup.set",
+}  # fmt: skip
+PARAMETERS = {"get": {"id": "x"}, "set": {"id": "x", "value": {"a": 1}}, "update": {"id": "x", "updates": {"a": 1}}}
+
+
+def event(method: str) -> dict[str, Any]:
+    return {"method": method, **PARAMETERS.get(method.split(".")[1], {"sessionId": "s"})}
+
+
+def test_there_are_fifteen_operations() -> None:
+    assert set(METHODS) == FIFTEEN
+    assert set(local_storage()) == set(store_handlers(InMemoryStore())) == FIFTEEN
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_all_fifteen_keep_their_promises_on_a_real_store(kind: str, tmp_path: Path) -> None:
+    numbers = count()
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[Any]:
+        place = tmp_path / str(next(numbers))
+        place.mkdir()
+        async with opened(kind, place) as store:
+            yield store_handlers(store)
+
+    await check_handlers(make)
+
+
+async def test_all_fifteen_keep_their_promises_on_disk(tmp_path: Path) -> None:
+    numbers = count()
+    await check_handlers(lambda: local_storage(dir=tmp_path / str(next(numbers))))
+
+
+@pytest.mark.parametrize(
+    ("promise", "method"),
+    [
+        ("a session that was never set is None", "session.get"),
+        ("a setup keeps every field", "setup.set"),
+        ("all fifteen handlers are there", "part.listBySession"),
+        ("updating a session returns the merged record", "session.update"),
+        ("every message of a session is listed", "message.listBySession"),
+    ],
+)
+async def test_the_check_names_the_promise_that_is_broken(promise: str, method: str) -> None:
+    def make() -> Any:
+        handlers = dict(store_handlers(InMemoryStore()))
+        update = handlers["session.update"]
+
+        async def wrong(**parameters: Any) -> Any:
+            if method == "session.update":
+                await update(**parameters)
+            return {} if method == "session.get" else [] if method == "message.listBySession" else None
+
+        return {**handlers, method: wrong} if method != "part.listBySession" else {
+            name: handler for name, handler in handlers.items() if name != method
+        }  # fmt: skip
+
+    with pytest.raises(AssertionError, match=promise):
+        await check_handlers(make)
+
+
+@pytest.mark.parametrize("method", sorted(FIFTEEN))
+async def test_a_step_reaches_its_handler_and_no_other(method: str) -> None:
+    reached: list[Any] = []
+
+    def handler(name: str) -> Any:
+        async def run(**parameters: Any) -> str:
+            reached.append((name, parameters))
+            return f"result of {name}"
+
+        return run
+
+    step = StorageStep(event=event(method))
+    assert await step.on({name: handler(name) for name in FIFTEEN}) == f"result of {method}"
+    assert reached == [(method, {name: value for name, value in event(method).items() if name != "method"})]
+
+
+@pytest.mark.parametrize("method", sorted(FIFTEEN))
+def test_a_step_survives_json(method: str) -> None:
+    step = StorageStep(event=event(method))
+    assert step.to_json() == {"event": event(method)}
+    assert StorageStep.from_json(json.loads(json.dumps(step.to_json()))) == step
+    assert StorageStep.model_validate_json(step.model_dump_json()) == step
+
+
+def test_a_session_may_be_spelt_in_either_way_and_is_written_in_one() -> None:
+    for spelling in ("sessionId", "session_id"):
+        step = StorageStep(event={"method": "part.listBySession", spelling: "s1"})
+        assert step.to_json() == {"event": {"method": "part.listBySession", "sessionId": "s1"}}
+
+
+async def test_a_handler_gets_the_session_as_it_spells_it() -> None:
+    async def camel(sessionId: str) -> str:
+        return sessionId
+
+    async def snake(session_id: str) -> str:
+        return session_id
+
+    async def any_way(**parameters: Any) -> str:
+        return str(parameters["sessionId"])
+
+    step = StorageStep(event={"method": "message.listBySession", "sessionId": "s1"})
+    for handler in (camel, snake, any_way):
+        assert await step.on({"message.listBySession": handler}) == "s1"
+    own = store_handlers(InMemoryStore())["message.listBySession"]
+    assert await own(sessionId="s1") == await own(session_id="s1") == []
+
+
+async def test_a_handler_need_not_wait_and_a_missing_one_is_named() -> None:
+    step = StorageStep(event=event("setup.get"))
+    assert await step.on({"setup.get": lambda id: {"id": id}}) == {"id": "x"}
+    with pytest.raises(Unsupported, match=r"no handler for setup\.get"):
+        await step.on({"setup.set": lambda id, value: None})
+
+
+@pytest.mark.parametrize(
+    ("rule", "wrong"),
+    [
+        ("an operation is one of fifteen", {"method": "session.delete", "id": "x"}),
+        ("an operation is named", {"id": "x"}),
+        ("an id is required", {"method": "session.get"}),
+        ("an id is no path", {"method": "session.get", "id": "../../etc/passwd"}),
+        ("an id is not hidden", {"method": "session.get", "id": ".lock"}),
+        ("an id is not empty", {"method": "session.get", "id": ""}),
+        ("an id is text", {"method": "session.get", "id": 7}),
+        ("a value is required", {"method": "session.set", "id": "x"}),
+        ("a value is an object", {"method": "session.set", "id": "x", "value": [1]}),
+        ("a value is JSON", {"method": "session.set", "id": "x", "value": {"a": float("inf")}}),
+        ("a value is text that UTF-8 can hold", {"method": "session.set", "id": "x", "value": {"a": "\ud800"}}),
+        ("updates are required", {"method": "session.update", "id": "x"}),
+        ("a session is named", {"method": "part.listBySession"}),
+        ("nothing else is taken", {"method": "session.get", "id": "x", "force": True}),
+        ("a part is not updated", {"method": "part.update", "id": "x", "updates": {}}),
+    ],
+)
+async def test_a_step_that_means_nothing_is_refused(rule: str, wrong: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(InvalidStep, match="cannot make this storage step") as caught:
+        StorageStep(event=wrong)
+    assert caught.value.code == "E_INVALID_STORAGE_STEP"
+    method = wrong.get("method")
+    if method in FIFTEEN:
+        for handlers in (local_storage(dir=tmp_path), store_handlers(InMemoryStore())):
+            with pytest.raises(InvalidStep):
+                await handlers[method](**{name: value for name, value in wrong.items() if name != "method"})
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_record_that_calls_itself_another_is_refused(tmp_path: Path) -> None:
+    for handlers in (local_storage(dir=tmp_path), store_handlers(InMemoryStore())):
+        with pytest.raises(InvalidContent, match="another"):
+            await handlers["session.set"](id="a", value={"id": "b"})
+        await handlers["session.set"](id="a", value={"id": "a"})
+        with pytest.raises(InvalidContent, match="another"):
+            await handlers["session.update"](id="a", updates={"id": "b"})
+
+
+def test_a_step_never_changes_after_it_is_made() -> None:
+    value = {"list": [1]}
+    step = StorageStep(event={"method": "setup.set", "id": "x", "value": value})
+    value["list"].append(2)
+    assert step.to_json()["event"]["value"] == {"list": [1]}
+
+
+async def test_updating_what_is_missing_is_an_error(tmp_path: Path) -> None:
+    for storage in (local_storage(dir=tmp_path), store_handlers(InMemoryStore())):
+        with pytest.raises(Absent, match="cannot update"):
+            await storage(StorageStep(event=event("session.update")))
+
+
+async def test_replaying_a_log_of_steps_leaves_the_same_records(tmp_path: Path) -> None:
+    log = [
+        {"method": "session.set", "id": "s1", "value": SAMPLES["session"]},
+        {"method": "message.set", "id": "m1", "value": SAMPLES["message"]},
+        {"method": "session.update", "id": "s1", "updates": {"lastMessageId": "m1"}},
+        {"method": "part.set", "id": "p1", "value": SAMPLES["part"]},
+    ]
+    lines = [StorageStep(event=one).model_dump_json() for one in log]
+    storage = local_storage(dir=tmp_path)
+    snapshots = []
+    for _ in range(2):
+        for line in lines:
+            await storage(StorageStep.model_validate_json(line))
+        snapshots.append({str(p.relative_to(tmp_path)): p.read_text() for p in tmp_path.rglob("*.json")})
+    assert snapshots[0] == snapshots[1]
+    assert set(snapshots[0]) == {"session/s1.json", "message/m1.json", "part/p1.json"}
+
+
+async def test_local_storage_is_plain_json_in_the_documented_places(tmp_path: Path) -> None:
+    storage = local_storage(dir=str(tmp_path / "data"))
+    for kind, value in SAMPLES.items():
+        await storage(StorageStep(event={"method": f"{kind}.set", "id": value["id"], "value": value}))
+        assert json.loads((tmp_path / "data" / kind / f"{value['id']}.json").read_text()) == value
+    assert [path.name for path in tmp_path.rglob("*draft*")] == []
+
+
+def test_local_storage_is_in_a_hidden_directory_by_default(tmp_path: Path) -> None:
+    program = (
+        "import anyio; from memo.steps import StorageStep, local_storage\n"
+        "anyio.run(local_storage(), StorageStep(event={'method': 'setup.set', 'id': 'x', 'value': {}}))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, check=True, timeout=60)
+    assert (tmp_path / ".agent" / "setup" / "x.json").read_text() == "{}"
+
+
+async def test_a_damaged_file_is_an_error_never_an_absent_record(tmp_path: Path) -> None:
+    storage = local_storage(dir=tmp_path)
+    await storage(StorageStep(event=event("session.set")))
+    for damage in ("{", "[]", ""):
+        (tmp_path / "session" / "x.json").write_text(damage)
+        with pytest.raises(Corrupt, match="session x"):
+            await storage(StorageStep(event=event("session.get")))
+
+
+async def test_a_link_in_the_place_of_a_record_is_not_followed(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text('{"password": 1}')
+    storage = local_storage(dir=tmp_path / "data")
+    await storage(StorageStep(event=event("session.set")))
+    record = tmp_path / "data" / "session" / "x.json"
+    record.unlink()
+    record.symlink_to(secret)
+    with pytest.raises(Corrupt):
+        await storage(StorageStep(event=event("session.get")))
+    await storage(StorageStep(event=event("session.set")))
+    assert secret.read_text() == '{"password": 1}'
+
+
+async def test_updates_of_several_processes_all_count(tmp_path: Path) -> None:
+    storage = local_storage(dir=tmp_path)
+    await storage(StorageStep(event={"method": "session.set", "id": "s", "value": {"id": "s"}}))
+    program = (
+        "import sys, anyio; from memo.steps import StorageStep, local_storage\n"
+        "async def main():\n"
+        "    storage = local_storage(dir=sys.argv[1])\n"
+        "    for n in range(20):\n"
+        "        updates = {f'{sys.argv[2]}.{n}': n}\n"
+        "        await storage(StorageStep(event={'method': 'session.update', 'id': 's', 'updates': updates}))\n"
+        "anyio.run(main)"
+    )
+    async with anyio.create_task_group() as tasks:
+        for name in "ab":
+            tasks.start_soon(anyio.run_process, [sys.executable, "-c", program, str(tmp_path), name])
+    value = await storage(StorageStep(event={"method": "session.get", "id": "s"}))
+    assert len(value) == 41
+
+
+records = st.dictionaries(
+    st.text(max_size=5),
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+        max_leaves=8,
+    ),
+    max_size=5,
+).filter(lambda value: "id" not in value)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, database=None)
+@given(records, records)
+def test_any_json_object_survives_the_round_trip(value: dict[str, Any], updates: dict[str, Any]) -> None:
+    async def check() -> None:
+        store = store_handlers(InMemoryStore())
+        await store(StorageStep(event={"method": "session.set", "id": "x", "value": value}))
+        assert await store(StorageStep(event={"method": "session.get", "id": "x"})) == value
+        merged = await store(StorageStep(event={"method": "session.update", "id": "x", "updates": updates}))
+        assert merged == {**value, **updates}
+
+    anyio.run(check)
