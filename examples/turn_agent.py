@@ -29,9 +29,7 @@ QUESTION = "Which request failed?"
 
 def message(role: str, text: str) -> Message:
     now = datetime.now(UTC)
-    return Message.from_json(
-        {"id": str(uuid.uuid4()), "role": role, "content": text, "identity": role, "created_at": now, "updated_at": now}
-    )
+    return Message(id=str(uuid.uuid4()), role=role, content=text, identity=role, created_at=now, updated_at=now)
 
 
 def tool_call(id: str, tool: Tool, args: Mapping[str, Any], results: Tokenizable | SpooledArtifact) -> ToolCall:

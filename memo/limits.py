@@ -1,4 +1,7 @@
-"""How much a store takes in one piece. Checked before anything is written; never trims anything."""
+"""How much a store takes in one piece, in bytes of UTF-8.
+
+Checked before anything is written. Never trims or repairs: what is too large, or no text, is refused.
+"""
 
 from __future__ import annotations
 

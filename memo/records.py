@@ -130,6 +130,11 @@ def tenant_of(changes: Sequence[RecordChange]) -> TenantId:
     return tenants.pop()
 
 
+def needs_current(change: RecordChange) -> bool:
+    """Say whether what a change leaves depends on the record that is there."""
+    return isinstance(change, Merge)
+
+
 def outcome(change: RecordChange, current: Record | None) -> Record | None:
     """Return what the change makes of the record that is there; None means that there is none afterwards."""
     match change:

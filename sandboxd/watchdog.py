@@ -57,9 +57,7 @@ async def _enforce(sandbox: Sandbox) -> None:
 
 
 async def _end_writers(runner: RunnerClient, disk_mb: int) -> None:
-    runner.interrupt(
-        WorkspaceFull(f"cannot go on: the workspace is over its limit of {disk_mb} MB; remove files first")
-    )
     for process in await runner.list_processes():
         if process.running:
             await runner.kill_process(process.id)
+    runner.interrupt(WorkspaceFull(f"cannot go on: the workspace is over its limit of {disk_mb} MB; remove files first"))

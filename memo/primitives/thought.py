@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from pydantic import JsonValue, model_validator
+from pydantic import Field, JsonValue
 
 from memo.primitives.base import Label, Primitive, PrimitiveId, When
 from memo.primitives.errors import InvalidPrimitive, InvalidThought
@@ -22,19 +22,15 @@ class Thought(Primitive):
 
     id: PrimitiveId
     content: Tokenizable
-    identity: Speaker = None  # type: ignore[assignment]  # filled in below: "assistant"
+    identity: Speaker = Field(default_factory=_assistant)
     payload: JsonValue = None
     replay_compatibility: Label | None = None
     created_at: When
     updated_at: When
 
-    @model_validator(mode="before")
-    @classmethod
-    def _speaker(cls, value: Any) -> Any:
-        if isinstance(value, dict) and value.get("identity") is None:
-            return {**value, "identity": _assistant()}
-        return value
-
     def _problems(self) -> Iterator[str]:
         if self.payload is not None and self.replay_compatibility is None:
             yield "a payload needs replay_compatibility, the tag of its wire shape"
+
+    def __hash__(self) -> int:
+        return hash(self.id)  # a payload may be a dict, which has none

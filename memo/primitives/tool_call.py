@@ -108,5 +108,8 @@ class ToolCall(Primitive):
         """Return the results that are media."""
         return tuple(r for r in self._each_result() if isinstance(r, Media))
 
+    def __hash__(self) -> int:
+        return hash(self.id)  # args are a dict, which has none
+
     def _each_result(self) -> tuple[Any, ...]:
         return self.results if isinstance(self.results, tuple) else (self.results,)

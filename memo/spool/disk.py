@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import aiofiles
@@ -24,12 +25,15 @@ from memo.records import checked_name
 from memo.spool.contract import BLOCK_BYTES, SpoolBytes, blocks_of, gone
 from memo.spool.lines import BlockReader
 
+ABANDONED_AFTER_S = 3600
+
 
 class DiskSpool:
     """Owns a directory below `root`, one for each `place`; it is made at the first write."""
 
     def __init__(self, root: Path | str, place: str = "") -> None:
         self._directory = Path(root) / _hashed(place) if place else Path(root)
+        self._is_swept = False
 
     async def write(self, id: str, data: SpoolBytes) -> DiskReader:
         target = self._path(id)
@@ -37,7 +41,7 @@ class DiskSpool:
         action = f"write spool {id}"
         try:
             with _disk_errors(action):
-                await aiofiles.os.makedirs(self._directory, mode=0o700, exist_ok=True)
+                await self._make_directory()
                 file = await aiofiles.open(draft, "xb")
             try:
                 async for block in blocks_of(data):  # what the source raises is the source's, not the disk's
@@ -68,6 +72,12 @@ class DiskSpool:
     async def delete(self, id: str) -> None:
         with _disk_errors(f"delete spool {id}"):
             await anyio.to_thread.run_sync(_unlink, self._path(id))
+
+    async def _make_directory(self) -> None:
+        await aiofiles.os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        if not self._is_swept:
+            self._is_swept = True
+            await anyio.to_thread.run_sync(_sweep, self._directory)
 
     def _path(self, id: str) -> Path:
         return self._directory / _hashed(checked_name("spool id", id))
@@ -134,6 +144,14 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _sweep(directory: Path) -> None:
+    """Remove the drafts of writers that died: nobody else leaves one, and none is written for an hour."""
+    for draft in directory.glob(".*.draft"):
+        with suppress(FileNotFoundError):  # another process sweeps, too
+            if time.time() - draft.stat().st_mtime > ABANDONED_AFTER_S:
+                draft.unlink()
 
 
 def _unlink(path: Path) -> None:

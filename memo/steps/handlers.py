@@ -29,7 +29,7 @@ class Keeper(Protocol):
         """Lay the fields over the record's own, atomically, and return it. Absent if there is no such record."""
 
     async def list_by_session(self, kind: str, session: str) -> list[Value]:
-        """Return the records whose `sessionId` it is, in any order."""
+        """Return the records whose `sessionId` it is, in the order of their making where that is known."""
 
 
 class Handlers(dict[str, Callable[..., Awaitable[Any]]]):
@@ -60,7 +60,7 @@ async def _run(keeper: Keeper, method: str, parameters: Value) -> Any:
         _check_same_id(method, checked["id"], checked["updates"])
         return await keeper.update(kind, checked["id"], checked["updates"])
     found = await keeper.list_by_session(kind, checked["sessionId"])
-    return sorted(found, key=_message_order if kind == "message" else _part_order)
+    return _ordered_messages(found) if kind == "message" else _ordered_parts(found)
 
 
 def _check_same_id(method: str, id: str, value: Value) -> None:
@@ -68,14 +68,16 @@ def _check_same_id(method: str, id: str, value: Value) -> None:
         raise InvalidContent(f"cannot run {method} of {id}: the record says that it is another")
 
 
-def _message_order(value: Value) -> tuple[float, str]:
-    """By the time of creation; the id decides between equals, so that the order is always the same."""
-    return _number(value.get("createdAt")), str(value.get("id", ""))
+def _ordered_messages(found: list[Value]) -> list[Value]:
+    """By the time of creation; equals stay as the keeper gave them."""
+    return sorted(found, key=lambda value: _number(value.get("createdAt")))
 
 
-def _part_order(value: Value) -> tuple[str, float, str]:
-    """The parts of a message together, by their position in it."""
-    return str(value.get("messageId", "")), _number(value.get("index")), str(value.get("id", ""))
+def _ordered_parts(found: list[Value]) -> list[Value]:
+    """The parts of a message together, by their position in it; messages in the order of their first part."""
+    messages = {str(value.get("messageId")): None for value in found}
+    ranks = {message: rank for rank, message in enumerate(messages)}
+    return sorted(found, key=lambda value: (ranks[str(value.get("messageId"))], _number(value.get("index"))))
 
 
 def _number(value: Any) -> float:

@@ -10,7 +10,6 @@ import errno
 import fcntl
 import json
 import os
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -86,16 +85,14 @@ class _Files:
 
     def _write(self, kind: str, id: str, value: Value) -> None:
         path = self._path(kind, id)
-        draft = path.with_name(f".{uuid.uuid4().hex}.draft")
+        draft = path.with_name(".draft")  # one for the kind: it is written under the lock
         with _disk_errors(f"write {kind} {id}"):
-            try:
-                with open(os.open(draft, _CREATE, 0o600), "wb") as file:
-                    file.write(_encode(value))
-                    file.flush()
-                    os.fsync(file.fileno())
-                draft.rename(path)  # rename, not truncate: a reader must never see half a record
-            finally:
-                draft.unlink(missing_ok=True)
+            draft.unlink(missing_ok=True)  # what a crash left
+            with open(os.open(draft, _CREATE, 0o600), "wb") as file:
+                file.write(_encode(value))
+                file.flush()
+                os.fsync(file.fileno())
+            draft.rename(path)  # rename, not truncate: a reader must never see half a record
             _sync(path.parent)
 
     @contextmanager

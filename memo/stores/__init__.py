@@ -1,4 +1,7 @@
-"""The stores that come with the library. Each implements every contract; none knows of another."""
+"""The stores that come with the library.
+
+Each implements every contract; none knows of another. `memo.open_store` makes them by URL.
+"""
 
 from memo.stores.base import BaseStore
 from memo.stores.in_memory import InMemoryStore

@@ -11,7 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from memo.messages import decode_object
-from memo.records import Record, RecordChange, RecordKey, RecordScope, Value, encode_record, outcome, tenant_of
+from memo.records import (
+    Record,
+    RecordChange,
+    RecordKey,
+    RecordScope,
+    Value,
+    encode_record,
+    needs_current,
+    outcome,
+    tenant_of,
+)
 from memo.stores.options import StoreOptions
 
 
@@ -33,7 +43,8 @@ class RecordBook:
         results: list[Value | None] = []
         for change in changes:
             key = change.key
-            after = outcome(change, _decoded(key, pending[key] if key in pending else self._find(key)))
+            kept = (pending[key] if key in pending else self._find(key)) if needs_current(change) else None
+            after = outcome(change, _decoded(key, kept))
             kept = None if after is None else _Kept(encode_record(key, after, limit_bytes), after.group)
             pending[key] = kept
             steps.append((key, kept))

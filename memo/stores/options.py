@@ -1,4 +1,7 @@
-"""What every store is told at its making, and the errors that every store words the same."""
+"""What every store is told at its making, and the errors that every store words the same.
+
+Knows no store.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What artifacts promise: kept exactly, listed completely, apart from each other."""
+"""What artifacts promise: kept exactly, listed completely, apart from each other.
+
+The rich ones are checked only on stores that have them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What compaction promises: a shorter log, nothing lost, nothing torn apart, and nothing at all if it fails."""
+"""What compaction promises: a shorter log, nothing lost, nothing torn apart, and nothing at all if it fails.
+
+What a summary says is the business of whoever summarises.
+"""
 
 from __future__ import annotations
 

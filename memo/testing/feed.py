@@ -1,4 +1,7 @@
-"""What a change feed promises: every committed change once, in order, from any cursor, and a reader that wakes up."""
+"""What a change feed promises: every committed change once, in order, from any cursor.
+
+And that a reader who waits is woken. A feed with a gap fails; it does not hang the check.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What orchestration persistence promises. The factory under test makes a factory: session → persistence."""
+"""What orchestration persistence promises.
+
+The factory under test makes a factory: session → persistence. How events change a state is not looked at.
+"""
 
 from __future__ import annotations
 

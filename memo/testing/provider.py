@@ -1,4 +1,8 @@
-"""What a memo provider promises. Only what it has methods for is checked; reading is always checked."""
+"""What a memo provider promises.
+
+Only what it has methods for is checked; reading is always checked. Keys are legal: daemons parse them at the edge, and
+a plain provider need not do it again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What revisions promise: they only grow, a stale write never wins, and the past stays readable."""
+"""What revisions promise: they only grow, a stale write never wins, and the past stays readable.
+
+For stores with revisions; a plain provider needs none of it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a session store promises: order, completeness, all or nothing, and a compaction that loses nothing."""
+"""What a session store promises: order, completeness, and all or nothing.
+
+The seven required methods are always checked; of the others, those that the store has.
+"""
 
 from __future__ import annotations
 

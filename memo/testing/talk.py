@@ -1,4 +1,7 @@
-"""A session to talk in: what the promises of a session store say and hear."""
+"""A session to talk in: what the promises of a session store say and hear.
+
+Makes messages and reads them back; promises nothing itself.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a trace store promises. The factory under test makes a trace store factory: session → trace store."""
+"""What a trace store promises.
+
+The factory under test makes a trace store factory: session → trace store. What an envelope means is not looked at.
+"""
 
 from __future__ import annotations
 

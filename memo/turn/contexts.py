@@ -7,58 +7,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from memo.errors import InvalidContent
 from memo.primitives import Memory, Message, Retrievable, Thought, Tokenizable, ToolCall
 from memo.turn.abort import AbortSignal
-from memo.turn.callbacks import Callbacks, Noun, call
+from memo.turn.callbacks import Callbacks, call
 from memo.turn.deltas import Delta, DeltaQueue, UnitOfWork
 from memo.turn.errors import AlreadySignalled
 from memo.turn.events import Event, Persisted
 from memo.turn.reporter import Account, Ghost
-from memo.turn.sets import TurnSet, name_of
+from memo.turn.sets import TurnSet, TurnSets, name_of
 from memo.turn.tools import ToolRegistry
 from memo.turn.verbs import ContextVerbs
 
 Emit = Callable[[Event], Awaitable[None]]
-
-PRIMITIVES: dict[Noun, type[Any]] = {
-    "message": Message,
-    "memory": Memory,
-    "thought": Thought,
-    "tool_call": ToolCall,
-    "retrievable": Retrievable,
-    "standing_instruction": Tokenizable,
-}
-
-
-@dataclass(slots=True)
-class TurnSets:
-    """What is in scope, kind by kind."""
-
-    message: TurnSet[Message] = field(default_factory=TurnSet)
-    memory: TurnSet[Memory] = field(default_factory=TurnSet)
-    thought: TurnSet[Thought] = field(default_factory=TurnSet)
-    tool_call: TurnSet[ToolCall] = field(default_factory=TurnSet)
-    retrievable: TurnSet[Retrievable] = field(default_factory=TurnSet)
-    standing_instruction: TurnSet[Tokenizable] = field(default_factory=TurnSet)
-
-    def of(self, noun: Noun) -> TurnSet[Any]:
-        chosen: TurnSet[Any] = getattr(self, noun)
-        return chosen
-
-    def apply(self, delta: Delta) -> None:
-        chosen = self.of(delta.noun)
-        if delta.verb == "delete":
-            chosen.discard(delta.value)
-        else:
-            chosen.add(delta.value)
-
-    def reset(self, other: TurnSets) -> None:
-        for noun in PRIMITIVES:
-            self.of(noun).reset(other.of(noun))
 
 
 @dataclass(frozen=True, slots=True)

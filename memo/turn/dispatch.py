@@ -42,6 +42,9 @@ async def run_dispatch(turn: TurnContext, plan: DispatchPlan, emit: Emit) -> Out
     await emit(DispatchStart(turn.id))
     outcome: Outcome | None = None
     while outcome is None:
+        if turn.aborted:
+            outcome = Outcome("aborted", ctx.iteration)
+            break
         await emit(IterationStart(turn.id, ctx.iteration))
         outcome, stored = await _iterate(turn, ctx, plan, reporter)
         await emit(IterationEnd(turn.id, ctx.iteration, stored))
@@ -99,11 +102,11 @@ async def _run_stages(ctx: DispatchContext, plan: DispatchPlan, reporter: Report
 
 async def _flush(turn: TurnContext, deltas: list[Delta], timeout_s: float) -> None:
     action = "cannot store the changes of this iteration"
-    try:
-        with anyio.CancelScope(shield=True), anyio.fail_after(timeout_s):
+    with anyio.CancelScope(shield=True), anyio.move_on_after(timeout_s) as patience:
+        try:
             await turn.flush(deltas)
-    except TimeoutError as error:
-        raise FlushError(f"{action}: no answer in {timeout_s:g} s", outcome_unknown=True) from error
-    except Exception as error:  # a callback may raise anything
-        unknown = bool(getattr(error, "outcome_unknown", False))
-        raise FlushError(f"{action}: {type(error).__name__}: {error}", outcome_unknown=unknown) from error
+        except Exception as error:  # a callback may raise anything
+            unknown = bool(getattr(error, "outcome_unknown", False))
+            raise FlushError(f"{action}: {type(error).__name__}: {error}", outcome_unknown=unknown) from error
+    if patience.cancelled_caught:
+        raise FlushError(f"{action}: no answer in {timeout_s:g} s", outcome_unknown=True)

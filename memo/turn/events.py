@@ -151,7 +151,7 @@ class EventBus:
             send.close()
 
     async def emit(self, event: Event) -> None:
-        for listener in tuple(self._listeners[event.name]):
+        for listener in tuple(self._listeners[event.name]):  # a listener may take itself off
             await call(listener, event)
         for stream in tuple(self._streams):
             try:

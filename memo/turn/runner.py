@@ -136,6 +136,8 @@ class TurnRunner:
     async def _run_pipeline(
         self, name: str, pipeline: Sequence[Middleware], turn: TurnContext, iterations: int = 0
     ) -> Outcome | None:
+        if turn.aborted:
+            return Outcome("aborted", iterations)
         try:
             with turn.abort_signal.scope():
                 await run_pipeline(name, pipeline, turn)

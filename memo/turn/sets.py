@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, MutableSet
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
-from memo.primitives import Tokenizable
+from memo.primitives import Memory, Message, Retrievable, Thought, Tokenizable, ToolCall
+from memo.turn.callbacks import Noun
+from memo.turn.deltas import Delta
 
 T = TypeVar("T")
 
@@ -45,3 +48,40 @@ class TurnSet(MutableSet[T], Generic[T]):
 
     def reset(self, items: Iterable[T]) -> None:
         self._items = {name_of(item): item for item in items}
+
+
+PRIMITIVES: dict[Noun, type[Any]] = {
+    "message": Message,
+    "memory": Memory,
+    "thought": Thought,
+    "tool_call": ToolCall,
+    "retrievable": Retrievable,
+    "standing_instruction": Tokenizable,
+}
+
+
+@dataclass(slots=True)
+class TurnSets:
+    """What is in scope, kind by kind."""
+
+    message: TurnSet[Message] = field(default_factory=TurnSet)
+    memory: TurnSet[Memory] = field(default_factory=TurnSet)
+    thought: TurnSet[Thought] = field(default_factory=TurnSet)
+    tool_call: TurnSet[ToolCall] = field(default_factory=TurnSet)
+    retrievable: TurnSet[Retrievable] = field(default_factory=TurnSet)
+    standing_instruction: TurnSet[Tokenizable] = field(default_factory=TurnSet)
+
+    def of(self, noun: Noun) -> TurnSet[Any]:
+        chosen: TurnSet[Any] = getattr(self, noun)
+        return chosen
+
+    def apply(self, delta: Delta) -> None:
+        chosen = self.of(delta.noun)
+        if delta.verb == "delete":
+            chosen.discard(delta.value)
+        else:
+            chosen.add(delta.value)
+
+    def reset(self, other: TurnSets) -> None:
+        for noun in PRIMITIVES:
+            self.of(noun).reset(other.of(noun))

@@ -19,8 +19,8 @@ from memo.spool.contract import ByteStore, MediaReader, SpoolBytes, SpoolReader
 from memo.spool.in_store import StoreSpool
 from memo.spool.late import LateReader
 from memo.turn.callbacks import NOUNS, VERBS, Callback, Noun, Verb
-from memo.turn.contexts import PRIMITIVES
-from memo.turn.sets import name_of
+from memo.turn.deltas import UnitOfWork
+from memo.turn.sets import PRIMITIVES, name_of
 from memo.turn.tools import Tool
 
 FETCHED: dict[str, Noun] = {
@@ -32,6 +32,7 @@ FETCHED: dict[str, Noun] = {
     "refresh_standing_instructions_callback": "standing_instruction",
 }
 LOCAL = "local"
+MOST_SPOOLS = 1000
 
 
 def store_callbacks(
@@ -88,10 +89,10 @@ class _Adapter:
             await self._keep_bytes_of(ctx, value)
         change = self._record_change(verb, noun, ctx, value)
         work = getattr(ctx, "unit_of_work", None)
-        if work is None:
-            await self._store.apply_records([change])
-        else:
+        if isinstance(work, UnitOfWork):
             work.enlist(self._store, change)
+        else:
+            await self._store.apply_records([change])
 
     async def store_media_bytes(self, ctx: Any, id: str, data: SpoolBytes) -> MediaReader:
         reader = await self._spool("media", ctx).write(id, data)
@@ -128,6 +129,8 @@ class _Adapter:
     def _spool(self, kind: str, ctx: Any) -> ByteStore:
         tenant, place = self._owner("tenant", ctx), f"{kind}:{self._owner('session', ctx)}"
         if (tenant, place) not in self._spools:
+            if len(self._spools) >= MOST_SPOOLS:
+                del self._spools[next(iter(self._spools))]  # only a handle: another one shows the same bytes
             own = getattr(self._store, "spool", None)  # a store that has a better place for bytes says so
             self._spools[tenant, place] = own(tenant, place) if own else StoreSpool(self._store, tenant, place)
         return self._spools[tenant, place]

@@ -13,7 +13,8 @@ import anyio
 import pytest
 
 from sandboxd.engine import seccomp
-from sandboxd.engine.docker import LAUNCHES_AT_ONCE, DockerEngine
+from sandboxd.engine.docker import DockerEngine
+from sandboxd.engine.docker.engine import LAUNCHES_AT_ONCE
 from sandboxd.engine.protocol import LABEL_INSTANCE, Engine, Mount
 from sandboxd.engine.spec import render_container
 from sandboxd.errors import EngineRefused, EngineUnavailable

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -17,7 +18,7 @@ from memo import DocumentKey, StoreLimits, StoreOptions
 from memo.documents import Document
 from memo.errors import Corrupt, RevisionConflict
 from memo.ids import OwnerId, TenantId
-from memo.stores.filesystem import FilesystemStore
+from memo.stores.filesystem import FilesystemStore, finishing
 
 pytestmark = pytest.mark.anyio
 
@@ -147,6 +148,20 @@ async def test_a_new_file_from_outside_becomes_a_document(store: FilesystemStore
     assert (change.key.name, change.revision) == ("PLAN.md", 1)  # type: ignore[union-attr]
 
 
+async def test_an_edit_right_after_the_directory_was_made_is_seen(store: FilesystemStore, tmp_path: Path) -> None:
+    for number in range(10):
+        key = DocumentKey.of(f"tenant-{number}", "s1", "session", "NOTES.md")
+        await store.write_document(key, "one")
+        (tmp_path / "tenants" / key.tenant / "sessions" / "s1" / "NOTES.md").write_text("two")
+    edited: set[str] = set()
+    with anyio.fail_after(HANG_S):
+        async with aclosing(store.changes()) as feed:
+            while len(edited) < 10:
+                change = await anext(feed)
+                if change.revision == 2:
+                    edited.add(str(change.key))
+
+
 async def test_scratch_files_of_editors_never_become_documents(unwatched: FilesystemStore, tmp_path: Path) -> None:
     await unwatched.write_document(KEY, "notes")
     for name in (".NOTES.md.swp", "NOTES.md~", "#NOTES.md#", "4913", "sedAbCdEf", "NOTES.md.tmp", "x.bak", "a b.md"):
@@ -220,9 +235,35 @@ async def test_an_unreadable_file_is_an_error_and_never_absent_or_overwritten(
         assert (document.content, document.revision) == ("mended", 2)
 
 
-async def test_an_edit_between_our_look_and_our_rename_is_kept(unwatched: FilesystemStore, tmp_path: Path) -> None:
-    await unwatched.write_document(KEY, "0")
-    saved: list[str] = []
+@pytest.mark.parametrize("existed", [True, False])
+async def test_an_edit_between_our_look_and_our_rename_is_kept(
+    unwatched: FilesystemStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existed: bool
+) -> None:
+    if existed:
+        await unwatched.write_document(KEY, "one")
+    else:
+        await unwatched.write_document(DocumentKey.of("acme", "s1", "session", "OTHER.md"), "so that the place exists")
+    rename = finishing._rename
+
+    def save_then_rename(*args: Any) -> None:
+        monkeypatch.setattr(finishing, "_rename", rename)
+        file_of(tmp_path).write_text("by hand, at the last moment")
+        rename(*args)
+
+    monkeypatch.setattr(finishing, "_rename", save_then_rename)
+    written = await unwatched.write_document(KEY, "ours")
+    newest = await unwatched.read_document(KEY)
+    assert newest is not None
+    assert (newest.content, newest.revision) == ("by hand, at the last moment", written.revision + 1)
+    assert await unwatched.read_document(KEY, written.revision) == written
+    assert file_of(tmp_path).read_text() == "by hand, at the last moment"
+    assert not [p for p in tmp_path.rglob("*") if p.name == "staged"]
+
+
+async def test_saving_by_hand_and_writing_at_once_never_fails_and_ends_in_one_state(
+    store: FilesystemStore, tmp_path: Path
+) -> None:
+    await store.write_document(KEY, "0")
 
     def save_by_hand() -> None:
         for number in range(200):
@@ -230,7 +271,6 @@ async def test_an_edit_between_our_look_and_our_rename_is_kept(unwatched: Filesy
             fresh.write_text(f"by hand {number}")
             os.utime(fresh, (1, 1))  # an old time, so that nobody waits for the file to settle
             fresh.rename(file_of(tmp_path))
-            saved.append(f"by hand {number}")
 
     is_done = False
 
@@ -238,15 +278,17 @@ async def test_an_edit_between_our_look_and_our_rename_is_kept(unwatched: Filesy
         number = 0
         while not is_done:
             number += 1
-            await unwatched.write_document(KEY, f"ours {number}")
+            await store.write_document(KEY, f"ours {number}")
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(write)
         await anyio.to_thread.run_sync(save_by_hand)
         is_done = True
-    last = await unwatched.read_document(KEY)
+    last = await store.read_document(KEY)
+    history = await store.document_history(KEY)
     assert last is not None
-    texts = {(await unwatched.read_document(KEY, r.revision)).content for r in await unwatched.document_history(KEY)}  # type: ignore[union-attr]
-    # A save that is overwritten by the next save before anybody looked is gone, as it is without a store; but the
-    # last of them can only be in the history.
-    assert saved[-1] in texts
+    assert last.content == file_of(tmp_path).read_text()
+    texts = [await store.read_document(KEY, r.revision) for r in history]
+    # A save that the next save overwrites before anybody looked is gone, as it is without a store; the last is not.
+    assert "by hand 199" in {text.content for text in texts if text is not None}
+    assert [r.revision for r in history] == list(range(len(history), 0, -1))

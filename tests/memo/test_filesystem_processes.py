@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -11,8 +12,9 @@ import anyio
 import pytest
 
 from memo.documents import ArtifactKey, DocumentKey
-from memo.errors import Redacted
+from memo.errors import ProviderError, Redacted
 from memo.stores.filesystem import FilesystemStore
+from memo.stores.filesystem.changelog import ChangeLog
 from tests.memo.filesystem_writer import BATCH, COUNTER, LINES, TEXT, VERBS, prepare
 
 pytestmark = pytest.mark.anyio
@@ -200,3 +202,26 @@ async def test_two_processes_take_one_outside_edit_for_one_revision(tmp_path: Pa
                     assert (await anext(feed)).revision == 2
         assert await one.read_document(TEXT) == await two.read_document(TEXT)
         assert len(await two.document_history(TEXT)) == 2
+
+
+async def test_a_change_that_could_not_be_told_is_told_once_by_whoever_comes_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FilesystemStore(tmp_path, watch=False) as one, FilesystemStore(tmp_path, watch=False) as two:
+        await one.write_document(TEXT, "first")
+        publish = ChangeLog.publish
+
+        def fail_once(*args: object) -> None:
+            monkeypatch.setattr(ChangeLog, "publish", publish)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(ChangeLog, "publish", fail_once)
+        with pytest.raises(ProviderError, match="cannot finish the change") as failed:
+            await one.write_document(TEXT, "second")
+        assert failed.value.outcome_unknown
+        assert await changes_of(two) == [(TEXT, 1)]
+        for store in (two, one):
+            document = await store.read_document(TEXT)
+            assert document is not None
+            assert (document.content, document.revision) == ("second", 2)
+            assert await changes_of(store) == [(TEXT, 1), (TEXT, 2)]

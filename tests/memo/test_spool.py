@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -190,6 +191,16 @@ async def test_a_failed_write_leaves_no_file_behind(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="gone"):
         await spool.write("x", breaks())
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
+    dead, alive = tmp_path / ".dead.draft", tmp_path / ".alive.draft"
+    dead.write_bytes(b"x")
+    alive.write_bytes(b"x")
+    os.utime(dead, (0, 0))
+    await DiskSpool(tmp_path).write("x", b"1")
+    assert alive.exists()
+    assert not dead.exists()
 
 
 async def test_places_of_one_directory_do_not_mix(tmp_path: Path) -> None:

@@ -235,6 +235,15 @@ def test_local_storage_is_in_a_hidden_directory_by_default(tmp_path: Path) -> No
     assert (tmp_path / ".agent" / "setup" / "x.json").read_text() == "{}"
 
 
+async def test_what_a_killed_writer_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / "session").mkdir()
+    (tmp_path / "session" / ".draft").write_text("half a rec")
+    storage = local_storage(dir=tmp_path)
+    assert await storage(StorageStep(event=event("session.get"))) is None
+    await storage(StorageStep(event=event("session.set")))
+    assert sorted(path.name for path in (tmp_path / "session").iterdir()) == [".lock", "x.json"]
+
+
 async def test_a_damaged_file_is_an_error_never_an_absent_record(tmp_path: Path) -> None:
     storage = local_storage(dir=tmp_path)
     await storage(StorageStep(event=event("session.set")))

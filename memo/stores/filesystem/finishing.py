@@ -32,7 +32,8 @@ _RENAME_EXCHANGE = 2
 def keep_text(place: Place, name: str, encoded: bytes, sha256: str) -> None:
     """Make the text of a revision durable, before the commit that names it."""
     with place.hidden.make_path(TEXTS, name) as texts:
-        if texts.stat(sha256) is None:
+        kept = texts.stat(sha256)
+        if kept is None or kept.st_size != len(encoded):
             place.hidden.stage(STAGED, encoded)
             place.hidden.move(STAGED, texts, sha256)
 

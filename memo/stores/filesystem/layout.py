@@ -1,6 +1,6 @@
 """The layout on disk: which file is what, and which names there are a document's. The only place that knows.
 
-.memo/{format, changes.jsonl, bell}                          the store's own
+.memo/{format, changes.jsonl, bell, records/T, spools/T}     the store's own
 tenants/T/sessions/S/{session.jsonl, messages.jsonl, messages.compactions/NNNN.jsonl, NOTES.md, TODO.md, …}
 tenants/T/sessions/S/{tool-results/ID.txt, trace/events.jsonl, orchestration/…}
 tenants/T/users/U/{USER.md, …}

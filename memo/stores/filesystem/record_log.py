@@ -14,7 +14,7 @@ from typing import Any
 
 from memo.errors import Corrupt, InvalidKey, Unavailable
 from memo.messages import decode_object
-from memo.records import Record, RecordChange, RecordKey, RecordScope, Value, encode_record, outcome
+from memo.records import Record, RecordChange, RecordKey, RecordScope, Value, encode_record, needs_current, outcome
 from memo.stores.filesystem.disk import Directory, append_lines, closing, disk_errors, end_of_lines, write_all
 from memo.stores.filesystem.locks import locked, open_lock
 
@@ -104,10 +104,10 @@ class RecordLog:
         results: list[Value | None] = []
         for change in changes:
             key = change.key
-            if key not in pending:
+            if key not in pending and needs_current(change):
                 place = self._index.get(key.scope, {}).get(key.id)
                 pending[key] = None if place is None else self._load(fd, key.id, place, {})
-            after = pending[key] = outcome(change, pending[key])
+            after = pending[key] = outcome(change, pending.get(key))
             entry: dict[str, Any] = {
                 "tenant": key.scope.tenant, "kind": key.scope.kind, "place": key.scope.place, "id": key.id,
             }  # fmt: skip

@@ -46,6 +46,7 @@ from memo.stores.filesystem.journal import FilesystemJournal
 from memo.stores.filesystem.layout import HIDDEN, STAGED, TENANTS, Owner
 from memo.stores.filesystem.locks import LOCK_TIMEOUT_S
 from memo.stores.filesystem.owners import Place, Tree, Unsettled
+from memo.stores.filesystem.records import FilesystemRecords
 from memo.stores.filesystem.requests import RequestIndex
 from memo.stores.filesystem.times import to_micros
 from memo.stores.filesystem.turns import Turns
@@ -63,7 +64,7 @@ _PATIENCE = 20
 """How often a call waits for a file that somebody is writing, before it takes the file as it is."""
 
 
-class FilesystemStore(BaseStore):
+class FilesystemStore(FilesystemRecords, BaseStore):
     """Owns the open root, the change log, the bell and the watcher.
 
     `watch` off means that outside edits are found only when somebody asks for the document, or lists.

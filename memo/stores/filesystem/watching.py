@@ -16,6 +16,7 @@ from pathlib import Path
 import watchfiles
 
 from memo.errors import MemoError
+from memo.ids import TenantId
 from memo.stores.filesystem import outside, sessions
 from memo.stores.filesystem.layout import COMMITS, HIDDEN, STAGED, STAGED_MESSAGES, TENANTS, Owner, document_name
 from memo.stores.filesystem.owners import Place, Tree, Unsettled
@@ -24,6 +25,7 @@ _log = logging.getLogger("memo.stores.filesystem")
 
 _GROUP_MS = 200
 _QUIET_MS = 50
+_TICK_MS = 1000
 _Fingerprint = tuple[tuple[str, int, int, int, int], ...]
 
 
@@ -47,47 +49,56 @@ class Watcher:
 
     def _watch(self) -> None:
         """Look wherever something happened, and everywhere when it is time."""
-        next_scan = time.monotonic()
+        self._scan(self._everybody())
+        hints = watchfiles.watch(
+            self._tenants,
+            watch_filter=None,
+            debounce=_GROUP_MS,
+            step=_QUIET_MS,
+            stop_event=self._stop,
+            rust_timeout=_TICK_MS,
+            yield_on_timeout=True,
+            raise_interrupt=False,
+        )
         try:
-            hints = watchfiles.watch(
-                self._tenants,
-                watch_filter=None,
-                debounce=_GROUP_MS,
-                step=_QUIET_MS,
-                stop_event=self._stop,
-                rust_timeout=max(1, int(min(self._rescan_s, 3600) * 1000)),
-                yield_on_timeout=True,
-                raise_interrupt=False,
-            )
-            self._scan(self._everybody())
-            next_scan += self._rescan_s
-            for changes in hints:
-                self._scan(self._touched(path for _, path in changes))
-                if time.monotonic() >= next_scan:
-                    self._scan(self._everybody())
-                    next_scan = time.monotonic() + self._rescan_s
+            self._follow(hints)
         except (OSError, RuntimeError) as error:  # no inotify, or no watch left in it
             _log.warning("cannot watch %s, looking every %g s instead: %s", self._tenants, self._rescan_s, error)
             while not self._stop.wait(self._rescan_s):
                 self._scan(self._everybody())
 
-    def _everybody(self) -> list[Owner]:
+    def _follow(self, hints: Iterable[set[tuple[watchfiles.Change, str]]]) -> None:
+        next_scan = time.monotonic()  # at the first tick: the watch began after the scan that the thread began with
+        lately: set[Owner] = set()
+        for changes in hints:
+            touched = self._touched({path for _, path in changes})
+            # Twice, now and at the next tick: a new directory is there a moment before the kernel watches it.
+            self._scan(sorted(touched | lately))
+            lately = touched
+            if time.monotonic() >= next_scan:
+                self._scan(self._everybody())
+                next_scan = time.monotonic() + self._rescan_s
+
+    def _everybody(self, tenant: TenantId | None = None) -> list[Owner]:
         try:
-            return list(sessions.owners_of(self._tree.root))
+            return list(sessions.owners_of(self._tree.root, tenant))
         except MemoError as error:
             _log.warning("cannot look for outside edits: %s", error)
             return []
 
-    def _touched(self, paths: Iterable[str]) -> list[Owner]:
-        """Return the owners of the documents among the paths."""
+    def _touched(self, paths: Iterable[str]) -> set[Owner]:
+        """Return the owners of what is at the paths, or below them."""
         found: set[Owner] = set()
         for path in paths:
-            match Path(path).relative_to(self._tenants).parts:
-                case (tenant, kind, name, file) if document_name(file) is not None:
-                    owner = Owner.at(tenant, kind, name)
-                    if owner is not None:
-                        found.add(owner)
-        return sorted(found)
+            tenant, *rest = Path(path).relative_to(self._tenants).parts or ("",)
+            if len(rest) < 2:
+                if Owner.at(tenant, "sessions", "any") is not None:
+                    found.update(self._everybody(TenantId(tenant)))
+                continue
+            owner = Owner.at(tenant, rest[0], rest[1])
+            if owner is not None:
+                found.add(owner)
+        return found
 
     def _scan(self, owners: list[Owner]) -> None:
         while owners and not self._stop.is_set():

@@ -1,4 +1,7 @@
-"""The logs and slots of one session, in memory. Owned by an InMemoryStore; nothing survives the process."""
+"""The logs and slots of one session, in memory.
+
+Owned by an InMemoryStore, whose turns it takes; nothing survives the process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Sessions, messages and archives in memory. Plain calls without an await: each one is atomic in an event loop."""
+"""Sessions, messages and archives in memory.
+
+Plain calls without an await: each one is atomic in an event loop. Messages are kept as JSON text, so that nobody can
+change one through a value that was passed in or handed out.
+"""
 
 from __future__ import annotations
 

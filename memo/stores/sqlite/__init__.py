@@ -1,4 +1,7 @@
-"""The SQLite store, in small modules: the file, the tables, and the store that is one transaction a method."""
+"""The SQLite store, in small modules: the file, its tables, the lanes, and the store over them.
+
+Nothing outside this package knows that there is SQL.
+"""
 
 from memo.stores.sqlite.store import SQLiteStore
 

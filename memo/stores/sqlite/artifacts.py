@@ -1,4 +1,8 @@
-"""Artifacts in SQLite: one text per tool call, shared by hash with everything else that has the same text."""
+"""Artifacts in SQLite: one text for each tool call.
+
+A text is shared by hash with everything else that has the same text. Every function runs inside a transaction that
+somebody else ends.
+"""
 
 from __future__ import annotations
 

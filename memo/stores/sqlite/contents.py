@@ -1,4 +1,7 @@
-"""Texts by hash, kept once, whoever refers to them. A text nobody refers to any more is deleted."""
+"""Texts by hash, kept once, whoever refers to them.
+
+A text nobody refers to any more is deleted. A text that is not what was written is never handed out.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Documents and their revisions in SQLite. Every function runs inside a transaction that somebody else ends."""
+"""Documents and their revisions in SQLite.
+
+Every function runs inside a transaction that somebody else ends. What a compare-and-swap means is decided in
+`memo.documents`, never here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The change feed's table. A cursor is taken inside the write transaction, so cursor order is commit order."""
+"""The change feed's table.
+
+A cursor is taken inside the write transaction, so the order of cursors is the order of commits. Rows are only added.
+"""
 
 from __future__ import annotations
 

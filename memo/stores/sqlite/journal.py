@@ -1,4 +1,7 @@
-"""The logs and slots of one session in SQLite."""
+"""The logs and slots of one session in SQLite.
+
+Keeps JSON as text; what it says is the business of `memo.stores.journal`.
+"""
 
 from __future__ import annotations
 

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from memo.messages import decode_object
 from memo.records import (
-    Delete,
     Record,
     RecordChange,
     RecordKey,
     RecordScope,
     Value,
     encode_record,
+    needs_current,
     outcome,
     tenant_of,
 )
@@ -44,7 +44,7 @@ class SQLiteRecords:
 def apply(db: sqlite3.Connection, changes: Sequence[RecordChange], limit_bytes: int) -> list[Value | None]:
     results: list[Value | None] = []
     for change in changes:
-        after = outcome(change, None if isinstance(change, Delete) else read(db, change.key))
+        after = outcome(change, read(db, change.key) if needs_current(change) else None)
         if after is None:
             db.execute(
                 "DELETE FROM records WHERE tenant = ? AND kind = ? AND place = ? AND id = ?", _params(change.key)

@@ -1,4 +1,7 @@
-"""Sessions and their visible messages in SQLite. Every function runs inside a transaction that somebody else ends."""
+"""Sessions and their visible messages in SQLite.
+
+Every function runs inside a transaction that somebody else ends; none decides what fits or what is cut.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Times as SQLite keeps them: microseconds since 1970, so that they sort and lose nothing."""
+"""Times as SQLite keeps them: microseconds since 1970.
+
+They sort as numbers, lose nothing, and know no zone but UTC.
+"""
 
 from __future__ import annotations
 

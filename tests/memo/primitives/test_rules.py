@@ -128,6 +128,11 @@ def test_an_instance_never_changes(kind: type[Any]) -> None:
             setattr(made, field, GOOD[kind][field])
 
 
+@pytest.mark.parametrize("kind", GOOD, ids=lambda kind: kind.__name__)
+def test_equal_primitives_are_one_in_a_set(kind: type[Any]) -> None:
+    assert len({kind(**GOOD[kind]), kind(**GOOD[kind])}) == 1
+
+
 def test_a_copy_with_changes_is_checked_like_any_other() -> None:
     memory = Memory(**GOOD[Memory])
     assert memory.model_copy(update={"confidence": 0.75}).confidence == 0.75

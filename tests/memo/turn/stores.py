@@ -8,16 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from memo import InMemoryStore, SQLiteStore
-from memo.records import has_records
-from memo.stores.filesystem.records import FilesystemRecords
 from memo.stores.filesystem.store import FilesystemStore
 
 STORES = ("memory", "sqlite", "filesystem")
 DURABLE = ("sqlite", "filesystem")
-
-
-class RecordingFilesystem(FilesystemStore, FilesystemRecords):
-    pass
 
 
 def make(kind: str, path: Path) -> Any:
@@ -25,8 +19,7 @@ def make(kind: str, path: Path) -> Any:
         return InMemoryStore()
     if kind == "sqlite":
         return SQLiteStore(path / "memo.db")
-    own: Any = FilesystemStore if has_records(FilesystemStore) else RecordingFilesystem
-    return own(path / "files", watch=False)
+    return FilesystemStore(path / "files", watch=False)
 
 
 @asynccontextmanager

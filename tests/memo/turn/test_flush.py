@@ -172,6 +172,19 @@ async def test_a_store_that_does_not_answer_is_an_unknown_outcome() -> None:
     assert result.error.outcome_unknown
 
 
+async def test_a_callback_that_times_out_by_itself_is_not_taken_for_a_silent_store() -> None:
+    async def late(ctx: Any, value: Any) -> None:
+        raise TimeoutError("the database took too long")
+
+    async def act(ctx: Any, helpers: Any) -> None:
+        await ctx.store_message(sample("message"))
+        ctx.ack()
+
+    result = await run(act, {**noop_callbacks(), "store_message_callback": late})
+    assert isinstance(result.error, FlushError)
+    assert "the database took too long" in str(result.error)
+
+
 async def test_an_abort_during_a_flush_lets_it_finish() -> None:
     class Slow(InMemoryStore):
         async def apply_records(self, changes: Any) -> Any:

@@ -97,7 +97,7 @@ async def play_turn(callbacks: dict[str, Any], turn: list[Any], model: Model) ->
 
 @pytest.mark.parametrize("kind", STORES)
 def test_a_store_holds_exactly_what_acknowledged_iterations_did(kind: str) -> None:
-    examples = {"memory": 150, "sqlite": 40, "filesystem": 40}[kind]
+    examples = {"memory": 100, "sqlite": 30, "filesystem": 30}[kind]
 
     @settings(max_examples=examples, deadline=None, database=None)
     @given(turns)

@@ -288,16 +288,81 @@ async def test_an_abort_before_the_turn_runs_nothing() -> None:
     ran: list[str] = []
 
     async def act(ctx: Any, helpers: Any) -> None:
-        await anyio.lowlevel.checkpoint()
         ran.append("act")
 
     async def late(ctx: Any, next: Any) -> None:
-        await anyio.lowlevel.checkpoint()
         ran.append("late")
 
     turns = runner(act, turn_input_pipeline=[late], turn_output_pipeline=[late])
     assert (await turns.run(abort_signal=signal)).status == "aborted"
     assert ran == []
+
+
+async def test_an_abort_between_two_iterations_begins_no_other() -> None:
+    ran: list[int] = []
+    signal = AbortSignal()
+
+    async def act(ctx: Any, helpers: Any) -> None:
+        ran.append(ctx.iteration)
+        await ctx.store_message(sample("message"))
+
+    log, callbacks = recording()
+    turns = runner(act, callbacks)
+    turns.on("iteration_end", lambda event: signal.abort())
+    result = await turns.run(abort_signal=signal)
+    assert (result.status, result.iterations, ran, len(log)) == ("aborted", 1, [0], 1)
+
+
+async def test_bytes_are_kept_at_once_and_are_in_no_set_and_no_event() -> None:
+    persisted: list[Any] = []
+
+    async def act(ctx: Any, helpers: Any) -> None:
+        reader = await ctx.store_media_bytes("pic", b"bytes")
+        page = await ctx.store_retrievable_bytes("page", b"text")
+        assert b"".join([block async for block in reader.stream()]) == b"bytes"
+        assert await page.read_all() == b"text"
+        assert (len(ctx.pending), len(ctx.turn_messages), len(ctx.turn_retrievables)) == (0, 0, 0)
+        ctx.nack(RuntimeError("bytes are no change, so this discards none"))
+
+    callbacks = store_callbacks(InMemoryStore())
+    turns = runner(act, callbacks)
+    turns.on("persisted", persisted.append)
+    await turns.run()
+    assert persisted == []
+    assert (
+        await callbacks["fetch_messages_callback"](None) == await callbacks["fetch_retrievables_callback"](None) == []
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["system_prompt", "turn_messages", "turn_tool_calls", "standing_instructions", "tenant"]
+)
+async def test_a_context_is_changed_in_place_or_not_at_all(name: str) -> None:
+    async def act(ctx: Any, helpers: Any) -> None:
+        with pytest.raises(AttributeError):
+            setattr(ctx, name, "another")
+        ctx.stash["seen"] = True
+        ctx.ack()
+
+    result = await run(act)
+    assert (result.status, result.context.stash) == ("ack", {"seen": True})
+
+
+async def test_a_mutation_passes_on_exactly_what_it_was_given_and_never_happens_by_itself() -> None:
+    log, callbacks = recording()
+    call = sample("tool_call", "c", "done")
+
+    async def act(ctx: Any, helpers: Any) -> None:
+        if ctx.iteration == 0:
+            await ctx.store_tool_call(sample("tool_call", "c"))
+            await helpers.report_tool_call("c", tool="look", is_complete=True)
+        else:
+            await ctx.mutate_tool_call(call)
+            ctx.ack()
+
+    await run(act, callbacks)
+    assert [name for name, _ in log] == ["store_tool_call_callback", "mutate_tool_call_callback"]
+    assert log[1][1] is call
 
 
 async def test_an_executor_that_aborts_and_returns_at_once_is_aborted() -> None:
