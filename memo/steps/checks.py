@@ -25,7 +25,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
 
 
 async def check_handlers(make: Callable[[], Any]) -> None:
-    """Raise AssertionError naming the broken promise.
+    """Raise BrokenPromise, an AssertionError that names the promise.
 
     `make` returns fresh handlers over nothing: themselves, an awaitable of them, or an async context manager.
     """
@@ -110,9 +110,11 @@ async def _refused(handlers: Handler, method: str, **parameters: Any) -> None:
         await _run(handlers, method, **parameters)
     except (MemoError, KeyError, LookupError, ValueError):
         return
-    raise AssertionError(f"broken promise: {method} of a missing id is an error")
+    _promise(False, f"{method} of a missing id is an error")
 
 
 def _promise(kept: bool, promise: str) -> None:
     if not kept:
-        raise AssertionError(f"broken promise: {promise}")
+        from memo.testing.promises import BrokenPromise  # here, for the kit offers this check and so imports it
+
+        raise BrokenPromise(promise, "it was not kept")

@@ -36,7 +36,7 @@ _FETCH: dict[Noun, str] = {
 
 
 async def check_callbacks(make: Callable[[], Any], *, remembers: bool = True) -> None:
-    """Raise AssertionError naming the broken promise.
+    """Raise BrokenPromise, an AssertionError that names the promise.
 
     `make` returns a fresh set over an empty store: itself, an awaitable of it, or an async context manager.
     """
@@ -186,7 +186,7 @@ async def _turn(callbacks: dict[str, Any], act: Callable[[DispatchContext], Awai
     if failed:
         raise failed[0]
     if result.error is not None and not isinstance(result.error, RuntimeError):
-        raise AssertionError(f"broken promise: a turn can be run: {result.error}") from result.error
+        raise AssertionError(f"a turn can be run: {result.error}") from result.error
 
 
 async def _fetch(callbacks: dict[str, Any], noun: Noun) -> list[Any]:
@@ -210,4 +210,6 @@ def _target(noun: Noun, value: Any) -> Any:
 
 def _promise(kept: bool, promise: str) -> None:
     if not kept:
-        raise AssertionError(f"broken promise: {promise}")
+        from memo.testing.promises import BrokenPromise  # here, for the kit offers this check and so imports it
+
+        raise BrokenPromise(promise, "it was not kept")
