@@ -60,4 +60,5 @@ async def _end_writers(runner: RunnerClient, disk_mb: int) -> None:
     for process in await runner.list_processes():
         if process.running:
             await runner.kill_process(process.id)
-    runner.interrupt(WorkspaceFull(f"cannot go on: the workspace is over its limit of {disk_mb} MB; remove files first"))
+    full = f"cannot go on: the workspace is over its limit of {disk_mb} MB; remove files first"
+    runner.interrupt(WorkspaceFull(full))

@@ -7,16 +7,20 @@ A factory returns a fresh, empty backend: the object, an awaitable of it, or an 
 so a factory may also return the same backend again. A failure is a BrokenPromise that names what was not kept.
 """
 
+from memo.steps.checks import check_handlers
 from memo.testing.feed import check_change_feed
 from memo.testing.orchestration import check_orchestration
 from memo.testing.promises import BrokenPromise
 from memo.testing.provider import check_provider
 from memo.testing.sessions import check_session_store
 from memo.testing.traces import check_trace_store
+from memo.turn.checks import check_callbacks
 
 __all__ = [
     "BrokenPromise",
+    "check_callbacks",
     "check_change_feed",
+    "check_handlers",
     "check_orchestration",
     "check_provider",
     "check_session_store",

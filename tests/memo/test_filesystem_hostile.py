@@ -241,6 +241,22 @@ async def test_a_directory_of_the_future_or_damaged_is_refused(
         await FilesystemStore(tmp_path).open()
 
 
+@pytest.mark.parametrize("name", [".memo", ".memo/bell", ".memo/changes.jsonl", ".memo/format", "tenants"])
+async def test_no_link_at_the_root_is_followed(tmp_path: Path, name: str) -> None:
+    root, away = tmp_path / "memo", tmp_path / "away"
+    async with FilesystemStore(root) as store:
+        await store.write_document(KEY, "notes")
+    original = root / name
+    shutil.copytree(original, away) if original.is_dir() else shutil.copy(original, away)
+    before = {str(p): p.read_bytes() for p in [away, *away.rglob("*")] if p.is_file()}
+    replaced_by_link(original, away)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(Corrupt):
+        await FilesystemStore(root).open()
+    assert {str(p): p.read_bytes() for p in [away, *away.rglob("*")] if p.is_file()} == before
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
 async def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Unavailable, match="cannot open the store"):

@@ -126,6 +126,12 @@ class Directory:
             raise Corrupt(f"cannot open {self.where(name)}: it is not a regular file")
         return fd
 
+    def check_file(self, name: str) -> None:
+        """Raise Corrupt if the name is there and is anything but a regular file."""
+        fd = self.open_file(name)
+        if fd is not None:
+            os.close(fd)
+
     def read(self, name: str, limit_bytes: int | None = None) -> bytes | None:
         """Return the whole file, None if it is absent, one byte more than the limit if it is longer."""
         fd = self.open_file(name)

@@ -4,7 +4,7 @@
 tenants/T/sessions/S/{session.jsonl, messages.jsonl, messages.compactions/NNNN.jsonl, NOTES.md, TODO.md, …}
 tenants/T/sessions/S/{tool-results/ID.txt, trace/events.jsonl, orchestration/…}
 tenants/T/users/U/{USER.md, …}
-tenants/T/{sessions/S, users/U}/.memo/{lock, commits.jsonl, texts/NAME/SHA256}     revisions
+tenants/T/{sessions/S, users/U}/.memo/{lock, gate, commits.jsonl, texts/NAME/SHA256}     revisions
 tenants/T/users/U/.memo/sessions/S                           which sessions a user has
 """
 
@@ -20,6 +20,7 @@ from memo.ids import OwnerId, SessionRef, TenantId, UserRef
 HIDDEN: Final = ".memo"
 TENANTS: Final = "tenants"
 LOCK: Final = "lock"
+GATE: Final = "gate"
 COMMITS: Final = "commits.jsonl"
 TEXTS: Final = "texts"
 STAGED: Final = "staged"

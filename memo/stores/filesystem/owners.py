@@ -18,7 +18,7 @@ from memo.stores.filesystem import finishing
 from memo.stores.filesystem.changelog import ChangeLog
 from memo.stores.filesystem.commits import OwnerState, refresh
 from memo.stores.filesystem.disk import Directory, closing, disk_errors
-from memo.stores.filesystem.layout import HIDDEN, LOCK, STAGED, STAGED_MESSAGES, Owner
+from memo.stores.filesystem.layout import GATE, HIDDEN, LOCK, STAGED, STAGED_MESSAGES, Owner
 from memo.stores.filesystem.locks import locked, open_lock
 from memo.stores.options import StoreOptions
 
@@ -133,10 +133,15 @@ class Tree:
             yield place
 
     def _take_lock(self, stack: ExitStack, hidden: Directory, *, exclusive: bool) -> None:
+        """Take the lock, through a gate: a writer waits for the readers inside, and new ones wait for the writer.
+
+        Without it, readers that overlap would keep a writer out for as long as they like.
+        """
         with disk_errors(f"lock {hidden.place}"):
-            fd = open_lock(hidden.fd, LOCK)
-        stack.enter_context(closing(fd))
-        stack.enter_context(locked(fd, hidden.place, exclusive=exclusive, timeout_s=self._lock_timeout_s))
+            fd = stack.enter_context(closing(open_lock(hidden.fd, LOCK)))
+            gate = stack.enter_context(closing(open_lock(hidden.fd, GATE)))
+        with locked(gate, hidden.place, exclusive=exclusive, timeout_s=self._lock_timeout_s):
+            stack.enter_context(locked(fd, hidden.place, exclusive=exclusive, timeout_s=self._lock_timeout_s))
 
     def _refresh(self, owner: Owner, state: OwnerState, hidden: Directory) -> None:
         with state.refreshing:

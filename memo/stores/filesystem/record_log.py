@@ -1,26 +1,34 @@
 """The records of one tenant on disk: a log in which one line is one batch, and an index of where each record is.
 
-The line is the commit. A line that a crash cut short never happened, and the next batch is written over it. Blocking;
-call it in a thread. Values stay on disk: the index holds places only.
+The line is the commit. A line that a crash cut short never happened, and the next batch is written over it. The first
+line names the log, so that an index knows when another log is in its place. Values stay on disk; the index holds where
+they are. Blocking; call it in a thread.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memo.errors import Corrupt, InvalidKey, Unavailable
+from memo.errors import Corrupt, InvalidKey, ProviderError, Unavailable
 from memo.messages import decode_object
 from memo.records import Record, RecordChange, RecordKey, RecordScope, Value, encode_record, needs_current, outcome
 from memo.stores.filesystem.disk import Directory, append_lines, closing, disk_errors, end_of_lines, write_all
 from memo.stores.filesystem.locks import locked, open_lock
 
+_log = logging.getLogger("memo.stores.filesystem")
+
 LOG = "records.jsonl"
 LOCK = "records.lock"
 NEXT = "records.next"
+NAME_BYTES = 43
+_NAME = re.compile(rb'\{"log":"[0-9a-f]{32}"\}\n')
 COMPACT_ABOVE_BYTES = 4 * 1024 * 1024
 
 
@@ -41,7 +49,7 @@ class RecordLog:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._index: dict[RecordScope, dict[str, _Place]] = {}
-        self._inode = 0
+        self._name = b""
         self._end = 0
         self._live_bytes = 0
 
@@ -62,7 +70,7 @@ class RecordLog:
                 self._end = append_lines(fd, line, self._end)
             self._fold(entries, self._end - len(line), len(line))
             if self._end > COMPACT_ABOVE_BYTES and self._end > 2 * self._live_bytes:
-                self._compact(directory, fd)
+                self._compact_if_possible(directory, fd)
             return results
 
     def read(self, directory: Directory, key: RecordKey) -> Record | None:
@@ -84,16 +92,19 @@ class RecordLog:
 
     def _forget(self) -> None:
         self._index = {}
-        self._inode = self._end = self._live_bytes = 0
+        self._name = b""
+        self._end = self._live_bytes = 0
 
     def _refresh(self, fd: int) -> None:
         """Fold what the log has and the index has not. Takes no lock: only complete lines count."""
         with disk_errors(f"read {LOG}"):
-            found = os.fstat(fd)
+            name = os.pread(fd, NAME_BYTES, 0)
             end = end_of_lines(fd)
-            if found.st_ino != self._inode or end < self._end:
+            if _NAME.fullmatch(name) is None:
+                raise self._damaged()
+            if name != self._name:
                 self._forget()  # the log was rewritten: every place has changed
-                self._inode = found.st_ino
+                self._name, self._end = name, len(name)
             for line in _lines(fd, self._end, end):
                 self._fold(self._decode_line(line), self._end, len(line))
                 self._end += len(line)
@@ -152,11 +163,18 @@ class RecordLog:
     def _damaged(self) -> Corrupt:
         return Corrupt(f"cannot read {LOG}: a line is damaged")
 
+    def _compact_if_possible(self, directory: Directory, fd: int) -> None:
+        """The batch is committed, so what goes wrong here must not be taken for its failure."""
+        try:
+            self._compact(directory, fd)
+        except ProviderError as error:
+            _log.warning("cannot compact %s, and it goes on growing: %s", directory.where(LOG), error)
+
     def _compact(self, directory: Directory, fd: int) -> None:
         """Rewrite the log with what is live. A reader that holds the old file goes on with it."""
-        directory.stage(NEXT)
+        directory.stage(NEXT, _new_name())
         with disk_errors(f"write {directory.where(NEXT)}"):
-            target = os.open(NEXT, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.fd)
+            target = os.open(NEXT, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.fd)
             with closing(target):
                 for scope, records in self._index.items():
                     head = {"tenant": scope.tenant, "kind": scope.kind, "place": scope.place}
@@ -180,8 +198,8 @@ class _OpenLog:
     def __enter__(self) -> int | None:
         self._fd = self._directory.open_file(LOG, os.O_RDWR)
         if self._fd is None and self._create:
-            self._directory.stage(LOG)
-            self._directory.sync()
+            self._directory.stage(NEXT, _new_name())
+            self._directory.move(NEXT, self._directory, LOG)  # with its name in it, or not there at all
             self._fd = self._directory.open_file(LOG, os.O_RDWR)
         return self._fd
 
@@ -201,6 +219,10 @@ def _lines(fd: int, start: int, end: int) -> Iterator[bytes]:
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
             yield line + b"\n"
+
+
+def _new_name() -> bytes:
+    return b'{"log":"%s"}\n' % uuid.uuid4().hex.encode()
 
 
 def _encode_line(entries: Sequence[dict[str, Any]]) -> bytes:

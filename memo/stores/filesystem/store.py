@@ -6,9 +6,8 @@ processes may have the same directory open.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -33,7 +32,7 @@ from memo.documents import (
     Revision,
     Scope,
 )
-from memo.errors import Corrupt, Unavailable, Unsupported
+from memo.errors import Unavailable
 from memo.ids import AgentId, OwnerId, SessionRef, TenantId, ToolCallId, UserId, UserRef
 from memo.limits import encode_text
 from memo.messages import EncodedMessage, Message, StoredMessage
@@ -43,11 +42,12 @@ from memo.stores.filesystem import archives, artifacts, documents, messages, ses
 from memo.stores.filesystem.changelog import ChangeLog
 from memo.stores.filesystem.disk import Directory, disk_errors
 from memo.stores.filesystem.journal import FilesystemJournal
-from memo.stores.filesystem.layout import HIDDEN, STAGED, TENANTS, Owner
+from memo.stores.filesystem.layout import HIDDEN, TENANTS, Owner
 from memo.stores.filesystem.locks import LOCK_TIMEOUT_S
 from memo.stores.filesystem.owners import Place, Tree, Unsettled
 from memo.stores.filesystem.records import FilesystemRecords
 from memo.stores.filesystem.requests import RequestIndex
+from memo.stores.filesystem.root import check_format, make_root
 from memo.stores.filesystem.times import to_micros
 from memo.stores.filesystem.turns import Turns
 from memo.stores.filesystem.watching import Watcher
@@ -56,8 +56,6 @@ from memo.stores.prepared import check_author, prepare_artifact, prepare_documen
 
 R = TypeVar("R")
 
-VERSION = 1
-_FORMAT = "format"
 _BELL = "bell"
 _THREADS = 8
 _PATIENCE = 20
@@ -102,20 +100,21 @@ class FilesystemStore(FilesystemRecords, BaseStore):
 
     def _open(self) -> None:
         try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_root(self.path)
             root = Directory.open(str(self.path))
         except OSError as error:
             raise Unavailable(f"cannot open the store {self.path}: {error.strerror}") from error
-        try:
+        with ExitStack() as undo:
+            undo.enter_context(root)
             root.make_child(TENANTS).close()
             with root.make_child(HIDDEN) as hidden:
-                _check_format(hidden)
+                check_format(hidden)
+                hidden.check_file(_BELL)  # a bell is opened by its path, and ringing it writes to it
                 with disk_errors(f"open {hidden.where(_BELL)}"):
                     bell = FileBell(self.path / HIDDEN / _BELL, self.options.feed_check_s)
+                undo.callback(bell.close)
                 log = ChangeLog(hidden, bell.ring)
-        except BaseException:
-            root.close()
-            raise
+            undo.pop_all()  # from here on they are closed by us
         self._bell = bell
         self._tree = Tree(root, log, self.options, self._lock_timeout_s)
         if self._watch:
@@ -279,20 +278,3 @@ class FilesystemStore(FilesystemRecords, BaseStore):
 
     def _journal(self, ref: SessionRef) -> FilesystemJournal:
         return FilesystemJournal(self._on_root, ref)
-
-
-def _check_format(hidden: Directory) -> None:
-    """Refuse a directory of a newer version; mark a new one."""
-    content = hidden.read(_FORMAT)
-    if content is None:
-        hidden.stage(f"{STAGED}.{os.getpid()}", json.dumps({"version": VERSION}).encode() + b"\n")
-        hidden.move(f"{STAGED}.{os.getpid()}", hidden, _FORMAT)
-        return
-    try:
-        version = int(json.loads(content)["version"])
-    except (ValueError, KeyError, TypeError):
-        raise Corrupt(f"cannot open this store: {hidden.where(_FORMAT)} is damaged") from None
-    if version > VERSION:
-        raise Unsupported(
-            f"cannot open this store: its format is version {version}, and this program knows up to {VERSION}"
-        )

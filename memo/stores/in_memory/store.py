@@ -33,8 +33,8 @@ from memo.sessions import Session, SessionMeta, Usage
 from memo.stores.base import BaseStore
 from memo.stores.in_memory.documents import MemoryDocuments
 from memo.stores.in_memory.journal import MemoryJournal
+from memo.stores.in_memory.records import InMemoryRecords
 from memo.stores.in_memory.sessions import MemorySessions
-from memo.stores.in_memory_records import InMemoryRecords
 from memo.stores.options import StoreOptions, notes_do_not_fit
 from memo.stores.prepared import check_author, off_loop, prepare_artifact, prepare_document
 

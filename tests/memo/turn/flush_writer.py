@@ -17,6 +17,7 @@ from typing import Any
 
 import anyio
 
+from memo.stores.filesystem import record_log
 from memo.turn import TurnRunner, store_callbacks
 from memo.turn.checks import sample
 from tests.memo.turn.stores import opened
@@ -114,6 +115,7 @@ def one_round(kind: str, path: Path, number: int, source: random.Random) -> tupl
 
 
 def main(kind: str, path: str, rounds: str) -> None:
+    record_log.COMPACT_ABOVE_BYTES = 16_384  # so that kills fall into compactions of a log, too
     source = random.Random(11)
     number = hits = 0
     for _ in range(int(rounds)):

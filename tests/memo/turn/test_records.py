@@ -136,8 +136,9 @@ async def test_half_a_line_at_the_end_of_a_log_never_happened(tmp_path: Path) ->
     async with opened("filesystem", tmp_path) as store:
         await store.apply_records([Put(NOTES.key("a"), {"x": 1})])
     whole = log_of(tmp_path).read_bytes()
-    for cut in (1, len(whole) // 2, len(whole) - 1):
-        log_of(tmp_path).write_bytes(whole + whole[:cut])
+    line = whole.splitlines()[-1]
+    for cut in (1, len(line) // 2, len(line)):
+        log_of(tmp_path).write_bytes(whole + line[:cut])
         async with opened("filesystem", tmp_path) as store:
             assert await values(store) == {"a": {"x": 1}}
             await store.apply_records([Put(NOTES.key("b"), {"x": 2})])
@@ -166,6 +167,30 @@ async def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path) -> N
         with pytest.raises(Corrupt):
             await store.apply_records([Put(NOTES.key("b"), {"x": 1})])
     assert elsewhere.read_text() == ""
+
+
+async def test_another_log_in_the_same_place_is_noticed_even_if_it_looks_alike(tmp_path: Path) -> None:
+    async with opened("filesystem", tmp_path) as one, opened("filesystem", tmp_path / "other") as other:
+        for number in range(3):
+            await one.apply_records([Put(NOTES.key("a"), {"n": number})])
+            await other.apply_records([Put(NOTES.key("b"), {"n": number})])
+        assert await values(one) == {"a": {"n": 2}}
+        with log_of(tmp_path).open("r+b") as file:  # the same inode and the same size
+            file.write(log_of(tmp_path / "other").read_bytes())
+        assert await values(one) == {"b": {"n": 2}}
+
+
+async def test_a_compaction_that_fails_does_not_fail_the_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(record_log, "COMPACT_ABOVE_BYTES", 100)
+    async with opened("filesystem", tmp_path) as store:
+        await store.apply_records([Put(NOTES.key("a"), {"n": -1})])
+        (log_of(tmp_path).parent / "records.next").mkdir()
+        for number in range(10):
+            await store.apply_records([Put(NOTES.key("a"), {"n": number})])
+        assert await values(store) == {"a": {"n": 9}}
+    assert any("cannot compact" in record.message for record in caplog.records)
 
 
 async def test_a_log_does_not_grow_for_ever_and_others_follow_it(
