@@ -12,7 +12,7 @@ from memo.limits import StoreLimits
 from memo.opening import open_store, register_scheme
 from memo.provider import Capabilities, capabilities_of
 from memo.sessions import Session, SessionMeta, Usage
-from memo.stores import InMemoryStore, SQLiteStore, StoreOptions
+from memo.stores import FilesystemStore, InMemoryStore, SQLiteStore, StoreOptions
 from memo.tool_results import compact_tool_results
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Document",
     "DocumentKey",
     "DocumentName",
+    "FilesystemStore",
     "InMemoryStore",
     "MemoError",
     "Revision",

@@ -61,7 +61,7 @@ class FileBell:
         self.path = path
         self.check_s = check_s
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise Unavailable(f"cannot open the bell of the change feed: {error.strerror}") from error
 

@@ -96,9 +96,11 @@ def full_history(
 ) -> list[dict[str, Any]]:
     """Expand every summary into the archive it stands for."""
     history: list[dict[str, Any]] = []
-    for stored in visible:
+    waiting = list(reversed(visible))  # a stack, not recursion: a long session nests one archive in another
+    while waiting:
+        stored = waiting.pop()
         if stored.expands is None:
             history.append(stored.message)
         else:
-            history += full_history(archives, archives[stored.expands])
+            waiting.extend(reversed(archives[stored.expands]))
     return history

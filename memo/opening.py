@@ -3,6 +3,7 @@
 memory://                          in this process, for as long as it lives
 sqlite:///memo.db                  a file, relative to the working directory
 sqlite:////var/lib/memo.db         a file by its absolute path
+file:///srv/memo                   a directory by its absolute path
 python:package.module:factory      whatever the factory returns: a provider, an awaitable, a context manager
 """
 
@@ -20,7 +21,7 @@ import anyio.to_thread
 
 from memo.errors import InvalidKey, Unavailable
 from memo.provider import capabilities_of
-from memo.stores import InMemoryStore, SQLiteStore, StoreOptions
+from memo.stores import FilesystemStore, InMemoryStore, SQLiteStore, StoreOptions
 
 Opener = Callable[[str, StoreOptions], AbstractAsyncContextManager[Any]]
 
@@ -58,6 +59,13 @@ def _open_sqlite(url: str, options: StoreOptions) -> AbstractAsyncContextManager
     return SQLiteStore(path_in(url, "sqlite"), options)
 
 
+def _open_directory(url: str, options: StoreOptions) -> AbstractAsyncContextManager[FilesystemStore]:
+    path = unquote(url.removeprefix("file://")).lstrip("/")
+    if not url.startswith("file:///") or not path or "\0" in path:
+        raise InvalidKey("cannot open this store: expected file:///absolute/path")
+    return FilesystemStore(Path("/") / path, options)
+
+
 @asynccontextmanager
 async def _open_python(url: str, options: StoreOptions) -> AsyncIterator[Any]:
     made = (await anyio.to_thread.run_sync(_import_factory, url))()
@@ -88,5 +96,6 @@ def _import_factory(url: str) -> Callable[[], Any]:
 
 
 register_scheme("memory", _open_memory)
+register_scheme("file", _open_directory)
 register_scheme("sqlite", _open_sqlite)
 register_scheme("python", _open_python)

@@ -4,8 +4,9 @@ Each implements every contract; none knows of another. `memo.open_store` makes t
 """
 
 from memo.stores.base import BaseStore
+from memo.stores.filesystem import FilesystemStore
 from memo.stores.in_memory import InMemoryStore
 from memo.stores.options import StoreOptions
 from memo.stores.sqlite import SQLiteStore
 
-__all__ = ["BaseStore", "InMemoryStore", "SQLiteStore", "StoreOptions"]
+__all__ = ["BaseStore", "FilesystemStore", "InMemoryStore", "SQLiteStore", "StoreOptions"]

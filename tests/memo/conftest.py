@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from memo import InMemoryStore, SQLiteStore
+from memo import FilesystemStore, InMemoryStore, SQLiteStore
 from memo.stores import BaseStore, StoreOptions
 
 # A busy machine is no reason for a property test to fail.
@@ -19,14 +19,16 @@ settings.load_profile("memo")
 MakeStore = Callable[..., BaseStore]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "filesystem"])
 def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> MakeStore:
     numbers = count()
 
     def make(options: StoreOptions | None = None) -> BaseStore:
         if request.param == "memory":
             return InMemoryStore(options)
-        return SQLiteStore(tmp_path / f"memo-{next(numbers)}.db", options)
+        if request.param == "sqlite":
+            return SQLiteStore(tmp_path / f"memo-{next(numbers)}.db", options)
+        return FilesystemStore(tmp_path / f"memo-{next(numbers)}", options)
 
     return make
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -250,11 +251,12 @@ async def test_no_link_at_the_root_is_followed(tmp_path: Path, name: str) -> Non
     shutil.copytree(original, away) if original.is_dir() else shutil.copy(original, away)
     before = {str(p): p.read_bytes() for p in [away, *away.rglob("*")] if p.is_file()}
     replaced_by_link(original, away)
+    gc.collect()  # what an earlier test left to the collector must not close meanwhile
     descriptors = len(os.listdir("/proc/self/fd"))
     with pytest.raises(Corrupt):
         await FilesystemStore(root).open()
     assert {str(p): p.read_bytes() for p in [away, *away.rglob("*")] if p.is_file()} == before
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
 async def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
@@ -266,13 +268,16 @@ async def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
 async def test_opening_and_closing_leaves_no_descriptor_and_no_thread(tmp_path: Path) -> None:
     async with FilesystemStore(tmp_path) as store:
         await store.write_document(KEY, "x")
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         async with FilesystemStore(tmp_path) as store:
             async with store.changes() as feed:
                 await anext(feed)
             await store.read_document(KEY)
-    assert len(os.listdir("/proc/self/fd")) == before
+    with anyio.fail_after(10):  # the watcher's own thread closes its descriptors when it ends, a moment later
+        while len(os.listdir("/proc/self/fd")) > before:
+            await anyio.sleep(0.01)
     assert not [
         t for t in os.listdir("/proc/self/task") if "memo-outside" in Path(f"/proc/self/task/{t}/comm").read_text()
     ]
