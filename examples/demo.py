@@ -1,4 +1,4 @@
-"""A minute with sandboxd: a daemon of its own, two tenants, tools, limits, a kill -9 and what is left after it.
+"""A minute with sandboxd: a daemon of its own, tools, limits, memory, a kill -9 and what is left after it.
 
 Everything printed is real output. `make demo` runs it; it cleans up after itself.
 """
@@ -12,12 +12,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 
+from memo.errors import RevisionConflict
 from sandboxd.client import Client
 from sandboxd.errors import NotFound
+
+NOTES = "/workspace/memo/session/NOTES.md"
+USER = "/workspace/memo/user/USER.md"
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -47,6 +52,52 @@ def timed_ms(client: Client, session: str, count: int = 100) -> float:
         client.exec(session, ["true"])
         took.append((time.perf_counter() - started) * 1000)
     return statistics.median(took)
+
+
+def appears_after_ms(client: Client, session: str, path: str, text: str, write: Callable[[], object]) -> float:
+    """How long after a write's answer a process inside sees the new text; it was waiting for it all along."""
+    wait = f"import time\nprint(flush=True)\nwhile open({path!r}).read() != {text!r}: pass\nprint(time.time())"
+    process = client.start_process(session, ["python3", "-c", wait])
+    waiting = client.read_process(session, process.id, wait_s=10)
+    write()
+    answered = time.time()
+    output = client.read_process(session, process.id, offset=waiting.next_offset, wait_s=10)
+    return (float(output.data) - answered) * 1000
+
+
+def show_memory(client: Client) -> None:
+    say("Memory written by the platform is there as plain files")
+    client.write_memo("research", "NOTES.md", "# Notes\n- the user measures twice\n")
+    client.write_memo("ada", "USER.md", "# Ada\n- prefers short answers\n", scope="user")
+    client.ensure_sandbox("writing", user="ada")
+    show(client.exec("writing", "cat memo/user/USER.md").stdout)
+    show(client.exec("writing", "echo hacked > memo/user/USER.md").stderr)
+
+    say("An edit by the agent's tool goes to the store first, then to the file")
+    edit = {"file_path": NOTES, "old_string": "measures twice", "new_string": "measures twice, cuts once"}
+    show(client.tool("research", "Edit", edit).content)
+    show(client.read_memo("research", "NOTES.md").text)
+
+    say("An edit of what somebody else changed meanwhile is refused, with the newer text")
+    seen = client.read_memo("research", "NOTES.md")
+    client.append_memo("research", "NOTES.md", "- and sands it\n", actor="colleague")
+    try:
+        client.write_memo("research", "NOTES.md", "mine alone", expected=seen.revision)
+    except RevisionConflict as error:
+        show(str(error))
+
+    say("A host job writes; a process inside that waits for it sees it")
+    text = "# Ada\n- prefers short answers\n- likes tea\n"
+    took = appears_after_ms(
+        client, "writing", USER, text, lambda: client.write_memo("ada", "USER.md", text, scope="user", actor="job")
+    )
+    show(f"{took:.1f} ms after the write was acknowledged (below zero: before)")
+    show(f"in the other sandbox, too: {client.exec('research', ['cat', USER]).stdout == text}")
+
+    say("Compaction puts a long tool result where the agent can read it")
+    client.write_artifact("research", "call-7", "a very long tool result\n" * 3)
+    show(client.exec("research", "head -1 memo/session/tool-results/call-7.txt").stdout)
+    client.destroy_sandbox("writing")
 
 
 def tour(root: Path) -> None:
@@ -88,6 +139,8 @@ def tour(root: Path) -> None:
         except NotFound as error:
             show(str(error))
 
+        show_memory(client)
+
         say("kill -9 of the daemon while a process runs in the background")
         process = client.start_process("research", "for i in 1 2 3 4 5; do echo tick $i; sleep 0.4; done")
         daemon.send_signal(signal.SIGKILL)
@@ -101,7 +154,7 @@ def tour(root: Path) -> None:
         show(client.read_process("research", process.id).data.decode())
         again = client.get_sandbox("research")
         show(f"the same container as before: {again.container == sandbox.container}")
-        show(client.exec("research", "cat /workspace/plan.md").stdout)
+        show(client.exec("research", "cat /workspace/plan.md memo/session/NOTES.md").stdout)
 
         say("And away with it")
         client.destroy_sandbox("research")

@@ -11,11 +11,15 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from importlib.metadata import version
+from urllib.parse import urlsplit, urlunsplit
 
 import anyio
 import structlog
 from starlette.types import ASGIApp
 
+from memo import open_store
+from memo.documents import DocumentKey
+from memo.errors import MemoError
 from sandboxd import failpoints, logs
 from sandboxd.api.app import create_app
 from sandboxd.api.guard import TcpGuard, allowed_hosts, read_token
@@ -41,7 +45,8 @@ def main(settings: Settings) -> None:
 async def serve(settings: Settings) -> None:
     async with AsyncExitStack() as stack:
         listeners = [stack.enter_context(unix_listener(settings.socket))]
-        manager = await stack.enter_async_context(SandboxManager(settings))
+        store = await stack.enter_async_context(open_store(settings.store_url))
+        manager = await stack.enter_async_context(SandboxManager(settings, memo_provider=store))
         idempotency = await stack.enter_async_context(IdempotencyStore(manager.layout.idempotency))
         app: ASGIApp = create_app(
             manager,
@@ -50,6 +55,7 @@ async def serve(settings: Settings) -> None:
             readiness=lambda: _readiness(manager),
             version=version("sandboxd"),
             default_limits=settings.limits,
+            memory=manager.memory,
         )
         if settings.tcp is not None and settings.token_file is not None:
             host, _, port = settings.tcp.rpartition(":")
@@ -86,7 +92,27 @@ async def _readiness(manager: SandboxManager) -> Readiness:
         engine = Check(manager.engine.name, ok=True)
     except SandboxdError as error:
         engine = Check(manager.engine.name, ok=False, detail=str(error))
-    return Readiness(engine=engine, store=Check("none", ok=True, detail="no store is attached"))
+    return Readiness(engine=engine, store=await _store_check(manager))
+
+
+async def _store_check(manager: SandboxManager) -> Check:
+    """A store is ready when it can say of a document that nobody ever wrote that it was never written."""
+    name = public_url(manager.settings.store_url)
+    if manager.memory is None:
+        return Check("none", ok=True, detail="no store is attached")
+    try:
+        await manager.memory.read(DocumentKey.of("readiness", "readiness", "session", "NOTES.md"))
+    except (MemoError, SandboxdError) as error:
+        return Check(name, ok=False, detail=str(error))
+    return Check(name, ok=True)
+
+
+def public_url(url: str) -> str:
+    """The store's URL as others may see it: without a password. (I12)"""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return urlunsplit(parts._replace(netloc=f"{parts.username}@{parts.hostname}"))
 
 
 def _say_ready(manager: SandboxManager) -> None:
@@ -94,7 +120,7 @@ def _say_ready(manager: SandboxManager) -> None:
         "event": "ready",
         "socket": str(manager.settings.socket),
         "engine": manager.engine.name,
-        "store": "none",
+        "store": public_url(manager.settings.store_url),
         "pid": os.getpid(),
     }
     print(json.dumps(line), flush=True)

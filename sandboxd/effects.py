@@ -22,6 +22,7 @@ from sandboxd.events import EventBus
 from sandboxd.layout import Layout
 from sandboxd.lifecycle import Effect, Event, Launched, RunnerReady, State, TornDown, step
 from sandboxd.live import Sandbox
+from sandboxd.mirror import Memory
 from sandboxd.registry import Registry
 from sandboxd.runner.listener import RunnerListener
 from sandboxd.settings import Settings
@@ -50,6 +51,7 @@ class Effects:
         engine: Engine,
         registry: Registry,
         workspaces: Workspaces,
+        memory: Memory | None,
         events: EventBus,
     ) -> None:
         self._settings = settings
@@ -57,6 +59,7 @@ class Effects:
         self._engine = engine
         self._registry = registry
         self._workspaces = workspaces
+        self._memory = memory
         self._events = events
         self._instance = layout.instance()
         self._runner_files: Path = layout.install_runner()
@@ -94,7 +97,9 @@ class Effects:
         """Reconnect to the runner of a container that an earlier daemon started."""
         if sandbox.record.container is not None:
             self._sandbox_of[sandbox.record.container] = sandbox
-        self._listen(sandbox, is_adoption=True)
+        self._listen(sandbox, is_adoption=True)  # first: calls that come meanwhile wait for the runner
+        if self._memory is not None:
+            await self._memory.adopt(sandbox.record.id, sandbox.record.ref, sandbox.record.user)
         await self._hear_runner(sandbox)
         await self._announce(sandbox)
 
@@ -134,6 +139,8 @@ class Effects:
         workspace = await self._workspaces.create(record.id, record.limits.disk_mb)
         await failpoints.reach("create.workspace")
         self._layout.make(record.id)
+        if self._memory is not None:
+            await self._memory.create(record.id, record.ref, record.user)
         await failpoints.reach("create.mirror")
         self._listen(sandbox)
         await failpoints.reach("create.listener")
@@ -180,6 +187,8 @@ class Effects:
             await self._engine.remove(container.id)
             self._sandbox_of.pop(container.id, None)
         self.close_listener(sandbox)
+        if self._memory is not None:
+            self._memory.drop(sandbox.record.id)
 
     async def _tear_down(self, sandbox: Sandbox) -> None:
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _CLEANUP_S) as scope:

@@ -41,7 +41,8 @@ class Sandbox:
         if record.state is State.GONE:
             cause = record.cause or "engine"
             raise Gone(f"cannot use this sandbox: its container is dead ({cause}); create it again", cause)
-        raise NotReady(f"cannot use this sandbox: it is {record.state}")
+        what = "being taken over" if record.state is State.READY else record.state.value
+        raise NotReady(f"cannot use this sandbox: it is {what}; try again")
 
     async def wait_quiet(self, deadline_s: float) -> None:
         """Wait until no call is under way, or until the deadline."""

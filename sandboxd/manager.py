@@ -20,7 +20,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from memo.ids import SessionRef, TenantId
+from memo.ids import SessionRef, TenantId, UserId
 from sandboxd import failpoints, lifecycle
 from sandboxd.effects import Effects
 from sandboxd.engine.protocol import LABEL_SANDBOX, Container, ContainerDied, Engine, Resynced, Stats
@@ -42,6 +42,7 @@ from sandboxd.image import default_image
 from sandboxd.layout import Layout
 from sandboxd.lifecycle import DestroyAsked, LaunchAsked, LaunchFailed, Record, State
 from sandboxd.live import Call, Sandbox
+from sandboxd.mirror import Memory
 from sandboxd.reconcile import Action, Adopt, FinishDestroy, MarkGone, RemoveContainer, RemoveFiles, plan
 from sandboxd.registry import Registry
 from sandboxd.sandbox import SandboxRequest, SandboxView
@@ -63,13 +64,16 @@ class GarbageReport:
 class SandboxManager:
     """Owns the data directory while it is open. Use it as an async context manager."""
 
-    def __init__(self, settings: Settings, *, engine: Engine | None = None) -> None:
+    def __init__(self, settings: Settings, *, engine: Engine | None = None, memo_provider: object = None) -> None:
         self.settings = settings
         self.events = EventBus()
         self.layout = Layout(settings.data)
         self.workspaces = Workspaces(self.layout.workspaces, uid=settings.uid, gid=settings.gid)
         self.engine: Engine
+        self.memory: Memory | None = None
+        """None without a provider: containers then see an empty memory."""
         self._given_engine = engine
+        self._provider = memo_provider
         self._registry = Registry(self.layout.registry)
         self._sandboxes: dict[SessionRef, Sandbox] = {}
         self._effects: Effects
@@ -85,11 +89,13 @@ class SandboxManager:
             await self._registry.open()
             stack.push_async_callback(self._registry.aclose)
             await self.workspaces.open()
+            if self._provider is not None:
+                self.memory = await stack.enter_async_context(self._open_memory())
             stack.callback(self._close_listeners)
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(self._tasks.cancel_scope.cancel)
             self._effects = Effects(
-                self.settings, self.layout, self.engine, self._registry, self.workspaces, self.events
+                self.settings, self.layout, self.engine, self._registry, self.workspaces, self.memory, self.events
             )
             await self._reconcile_at_start()
             self._tasks.start_soon(self._watch_engine)
@@ -161,6 +167,15 @@ class SandboxManager:
             sandboxes=sum(isinstance(action, MarkGone | FinishDestroy) for action in actions),
         )
 
+    async def refresh_memo_mirror(self, session: SessionRef, container_path: str, content: str | None = None) -> int:
+        """Show the store's newest text at this path; return in how many live mirrors. None live: 0, a no-op."""
+        return 0 if self.memory is None else await self.memory.refresh(session, container_path, content)
+
+    async def refresh_user_memo_mirror_for_all_sessions(
+        self, tenant: TenantId, user: UserId, name: str, content: str | None = None
+    ) -> int:
+        return 0 if self.memory is None else await self.memory.refresh_user(tenant, user, name, content)
+
     @property
     def states(self) -> dict[str, int]:
         """How many sandboxes are in each state."""
@@ -168,6 +183,16 @@ class SandboxManager:
         for sandbox in self._sandboxes.values():
             counts[sandbox.record.state.value] += 1
         return counts
+
+    def _open_memory(self) -> Memory:
+        return Memory(
+            self.settings.data,
+            self._provider,
+            events=self.events,
+            uid=self.settings.uid,
+            gid=self.settings.gid,
+            outbox=self.settings.outbox,
+        )
 
     def _find(self, ref: SessionRef) -> Sandbox:
         sandbox = self._sandboxes.get(ref)

@@ -45,6 +45,8 @@ class Settings(BaseSettings):
     engine: Literal["auto", "docker", "bubblewrap"] = "auto"
     store: str | None = None
     """Where memory is kept. The default is `sqlite:///<data>/memo.db`."""
+    outbox: bool = False
+    """Whether a write to memory while the store is down is kept and delivered later, instead of refused."""
     image: str | None = None
     """The image of a sandbox that names none. The default is the one that `make image` builds."""
     runtime: str | None = None
@@ -73,6 +75,10 @@ class Settings(BaseSettings):
         if self.tcp and not self.token_file:
             raise ValueError("cannot listen on TCP without --token-file: anybody could run commands")
         return self
+
+    @property
+    def store_url(self) -> str:
+        return self.store or f"sqlite:///{self.data / 'memo.db'}"
 
     @property
     def uid(self) -> int:

@@ -12,10 +12,24 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sandboxd.api import events, exec, files, health, processes, sandboxes, tools
+from memo.limits import StoreLimits
+from sandboxd.api import (
+    artifacts,
+    events,
+    exec,
+    files,
+    health,
+    memo,
+    messages,
+    mirror,
+    processes,
+    sandboxes,
+    sessions,
+    tools,
+)
 from sandboxd.api.boundary import Boundary
 from sandboxd.api.openapi import operation, schemas
-from sandboxd.api.ports import Manager
+from sandboxd.api.ports import Manager, Memory
 from sandboxd.api.routes import LeanRoute, Readiness, Services
 from sandboxd.api.watch import DisconnectWatch
 from sandboxd.idempotency import IdempotencyStore
@@ -30,6 +44,11 @@ ENDPOINTS = (
     *files.ENDPOINTS,
     *processes.ENDPOINTS,
     *sandboxes.ENDPOINTS,
+    *memo.ENDPOINTS,
+    *artifacts.ENDPOINTS,
+    *mirror.ENDPOINTS,
+    *messages.ENDPOINTS,
+    *sessions.ENDPOINTS,
     *events.ENDPOINTS,
     *health.ENDPOINTS,
 )
@@ -65,6 +84,8 @@ def create_app(
     readiness: Callable[[], Awaitable[Readiness]],
     version: str,
     default_limits: Limits | None = None,
+    memory: Memory | None = None,
+    store_limits: StoreLimits | None = None,
     toolbox: Toolbox | None = None,
 ) -> FastAPI:
     watch = DisconnectWatch()
@@ -83,6 +104,8 @@ def create_app(
         watch=watch,
         version=version,
         default_limits=default_limits or Limits(),
+        memory=memory,
+        store_limits=store_limits or StoreLimits(),
     )
     return Api(
         title="sandboxd",

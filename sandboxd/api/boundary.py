@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from memo.errors import MemoError
+from memo.errors import MemoError, RevisionConflict
 from sandboxd.api.problems import problem, problem_of, render
 from sandboxd.api.refusals import ClientLeft, MethodNotAllowed, NoSuchRoute
 from sandboxd.errors import InternalError, SandboxdError
@@ -53,7 +53,7 @@ def _answer(error: Exception, scope: Scope) -> Response:
     if isinstance(error, SandboxdError | MemoError):
         if isinstance(error, InternalError):
             _log.error("request failed", route=where, code=error.code, exc_info=error)
-        return render(problem_of(error), _retry_headers(error))
+        return render(problem_of(error), _headers(error))
     _log.error("request failed", route=where, code="internal.error", exc_info=error)
     return render(problem("internal.error", "cannot answer: the daemon met an unexpected error and has logged it"))
 
@@ -68,5 +68,7 @@ def _answer_routing(error: HTTPException) -> Response:
     return render(problem("request.invalid", "cannot use this request"))
 
 
-def _retry_headers(error: SandboxdError | MemoError) -> dict[str, str] | None:
+def _headers(error: SandboxdError | MemoError) -> dict[str, str] | None:
+    if isinstance(error, RevisionConflict) and error.current is not None:
+        return {"etag": f'"{error.current.revision}"'}
     return {"retry-after": "1"} if error.retryable else None

@@ -13,7 +13,7 @@ import anyio
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from memo.errors import MemoError
+from memo.errors import MemoError, Unsupported
 from sandboxd.api.problems import status_of
 from sandboxd.api.requests import chunks, header, wants_events
 from sandboxd.errors import Conflict, SandboxdError
@@ -37,7 +37,7 @@ async def answer_once(
     key = parse_key(header(request, b"idempotency-key") or "")
     place = _place(scope)
     digest = _digest_of_head(request)
-    known = await store.begin(place, key)
+    known = await _claim(store, place, key, repeatable)
     if known is not None:
         if body_limit:
             async for piece in chunks(request, body_limit):
@@ -55,7 +55,7 @@ async def answer_once(
     try:
         await app(scope, hashed, recorder.send)
     except (SandboxdError, MemoError) as error:
-        refused = status_of(error.code) < 500
+        refused = status_of(error.code) < 500 or isinstance(error, Unsupported)
         if refused or repeatable or not scope.get(BEGUN):
             await store.release(place, key)
         else:
@@ -70,6 +70,17 @@ async def answer_once(
             else:
                 await store.lose(place, key)
         raise
+
+
+async def _claim(store: IdempotencyStore, place: str, key: str, repeatable: bool) -> Answer | None:
+    """Claim the key. What a crash interrupted is done again if that is the same as doing it once."""
+    try:
+        return await store.begin(place, key)
+    except OutcomeUnknown:
+        if not repeatable:
+            raise
+    await store.release(place, key)
+    return await store.begin(place, key)
 
 
 def _place(scope: Scope) -> str:

@@ -72,7 +72,9 @@ def _query_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def _header_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    text = {"type": "string"}
+    found = [{"name": name, "in": "header", "required": False, "schema": text} for name in endpoint.headers]
     if endpoint.access is Access.READ:
-        return []
+        return found
     schema = {"type": "string", "minLength": 1, "maxLength": 255}
-    return [{"name": "Idempotency-Key", "in": "header", "required": False, "schema": schema}]
+    return [*found, {"name": "Idempotency-Key", "in": "header", "required": False, "schema": schema}]

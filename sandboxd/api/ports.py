@@ -1,17 +1,20 @@
-"""What the routes need from the rest of the daemon, as Protocols: a manager, and the runner it lends for a call."""
+"""What the routes need from the rest of the daemon, as Protocols: a manager, the runner it lends, the memory."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol
 
-from memo.ids import SessionRef, TenantId
+from memo.documents import HOST, Author, DocumentEntry, DocumentKey, Revision, Scope
+from memo.ids import OwnerId, SessionRef, TenantId, UserId
+from memo.provider import Capabilities
 from sandboxd.engine.protocol import Stats
 from sandboxd.events import EventBus
+from sandboxd.mirror.answers import MirrorFile, Queued, Written
 from sandboxd.runner.calls import Exec, ExecResult, FileStat, Output, Process, ProcessOutput
 from sandboxd.sandbox import SandboxRequest, SandboxView
-from sandboxd.tools.context import ToolRunner
+from sandboxd.tools.context import ToolMemory, ToolRunner
 
 
 class FileReader(Protocol):
@@ -64,3 +67,31 @@ class Manager(Protocol):
 
     async def collect_garbage(self) -> Any:
         """Compare registry, engine and disk now, remove what belongs to nobody, and return the report."""
+
+
+class Memory(ToolMemory, Protocol):
+    """The store, and the mirrors of live sandboxes. `mirror.Memory` is one.
+
+    Every write goes through it: store first, then mirrors, then the answer.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def store(self) -> Any:
+        """The provider itself, which may be anybody's; sessions are asked of it directly."""
+
+    async def list(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> Sequence[DocumentEntry]: ...
+    async def history(self, key: DocumentKey, limit: int | None = None) -> Sequence[Revision]: ...
+    async def diff(self, key: DocumentKey, before: int, after: int) -> str: ...
+    async def restore(self, key: DocumentKey, revision: int, author: Author = HOST) -> Written | Queued: ...
+
+    async def refresh(self, ref: SessionRef, path: str | None = None, content: str | None = None) -> int:
+        """Read again what the session's mirror shows; return how many files changed, 0 without a live sandbox."""
+
+    async def refresh_user(self, tenant: TenantId, user: UserId, name: str, content: str | None = None) -> int:
+        """The same for one document of a user, in every live mirror of theirs."""
+
+    async def inspect(self, ref: SessionRef) -> Sequence[MirrorFile]:
+        """Compare every file of the session's mirror with the store."""

@@ -1,6 +1,7 @@
 """Errors as `application/problem+json`: one table from code to status, one function from error to problem.
 
-A problem never holds a traceback, document text or output.
+A problem never holds a traceback, output or document text, but for one: who lost a race for a document gets the text
+that won.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Any
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from memo.errors import MemoError
+from memo.errors import MemoError, ProviderError, RevisionConflict
 from sandboxd.errors import Gone, SandboxdError
+from sandboxd.mirror.answers import WriteConflict, WriteOutcomeUnknown
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -39,6 +41,7 @@ STATUS_BY_CODE = {
     "engine.refused": 502,
     "store.unavailable": 503,
     "store.error": 502,
+    "store.corrupt": 502,
     "store.timeout": 504,
     "host.full": 507,
     "daemon.not_ready": 503,
@@ -46,7 +49,10 @@ STATUS_BY_CODE = {
     "memo.too_large": 413,
     "memo.conflict": 412,
     "memo.absent": 404,
-    "memo.unsupported": 400,
+    "memo.redacted": 410,
+    "memo.session_taken": 409,
+    "memo.invalid_content": 400,
+    "memo.unsupported": 501,
     "memo.error": 400,
 }
 """A code that is not here is the daemon's own fault: 500."""
@@ -70,8 +76,25 @@ def problem(code: str, detail: str, *, retryable: bool = False, **members: Any) 
 
 
 def problem_of(error: SandboxdError | MemoError) -> dict[str, Any]:
-    members = {"cause": error.cause} if isinstance(error, Gone) else {}
-    return problem(error.code, str(error), retryable=error.retryable, **members)
+    return problem(error.code, str(error), retryable=error.retryable, **_members(error))
+
+
+def _members(error: SandboxdError | MemoError) -> dict[str, Any]:
+    """What a caller can act on beside the code."""
+    if isinstance(error, Gone):
+        return {"cause": error.cause}
+    if isinstance(error, RevisionConflict):
+        now = error.current
+        current = {
+            "revision": 0 if now is None else now.revision,
+            "sha256": None if now is None else now.sha256,
+            "text": None if now is None else now.content,
+        }
+        copy = error.copy if isinstance(error, WriteConflict) else None
+        return current if copy is None else {**current, "copy": copy.name}
+    if isinstance(error, ProviderError | WriteOutcomeUnknown):
+        return {"outcome_unknown": error.outcome_unknown}
+    return {}
 
 
 def render(content: dict[str, Any], headers: dict[str, str] | None = None) -> Response:

@@ -81,7 +81,18 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 async def read_json(request: Request, model: type[M], limit: int = MAX_JSON_BYTES) -> M:
     _refuse_other_media(request)
+    return _validated(model, await read_body(request, limit))
+
+
+async def read_optional_json(request: Request, model: type[M], limit: int = MAX_JSON_BYTES) -> M:
+    """Read a body that may be left out: nothing at all, whatever its media type, is an empty object."""
     raw = await read_body(request, limit)
+    if raw:
+        _refuse_other_media(request)
+    return _validated(model, raw or b"{}")
+
+
+def _validated(model: type[M], raw: bytes) -> M:
     try:
         return model.model_validate_json(raw)
     except ValidationError as error:

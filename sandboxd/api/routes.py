@@ -19,8 +19,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memo.errors import MemoError
+from memo.limits import StoreLimits
 from sandboxd.api.once import answer_once
-from sandboxd.api.ports import Manager
+from sandboxd.api.ports import Manager, Memory
 from sandboxd.api.refusals import ClientLeft
 from sandboxd.api.watch import DisconnectWatch
 from sandboxd.errors import SandboxdError
@@ -30,6 +31,7 @@ from sandboxd.metrics import Metrics
 from sandboxd.tools import Toolbox
 
 SESSION = "/v1/tenants/{tenant}/sessions/{session}"
+USER = "/v1/tenants/{tenant}/users/{user}"
 
 
 class Access(Enum):
@@ -64,11 +66,16 @@ class Services:
     watch: DisconnectWatch
     version: str
     default_limits: Limits
+    memory: Memory | None = None
+    store_limits: StoreLimits = field(default_factory=StoreLimits)
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One verb on one path. `repeatable` says that doing it twice is the same as doing it once."""
+    """One verb on one path. `repeatable` says that doing it twice is the same as doing it once.
+
+    Whether it is may depend on the store: then `repeatable` is asked, once.
+    """
 
     method: str
     path: str
@@ -80,7 +87,11 @@ class Endpoint:
     body: type[BaseModel] | str | None = None
     query: type[BaseModel] | None = None
     answers: Mapping[int, type[BaseModel] | str | None] = field(default_factory=dict)
-    repeatable: bool = True
+    repeatable: bool | Callable[[Services], bool] = True
+    headers: tuple[str, ...] = ()
+    """Headers it understands, beside Idempotency-Key."""
+    operation_id: str = ""
+    """Its name in the OpenAPI document, where two routes share a function."""
 
 
 class LeanRoute(APIRoute):
@@ -90,13 +101,13 @@ class LeanRoute(APIRoute):
         async def documented(request: Request) -> Response:
             return await endpoint.run(services, request)
 
-        documented.__name__ = endpoint.run.__name__
+        documented.__name__ = endpoint.operation_id or endpoint.run.__name__
         super().__init__(
             endpoint.path,
             documented,
             methods=[endpoint.method],
             summary=endpoint.summary,
-            operation_id=endpoint.run.__name__,
+            operation_id=documented.__name__,
             tags=[endpoint.kind],
             response_class=Response,
             openapi_extra=openapi,
@@ -107,6 +118,7 @@ class LeanRoute(APIRoute):
 def _serve(endpoint: Endpoint, services: Services) -> ASGIApp:
     run, kind, record = endpoint.run, endpoint.kind, services.metrics.record
     takes_keys = endpoint.access is Access.WRITE
+    repeatable = endpoint.repeatable if isinstance(endpoint.repeatable, bool) else endpoint.repeatable(services)
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         response = await run(services, Request(scope, receive, send))
@@ -124,7 +136,7 @@ def _serve(endpoint: Endpoint, services: Services) -> ASGIApp:
                     receive,
                     send,
                     body_limit=endpoint.body_limit,
-                    repeatable=endpoint.repeatable,
+                    repeatable=repeatable,
                 )
             else:
                 await answer(scope, receive, send)

@@ -6,12 +6,14 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from memo.ids import AgentId, TenantId, UserId
+from memo.ids import AgentId, SessionRef, TenantId, UserId
 from sandboxd.api import render
 from sandboxd.api.models import SandboxAnswer, SandboxBody, SandboxesAnswer, StatsAnswer
 from sandboxd.api.once import BEGUN
 from sandboxd.api.requests import MAX_JSON_BYTES, read_json, session_ref
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
+from sandboxd.api.sessions import introduce_session
+from sandboxd.errors import NotFound
 from sandboxd.limits import Limits
 from sandboxd.sandbox import SandboxRequest
 
@@ -28,8 +30,18 @@ async def ensure_sandbox(services: Services, request: Request) -> Response:
         network=body.network,
     )
     request.scope[BEGUN] = True
+    if not _is_there(services, ref):  # one that runs does not need the store, which may be away
+        await introduce_session(services, ref, wanted.user, wanted.agent)
     view, created = await services.manager.ensure_sandbox(ref, wanted)
     return render.json_answer(render.sandbox(view), 201 if created else 200)
+
+
+def _is_there(services: Services, ref: SessionRef) -> bool:
+    try:
+        services.manager.get(ref)
+    except NotFound:
+        return False
+    return True
 
 
 def _limits(body: SandboxBody, default: Limits) -> Limits:

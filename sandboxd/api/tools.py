@@ -31,7 +31,7 @@ async def call_tool(services: Services, request: Request) -> Response:
     started = time.perf_counter()
     with services.manager.call(ref) as runner, services.watch.guard(request.receive):
         request.scope[BEGUN] = True
-        result = await run_tool(tool, ToolContext(ref, runner), arguments)
+        result = await run_tool(tool, ToolContext(ref, runner, services.memory, services.manager), arguments)
     services.manager.events.publish(
         "tool",
         tenant=ref.tenant,

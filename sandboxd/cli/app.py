@@ -20,11 +20,14 @@ COMMANDS: dict[str, str] = {
     "shell": "shell:shell",
     "tool": "tool:tool",
     "rm": "sandboxes:rm",
+    "memo": "memo:app",
+    "refresh": "refresh:refresh",
+    "sessions": "sessions:sessions",
     "events": "events:events",
     "gc": "garbage:collect",
     "bench": "bench:bench",
 }
-"""Name → module and function, in the order of the overview."""
+"""Name → module and function, or group of commands, in the order of the overview."""
 
 _SETTINGS: dict[str, dict[str, Any]] = {
     # What follows the session belongs to the command that is run, also when it looks like an option of ours.
@@ -47,7 +50,10 @@ def build(words: Sequence[str]) -> typer.Typer:
     for name in [named] if named in COMMANDS else COMMANDS:
         module, _, function = COMMANDS[name].partition(":")
         run = getattr(import_module(f"sandboxd.cli.{module}"), function)
-        app.command(name, context_settings=_SETTINGS.get(name))(run)
+        if isinstance(run, typer.Typer):
+            app.add_typer(run, name=name)
+        else:
+            app.command(name, context_settings=_SETTINGS.get(name))(run)
     return app
 
 

@@ -19,7 +19,7 @@ FAILED = 1
 WRONG_USAGE = 2
 NO_DAEMON = 3
 
-_USAGE_CODES = frozenset({"request.invalid", "memo.invalid_key"})
+_USAGE_CODES = frozenset({"request.invalid", "memo.invalid_key", "memo.invalid_content"})
 
 _NEXT_STEPS = {
     "daemon.unreachable": "Start one with `sandboxd serve`, or say where it is with --socket.",
@@ -27,6 +27,9 @@ _NEXT_STEPS = {
     "request.conflict": "`sandboxd ls` shows who has it.",
     "sandbox.gone": "Remove it with `sandboxd rm SESSION` and create it again.",
     "sandbox.not_ready": "Try again in a moment.",
+    "memo.absent": "`sandboxd memo ls SESSION` lists what there is.",
+    "memo.conflict": "Look at it with `sandboxd memo diff` and try again, or let both changes be merged with --merge.",
+    "store.unavailable": "`sandboxd doctor` says what is wrong with the store.",
     "engine.unavailable": "`sandboxd doctor` says what is wrong with the engine.",
     "engine.refused": "`sandboxd doctor` says what is wrong with the engine.",
 }

@@ -10,15 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 from sandboxd.client.errors import AnswerLost, DaemonUnreachable
 from sandboxd.client.results import (
+    Artifact,
+    Compaction,
+    Document,
+    DocumentInfo,
     Event,
     ExecOutput,
     ExecResult,
     FileInfo,
+    MirrorFile,
     Process,
     ProcessOutput,
+    Revision,
     Sandbox,
+    Session,
+    ShortenedMessages,
     ToolDescription,
     ToolResult,
+    Written,
 )
 
 if TYPE_CHECKING:
@@ -27,18 +36,27 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnswerLost",
+    "Artifact",
     "AsyncClient",
     "Client",
+    "Compaction",
     "DaemonUnreachable",
+    "Document",
+    "DocumentInfo",
     "Event",
     "ExecOutput",
     "ExecResult",
     "FileInfo",
+    "MirrorFile",
     "Process",
     "ProcessOutput",
+    "Revision",
     "Sandbox",
+    "Session",
+    "ShortenedMessages",
     "ToolDescription",
     "ToolResult",
+    "Written",
 ]
 
 

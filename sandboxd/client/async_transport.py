@@ -37,7 +37,7 @@ class AsyncTransport:
         while True:
             try:
                 async with self._request(call, content) as response:
-                    return Answer(response.status, await response.read())
+                    return Answer(response.status, await response.read(), response.headers)
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
                 if not may_repeat:
                     raise self._translate(error, call) from error

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 from sandboxd.client import calls
 from sandboxd.client.address import find_address
 from sandboxd.client.async_transport import AsyncTransport
+from sandboxd.client.asynchronous_memory import AsyncMemoryClient
 from sandboxd.client.calls import Answer, Call, raise_problem, read_answer
 from sandboxd.client.errors import AnswerLost
 from sandboxd.client.results import (
@@ -32,7 +33,7 @@ from sandboxd.client.sse import EventReader
 T = TypeVar("T")
 
 
-class AsyncClient:
+class AsyncClient(AsyncMemoryClient):
     """`async with AsyncClient() as client:` finds the daemon; `socket`, or `url` and `token`, say where it is."""
 
     def __init__(

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 from sandboxd.client.errors import rebuild
@@ -38,10 +38,17 @@ EVENTS = "text/event-stream"
 RAW = "application/octet-stream"
 
 
+class Headers(Protocol):
+    """Headers by name, in any case."""
+
+    def get(self, name: str, /) -> str | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     status: int
     body: bytes
+    headers: Headers = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +84,11 @@ def raise_problem(answer: Answer) -> None:
     raise rebuild(problem)
 
 
-def _session(tenant: str, session: str) -> str:
+def session_path(tenant: str, session: str) -> str:
     return f"/v1/tenants/{quote(tenant, safe='')}/sessions/{quote(session, safe='')}"
 
 
-def _json(
+def json_call(
     method: str,
     target: str,
     parse: Callable[[Answer], T],
@@ -103,7 +110,7 @@ def _json(
     return Call(method, target, parse, body, headers, timeout_s)
 
 
-def _given(**fields: Any) -> dict[str, Any]:
+def given(**fields: Any) -> dict[str, Any]:
     """The fields somebody gave a value; the daemon has the defaults."""
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -112,20 +119,20 @@ def _nothing(answer: Answer) -> None:
     return None
 
 
-def _raw(answer: Answer) -> Any:
+def parse_json(answer: Answer) -> Any:
     return json.loads(answer.body)
 
 
-def _time(text: str | None) -> datetime | None:
+def parse_time(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
 def health() -> Call[Mapping[str, Any]]:
-    return _json("GET", "/healthz", _raw)
+    return json_call("GET", "/healthz", parse_json)
 
 
 def ready() -> Call[Mapping[str, Any]]:
-    return _json("GET", "/readyz", _raw)
+    return json_call("GET", "/readyz", parse_json)
 
 
 def ensure_sandbox(
@@ -139,39 +146,39 @@ def ensure_sandbox(
     limits: Mapping[str, float] | None,
     key: str | None,
 ) -> Call[Sandbox]:
-    content = _given(
+    content = given(
         user=user,
         agent=agent,
         image=image,
         env=None if env is None else dict(env),
         limits=None if limits is None else dict(limits),
     )
-    target = f"{_session(tenant, session)}/sandbox"
-    return _json("PUT", target, _sandbox_answer, content, key=key, timeout_s=CREATE_S)
+    target = f"{session_path(tenant, session)}/sandbox"
+    return json_call("PUT", target, _sandbox_answer, content, key=key, timeout_s=CREATE_S)
 
 
 def get_sandbox(tenant: str, session: str) -> Call[Sandbox]:
-    return _json("GET", f"{_session(tenant, session)}/sandbox", _sandbox_answer)
+    return json_call("GET", f"{session_path(tenant, session)}/sandbox", _sandbox_answer)
 
 
 def list_sandboxes(tenant: str) -> Call[list[Sandbox]]:
-    return _json(
+    return json_call(
         "GET",
         f"/v1/tenants/{quote(tenant, safe='')}/sandboxes",
-        lambda answer: [_sandbox(item) for item in _raw(answer)["items"]],
+        lambda answer: [_sandbox(item) for item in parse_json(answer)["items"]],
     )
 
 
 def destroy_sandbox(tenant: str, session: str, key: str | None) -> Call[None]:
-    return _json("DELETE", f"{_session(tenant, session)}/sandbox", _nothing, key=key, timeout_s=CREATE_S)
+    return json_call("DELETE", f"{session_path(tenant, session)}/sandbox", _nothing, key=key, timeout_s=CREATE_S)
 
 
 def stats(tenant: str, session: str) -> Call[Mapping[str, Any]]:
-    return _json("GET", f"{_session(tenant, session)}/stats", _raw)
+    return json_call("GET", f"{session_path(tenant, session)}/stats", parse_json)
 
 
 def collect_garbage() -> Call[Mapping[str, Any]]:
-    return _json("POST", "/v1/gc", _raw, timeout_s=CREATE_S)
+    return json_call("POST", "/v1/gc", parse_json, timeout_s=CREATE_S)
 
 
 def execute(
@@ -204,9 +211,9 @@ def execute(
         raw = stdin if isinstance(stdin, bytes) else stdin.encode()
         content["stdin"] = base64.b64encode(raw).decode() if is_binary else stdin
     patience = (DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s) + GRACE_S
-    return _json(
+    return json_call(
         "POST",
-        f"{_session(tenant, session)}/exec",
+        f"{session_path(tenant, session)}/exec",
         _exec_result_base64 if is_binary else _exec_result,
         content,
         key=key,
@@ -225,30 +232,34 @@ def start_process(
     tty: bool,
     key: str | None,
 ) -> Call[Process]:
-    content = _given(
+    content = given(
         command=command if isinstance(command, str) else list(command),
         cwd=cwd,
         env=None if env is None else dict(env),
         tty=tty or None,
     )
-    return _json(
-        "POST", f"{_session(tenant, session)}/processes", lambda answer: _process(_raw(answer)), content, key=key
+    return json_call(
+        "POST",
+        f"{session_path(tenant, session)}/processes",
+        lambda answer: _process(parse_json(answer)),
+        content,
+        key=key,
     )
 
 
 def list_processes(tenant: str, session: str) -> Call[list[Process]]:
-    return _json(
+    return json_call(
         "GET",
-        f"{_session(tenant, session)}/processes",
-        lambda answer: [_process(item) for item in _raw(answer)["items"]],
+        f"{session_path(tenant, session)}/processes",
+        lambda answer: [_process(item) for item in parse_json(answer)["items"]],
     )
 
 
 def read_process(
     tenant: str, session: str, process: str, *, offset: int, limit: int | None, wait_s: float
 ) -> Call[ProcessOutput]:
-    query = urlencode(_given(offset=offset, limit=limit, wait_s=wait_s, encoding="base64"))
-    return _json(
+    query = urlencode(given(offset=offset, limit=limit, wait_s=wait_s, encoding="base64"))
+    return json_call(
         "GET", f"{_process_path(tenant, session, process)}?{query}", _process_output, timeout_s=wait_s + SHORT_S
     )
 
@@ -258,48 +269,50 @@ def write_process(
 ) -> Call[None]:
     raw = data if isinstance(data, bytes) else data.encode()
     content = {"data": base64.b64encode(raw).decode(), "encoding": "base64", "eof": eof}
-    return _json("POST", f"{_process_path(tenant, session, process)}/stdin", _nothing, content, key=key)
+    return json_call("POST", f"{_process_path(tenant, session, process)}/stdin", _nothing, content, key=key)
 
 
 def resize_process(tenant: str, session: str, process: str, rows: int, columns: int) -> Call[None]:
     content = {"rows": rows, "columns": columns}
-    return _json("PUT", f"{_process_path(tenant, session, process)}/size", _nothing, content)
+    return json_call("PUT", f"{_process_path(tenant, session, process)}/size", _nothing, content)
 
 
 def kill_process(tenant: str, session: str, process: str) -> Call[Process]:
-    return _json("DELETE", _process_path(tenant, session, process), lambda answer: _process(_raw(answer)))
+    return json_call("DELETE", _process_path(tenant, session, process), lambda answer: _process(parse_json(answer)))
 
 
 def read_file(tenant: str, session: str, path: str) -> Call[bytes]:
-    return _json("GET", f"{_session(tenant, session)}/files?{urlencode({'path': path})}", lambda answer: answer.body)
+    return json_call(
+        "GET", f"{session_path(tenant, session)}/files?{urlencode({'path': path})}", lambda answer: answer.body
+    )
 
 
 def write_file(tenant: str, session: str, path: str, key: str | None) -> Call[FileInfo]:
     """The head of a write. Its body is given to the client beside it, because it may be a stream."""
     headers = {"content-type": RAW} if key is None else {"content-type": RAW, "idempotency-key": key}
-    target = f"{_session(tenant, session)}/files?{urlencode({'path': path})}"
+    target = f"{session_path(tenant, session)}/files?{urlencode({'path': path})}"
     return Call("PUT", target, _file_info, None, headers, CREATE_S)
 
 
 def call_tool(tenant: str, session: str, name: str, arguments: Mapping[str, Any], key: str | None) -> Call[ToolResult]:
     asked = arguments.get("timeout")
     work_s = asked / 1000 if isinstance(asked, int | float) else DEFAULT_TIMEOUT_S
-    target = f"{_session(tenant, session)}/tools/{quote(name, safe='')}"
-    return _json("POST", target, _tool_result, arguments, key=key, timeout_s=work_s + GRACE_S)
+    target = f"{session_path(tenant, session)}/tools/{quote(name, safe='')}"
+    return json_call("POST", target, _tool_result, arguments, key=key, timeout_s=work_s + GRACE_S)
 
 
 def list_tools(tenant: str, session: str) -> Call[list[ToolDescription]]:
-    return _json("GET", f"{_session(tenant, session)}/tools", _tool_descriptions)
+    return json_call("GET", f"{session_path(tenant, session)}/tools", _tool_descriptions)
 
 
 def events(after: int | None, follow: bool) -> Call[None]:
-    query = urlencode(_given(after=after, follow=None if follow else "false"))
+    query = urlencode(given(after=after, follow=None if follow else "false"))
     target = f"/v1/events?{query}" if query else "/v1/events"
-    return _json("GET", target, _nothing, accept=EVENTS, timeout_s=60.0)
+    return json_call("GET", target, _nothing, accept=EVENTS, timeout_s=60.0)
 
 
 def _process_path(tenant: str, session: str, process: str) -> str:
-    return f"{_session(tenant, session)}/processes/{quote(process, safe='')}"
+    return f"{session_path(tenant, session)}/processes/{quote(process, safe='')}"
 
 
 def _sandbox(fields: Mapping[str, Any], created: bool = False) -> Sandbox:
@@ -321,15 +334,15 @@ def _sandbox(fields: Mapping[str, Any], created: bool = False) -> Sandbox:
 
 
 def _sandbox_answer(answer: Answer) -> Sandbox:
-    return _sandbox(_raw(answer), created=answer.status == 201)
+    return _sandbox(parse_json(answer), created=answer.status == 201)
 
 
 def _exec_result(answer: Answer) -> ExecResult:
-    return outcome(_raw(answer))
+    return outcome(parse_json(answer))
 
 
 def _exec_result_base64(answer: Answer) -> ExecResult:
-    fields = _raw(answer)
+    fields = parse_json(answer)
     for name in ("stdout", "stderr"):
         fields[name] = base64.b64decode(fields[name]).decode("utf-8", "replace")
     return outcome(fields)
@@ -351,7 +364,7 @@ def _process(fields: Mapping[str, Any]) -> Process:
     return Process(
         fields["id"],
         fields["command"],
-        _time(fields["started_at"]),
+        parse_time(fields["started_at"]),
         fields["running"],
         fields["exit_code"],
         fields["output_bytes"],
@@ -359,24 +372,26 @@ def _process(fields: Mapping[str, Any]) -> Process:
 
 
 def _process_output(answer: Answer) -> ProcessOutput:
-    fields = _raw(answer)
+    fields = parse_json(answer)
     return ProcessOutput(
         _process(fields["process"]), fields["offset"], base64.b64decode(fields["data"]), fields["next_offset"]
     )
 
 
 def _file_info(answer: Answer) -> FileInfo:
-    fields = _raw(answer)
-    return FileInfo(fields["path"], fields["size_bytes"], fields["mode"], _time(fields["modified_at"]))
+    fields = parse_json(answer)
+    return FileInfo(fields["path"], fields["size_bytes"], fields["mode"], parse_time(fields["modified_at"]))
 
 
 def _tool_result(answer: Answer) -> ToolResult:
-    fields = _raw(answer)
+    fields = parse_json(answer)
     return ToolResult(fields["ok"], fields["content"], fields["details"])
 
 
 def _tool_descriptions(answer: Answer) -> list[ToolDescription]:
-    return [ToolDescription(item["name"], item["description"], item["input_schema"]) for item in _raw(answer)["items"]]
+    return [
+        ToolDescription(item["name"], item["description"], item["input_schema"]) for item in parse_json(answer)["items"]
+    ]
 
 
 def exec_item(kind: str, data: str) -> ExecOutput | ExecResult | None:

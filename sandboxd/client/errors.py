@@ -69,9 +69,22 @@ def rebuild(problem: Mapping[str, Any]) -> Exception:
     if code == Gone.code:
         return Gone(detail, problem.get("cause", "engine"))
     known = _by_code().get(code)
+    if code == "memo.conflict":
+        return _conflict(problem, detail)
     if known is not None:
         return known(detail)
     family = _FAMILIES.get(code.partition(".")[0], SandboxdError)
     fields = {"code": code, "retryable": problem.get("retryable") is True}
     unknown: type[SandboxdError] = type(family.__name__, (family,), fields)
     return unknown(detail)
+
+
+def _conflict(problem: Mapping[str, Any], detail: str) -> Exception:
+    """A conflict comes with the document as it is now."""
+    from memo.documents import Document
+    from memo.errors import RevisionConflict
+
+    text, revision, sha256 = problem.get("text"), problem.get("revision"), problem.get("sha256")
+    if isinstance(text, str) and isinstance(revision, int) and isinstance(sha256, str):
+        return RevisionConflict(detail, Document(text, revision, sha256))
+    return RevisionConflict(detail)

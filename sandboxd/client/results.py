@@ -92,3 +92,93 @@ class Event:
     kind: str
     at: datetime
     fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text of memory, and the revision that it is."""
+
+    text: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of a write. A queued one is kept by the daemon for a store that is away, and has no revision yet."""
+
+    revision: int | None
+    sha256: str | None
+    queued: bool = False
+    merged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentInfo:
+    name: str
+    revision: int
+    sha256: str
+    size: int
+    updated_at: datetime
+    summary: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    revision: int
+    actor: str
+    session: str | None
+    reason: str
+    at: datetime
+    sha256: str
+    size: int
+    redacted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A kept tool result. A plain store knows no more of it than its id."""
+
+    id: str
+    revision: int | None
+    sha256: str | None
+    size: int | None
+    at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorFile:
+    path: str
+    revision: int
+    sha256: str
+    size: int
+    in_sync: bool
+    lag_ms: float
+    pending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    tenant: str
+    session: str
+    user: str
+    agent: str
+    created_at: datetime
+    updated_at: datetime
+    turns: int
+    tokens: int
+    message_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    compacted: bool
+    archived: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShortenedMessages:
+    """Messages with stubs in the place of long tool results, and the ids of the artifacts that hold those."""
+
+    messages: list[dict[str, Any]]
+    artifacts: list[str]

@@ -27,12 +27,13 @@ from sandboxd.client.results import (
     ToolResult,
 )
 from sandboxd.client.sse import EventReader
+from sandboxd.client.synchronous_memory import MemoryClient
 from sandboxd.client.transport import Body, Transport
 
 T = TypeVar("T")
 
 
-class Client:
+class Client(MemoryClient):
     """`with Client() as client:` finds the daemon by itself; `socket`, or `url` and `token`, say where it is."""
 
     def __init__(

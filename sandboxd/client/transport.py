@@ -47,7 +47,7 @@ class Transport:
     def send(self, call: Call[Any], body: Body = None) -> Answer:
         """Send a call and return its whole answer."""
         with self._answer(call, body) as response:
-            return Answer(response.status, response.read())
+            return Answer(response.status, response.read(), response.headers)
 
     @contextmanager
     def stream(self, call: Call[Any], body: Body = None) -> Iterator[tuple[int, Iterator[bytes]]]:
@@ -91,10 +91,10 @@ class Transport:
                     raise self._lost(error) from error
                 may_repeat = False  # once
 
-    def _headers(self, call: Call[Any]) -> dict[str, str]:
-        headers = dict(call.headers)
+    def _headers(self, call: Call[Any]) -> dict[str, bytes]:
+        headers = {name: value.encode() for name, value in call.headers.items()}  # http.client's own choice is latin-1
         if self.address.token is not None:
-            headers["authorization"] = f"Bearer {self.address.token}"
+            headers["authorization"] = f"Bearer {self.address.token}".encode()
         return headers
 
     def _take(self, timeout_s: float | None) -> tuple[http.client.HTTPConnection, bool]:

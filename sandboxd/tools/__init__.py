@@ -12,11 +12,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sandboxd.errors import InvalidRequest, LimitReached, NotFound, OutsideSandbox, WorkspaceFull
+from memo.errors import MemoError
+from sandboxd.errors import InvalidRequest, LimitReached, NotFound, OutsideSandbox, StoreUnavailable, WorkspaceFull
 from sandboxd.tools.context import ToolArguments, ToolContext, ToolResult
 
-_SUPPORT = frozenset({"context", "commands"})
+_SUPPORT = frozenset({"context", "commands", "memory", "checklist"})
 """Modules here that are not tools."""
+_FOR_THE_MODEL = (NotFound, InvalidRequest, OutsideSandbox, LimitReached, WorkspaceFull, MemoError, StoreUnavailable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,5 +71,5 @@ async def run_tool(tool: Tool, context: ToolContext, arguments: ToolArguments) -
     """Run a tool. What its model can act on is a result; only trouble with the sandbox itself is raised."""
     try:
         return await tool.run(context, arguments)
-    except (NotFound, InvalidRequest, OutsideSandbox, LimitReached, WorkspaceFull) as error:
+    except _FOR_THE_MODEL as error:
         return ToolResult(False, str(error), {"code": error.code})

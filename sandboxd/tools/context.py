@@ -1,4 +1,4 @@
-"""What every tool shares: the runner it works through, paths it may name, and the shape of its result.
+"""What every tool shares: the runner and the memory it works through, paths it may name, the shape of its result.
 
 Paths are checked here as text only. What a path really leads to is checked by the runner, inside the container.
 """
@@ -12,8 +12,10 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
+from memo.documents import ANY, HOST, ArtifactKey, Author, Document, DocumentKey, Expected
 from memo.ids import SessionRef
 from sandboxd.errors import OutsideSandbox
+from sandboxd.mirror.answers import Queued, Written
 from sandboxd.runner.calls import (
     Edited,
     Exec,
@@ -25,6 +27,7 @@ from sandboxd.runner.calls import (
     Process,
     TextSlice,
 )
+from sandboxd.sandbox import SandboxView
 
 WORKSPACE = "/workspace"
 MEMO = "/workspace/memo"
@@ -48,10 +51,42 @@ class ToolRunner(Protocol):
     async def grep(self, call: Grep) -> GrepResult: ...
 
 
+class ToolMemory(Protocol):
+    """What a tool may ask of memory. `mirror.Memory` is one."""
+
+    async def shown(self, ref: SessionRef, path: str) -> Expected:
+        """Return the revision that the session's mirror shows at this path now."""
+
+    async def read(self, key: DocumentKey, revision: int | None = None) -> Document | None:
+        """Return the document as it is, or as it was; None if that was never written."""
+
+    async def write(
+        self,
+        key: DocumentKey,
+        content: str,
+        *,
+        expected: Expected = ANY,
+        author: Author = HOST,
+        merge: bool = False,
+    ) -> Written | Queued:
+        """Commit if it is still `expected`, then show it; RevisionConflict if it moved on."""
+
+    async def append(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Written | Queued: ...
+    async def write_artifact(self, key: ArtifactKey, content: str, *, author: Author = HOST) -> Written | Queued: ...
+
+
+class Sandboxes(Protocol):
+    def get(self, ref: SessionRef) -> SandboxView: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
+    """What one call works with. The sandbox's user is looked up when asked for: most tools never ask."""
+
     ref: SessionRef
     runner: ToolRunner
+    memory: ToolMemory | None = None
+    sandboxes: Sandboxes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +133,10 @@ def is_under(path: str, root: str) -> bool:
 
 
 def refuse_write(path: str) -> ToolResult | None:
-    """Say why a tool must not write here, or None if it may."""
-    if is_under(path, MEMO):
-        return memo_write_refusal(path)
+    """Say why a tool must not write here, or None if it may. A memo path is not for the runner: see `memory`."""
     if is_under(path, SKILLS):
         return ToolResult(False, f"cannot write {path}: {SKILLS} is read-only", {"path": path})
     return None
-
-
-def memo_write_refusal(path: str) -> ToolResult:
-    """A memo path belongs to the store, never to the container."""
-    return ToolResult(False, f"no store: cannot write {path}, because this daemon keeps no memory", {"path": path})
 
 
 def cut_for_model(text: str) -> tuple[str, int]:

@@ -1,15 +1,20 @@
-"""Edit: replace an exact piece of text in a file."""
+"""Edit: replace an exact piece of text in a file; a memo path in the store, anything else in the container."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from pydantic import Field
 
-from sandboxd.tools.context import SandboxPath, ToolArguments, ToolContext, ToolResult, refuse_write
+from sandboxd.errors import InvalidRequest
+from sandboxd.tools.context import MEMO, SandboxPath, ToolArguments, ToolContext, ToolResult, is_under, refuse_write
+from sandboxd.tools.memory import edit_memo
 
 name = "Edit"
 description = (
     "Replace old_string by new_string in a file of the sandbox. old_string must be there exactly once, "
-    "unless replace_all is true."
+    "unless replace_all is true. A file under /workspace/memo is memory: if somebody else changed it meanwhile, "
+    "nothing is written and the newer text is returned."
 )
 
 
@@ -21,14 +26,32 @@ class Arguments(ToolArguments):
 
 
 async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
-    if (refusal := refuse_write(arguments.file_path)) is not None:
+    path = arguments.file_path
+    if is_under(path, MEMO):
+        return await edit_memo(context, path, partial(replace, arguments), name)
+    if (refusal := refuse_write(path)) is not None:
         return refusal
     edited = await context.runner.edit_file(
-        arguments.file_path, arguments.old_string, arguments.new_string, replace_all=arguments.replace_all
+        path, arguments.old_string, arguments.new_string, replace_all=arguments.replace_all
     )
-    times = "once" if edited.replacements == 1 else f"{edited.replacements} times"
-    return ToolResult(
-        True,
-        f"Replaced {times} in {arguments.file_path}.",
-        {"path": arguments.file_path, "replacements": edited.replacements, "size_bytes": edited.size_bytes},
-    )
+    details = {"path": path, "replacements": edited.replacements, "size_bytes": edited.size_bytes}
+    return ToolResult(True, _sentence(path, edited.replacements), details)
+
+
+def replace(arguments: Arguments, text: str) -> tuple[str, str]:
+    """The same rules as the runner's for a file of the workspace."""
+    path, old, new = arguments.file_path, arguments.old_string, arguments.new_string
+    if not old:
+        raise InvalidRequest(f"cannot edit {path}: the text to replace is empty")
+    if old == new:
+        raise InvalidRequest(f"cannot edit {path}: the new text equals the old text")
+    found = text.count(old)
+    if found == 0:
+        raise InvalidRequest(f"cannot edit {path}: the text to replace is not in the file")
+    if found > 1 and not arguments.replace_all:
+        raise InvalidRequest(f"cannot edit {path}: the text to replace is there {found} times, not once")
+    return text.replace(old, new), _sentence(path, found)
+
+
+def _sentence(path: str, replacements: int) -> str:
+    return f"Replaced {'once' if replacements == 1 else f'{replacements} times'} in {path}."

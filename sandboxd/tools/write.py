@@ -1,13 +1,17 @@
-"""Write: a whole file, replaced in one step."""
+"""Write: a whole file, replaced in one step; a memo path in the store, anything else in the container."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
-from sandboxd.tools.context import SandboxPath, ToolArguments, ToolContext, ToolResult, refuse_write
+from sandboxd.tools.context import MEMO, SandboxPath, ToolArguments, ToolContext, ToolResult, is_under, refuse_write
+from sandboxd.tools.memory import write_memo
 
 name = "Write"
-description = "Write a file of the sandbox. Replaces what is there and makes missing directories."
+description = (
+    "Write a file of the sandbox. Replaces what is there and makes missing directories. A file under /workspace/memo "
+    "is memory: if somebody else changed it meanwhile, nothing is written and the newer text is returned."
+)
 
 
 class Arguments(ToolArguments):
@@ -16,6 +20,8 @@ class Arguments(ToolArguments):
 
 
 async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
+    if is_under(arguments.file_path, MEMO):
+        return await write_memo(context, arguments.file_path, arguments.contents, name)
     if (refusal := refuse_write(arguments.file_path)) is not None:
         return refusal
     stat = await context.runner.write_file(arguments.file_path, arguments.contents.encode())

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,16 @@ pytestmark = [pytest.mark.engine]
 
 README = Path(__file__).parents[2] / "README.md"
 _VARIES = re.compile(r'"duration_ms": [0-9.]+')
+
+
+@pytest.fixture
+def daemon(engine_socket: str, agent_image: str) -> Iterator[RunningDaemon]:
+    """A daemon that nobody has written to before."""
+    running = RunningDaemon(image=agent_image)
+    try:
+        yield running.start()
+    finally:
+        running.stop()
 
 
 def console_steps(text: str) -> list[tuple[str, str]]:

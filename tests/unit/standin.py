@@ -1,6 +1,7 @@
-"""A stand-in for manager and runner, served for real: uvicorn on a unix socket, commands as host processes.
+"""A stand-in for manager, runner and mirrors, served for real: uvicorn on a unix socket, commands as host processes.
 
 It keeps the contracts the API relies on and nothing else: no container, no registry. Files are kept in memory.
+Memory is a real store without mirrors.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,15 +23,34 @@ import anyio
 import anyio.abc
 import uvicorn
 
-from memo.ids import SessionRef, TenantId
+from memo.documents import (
+    ABSENT,
+    ANY,
+    HOST,
+    ArtifactKey,
+    Author,
+    Document,
+    DocumentEntry,
+    DocumentKey,
+    Expected,
+    Revision,
+    Scope,
+    sha256_of,
+)
+from memo.errors import Unsupported
+from memo.ids import OwnerId, SessionRef, TenantId, UserId
+from memo.limits import StoreLimits
+from memo.paths import key_at
+from memo.provider import capabilities_of
 from sandboxd.api.app import create_app
 from sandboxd.api.guard import TcpGuard
 from sandboxd.api.routes import Check, Readiness
 from sandboxd.engine.protocol import Stats
-from sandboxd.errors import Conflict, InvalidRequest, NotFound
+from sandboxd.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable
 from sandboxd.events import EventBus
 from sandboxd.idempotency import IdempotencyStore
 from sandboxd.metrics import Metrics
+from sandboxd.mirror import Memory, MirrorFile, Queued, Written
 from sandboxd.runner.calls import (
     Edited,
     Exec,
@@ -195,6 +215,8 @@ class StandInManager:
         self.events = EventBus()
         self.runner = StandInRunner()
         self.views: dict[SessionRef, SandboxView] = {}
+        self.mirrors: Memory | None = None
+        """The real thing, if a test wants mirrors: one for each sandbox, named by its session."""
 
     async def ensure_sandbox(self, ref: SessionRef, request: SandboxRequest) -> tuple[SandboxView, bool]:
         if (view := self.views.get(ref)) is not None:
@@ -215,6 +237,8 @@ class StandInManager:
             image=request.image or "default",
             limits=request.limits,
         )
+        if self.mirrors is not None:
+            await self.mirrors.create(f"{ref.session}", ref, request.user)
         self.events.publish("sandbox", tenant=ref.tenant, session=ref.session, state="ready")
         return self.views[ref], True
 
@@ -228,6 +252,8 @@ class StandInManager:
 
     async def destroy(self, ref: SessionRef) -> None:
         self.get(ref)
+        if self.mirrors is not None:
+            self.mirrors.drop(ref.session)
         del self.views[ref]
 
     @contextmanager
@@ -246,6 +272,101 @@ class StandInManager:
         return {"ready": len(self.views)}
 
 
+class StandInMemory:
+    """The one door for writes, to a real store. Its mirror shows what the store has, or what a test says it shows."""
+
+    def __init__(self, store: Any, manager: StandInManager, *, outbox: bool = False) -> None:
+        self.store = store
+        self.capabilities = capabilities_of(store)
+        self.is_away = False
+        self.frozen: dict[str, Expected] = {}
+        self.refreshed: list[tuple[str, ...]] = []
+        self._manager = manager
+        self._outbox = outbox
+
+    async def shown(self, ref: SessionRef, path: str) -> Expected:
+        if path in self.frozen:
+            return self.frozen[path]
+        key = key_at(path, ref, self._manager.get(ref).user)
+        assert isinstance(key, DocumentKey)
+        document = await self.store.read_document(key)
+        return ABSENT if document is None else int(document.revision)
+
+    async def read(self, key: DocumentKey, revision: int | None = None) -> Document | None:
+        self._require_store()
+        if self.capabilities.revisions:
+            found: Document | None = await self.store.read_document(key, revision)
+            return found
+        text = await self.store.read_memory_document(key.tenant, key.owner, key.scope, key.name)
+        return None if text is None else Document(text, 1, sha256_of(text.encode()))
+
+    async def write(
+        self, key: DocumentKey, content: str, *, expected: Expected = ANY, author: Author = HOST, merge: bool = False
+    ) -> Written | Queued:
+        if (queued := self._queued(key, content)) is not None:
+            return queued
+        self._require("revisions", "cannot write: this store is read-only")
+        return _written(key, await self.store.write_document(key, content, expected=expected, author=author))
+
+    async def append(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Written | Queued:
+        if (queued := self._queued(key, content)) is not None:
+            return queued
+        self._require("revisions", "cannot write: this store is read-only")
+        return _written(key, await self.store.append_document(key, content, author=author))
+
+    async def write_artifact(self, key: ArtifactKey, content: str, *, author: Author = HOST) -> Written | Queued:
+        self._require("rich_artifacts", "cannot keep artifacts in this store")
+        entry = await self.store.write_artifact(key, content)
+        return Written(key, entry.revision, entry.sha256, entry.size_bytes)
+
+    async def list(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> Sequence[DocumentEntry]:
+        self._require("list_documents", "cannot list documents with this store")
+        found: Sequence[DocumentEntry] = await self.store.list_documents(tenant, owner, scope)
+        return found
+
+    async def history(self, key: DocumentKey, limit: int | None = None) -> Sequence[Revision]:
+        self._require("history", "cannot look back with this store")
+        found: Sequence[Revision] = await self.store.document_history(key, limit)
+        return found
+
+    async def diff(self, key: DocumentKey, before: int, after: int) -> str:
+        self._require("history", "cannot look back with this store")
+        return str(await self.store.diff_document(key, before, after))
+
+    async def restore(self, key: DocumentKey, revision: int, author: Author = HOST) -> Written | Queued:
+        self._require("history", "cannot look back with this store")
+        return _written(key, await self.store.restore_document(key, revision, author=author))
+
+    async def refresh(self, ref: SessionRef, path: str | None = None, content: str | None = None) -> int:
+        self.refreshed.append((str(ref), path or "", content or ""))
+        return int(ref in self._manager.views)
+
+    async def refresh_user(self, tenant: TenantId, user: UserId, name: str, content: str | None = None) -> int:
+        self.refreshed.append((f"{tenant}:{user}", name, content or ""))
+        return sum(view.user == user for view in self._manager.of_tenant(tenant))
+
+    async def inspect(self, ref: SessionRef) -> Sequence[MirrorFile]:
+        entries = await self.store.list_documents(ref.tenant, OwnerId(ref.session), Scope.SESSION)
+        return [MirrorFile(f"session/{e.key.name}", e.revision, e.sha256, e.size_bytes, True, 0.5) for e in entries]
+
+    def _require(self, capability: str, refusal: str) -> None:
+        self._require_store()
+        if not getattr(self.capabilities, capability):
+            raise Unsupported(refusal)
+
+    def _require_store(self) -> None:
+        if self.is_away:
+            raise StoreUnavailable("cannot reach the store")
+
+    def _queued(self, key: DocumentKey, content: str) -> Queued | None:
+        is_kept = self.is_away and self._outbox
+        return Queued(key, 1, sha256_of(content.encode()), len(content.encode())) if is_kept else None
+
+
+def _written(key: DocumentKey, document: Document) -> Written:
+    return Written(key, document.revision, document.sha256, len(document.content.encode()))
+
+
 @dataclass
 class World:
     """The API, served on a unix socket and on TCP with a token."""
@@ -255,30 +376,48 @@ class World:
     url: str
     token: str
     directory: Path
+    memory: StandInMemory | None = None
     ready: bool = True
 
 
 @asynccontextmanager
-async def serving(directory: Path, manager: StandInManager | None = None) -> AsyncIterator[World]:
+async def serving(
+    directory: Path,
+    manager: StandInManager | None = None,
+    *,
+    store: Any = None,
+    outbox: bool = False,
+    mirrored: bool = False,
+    store_limits: StoreLimits | None = None,
+) -> AsyncIterator[World]:
+    """Serve the API. With a store it has memory: a stand-in's, or with `mirrored` the real one."""
     manager = manager or StandInManager()
+    memory = None if store is None or mirrored else StandInMemory(store, manager, outbox=outbox)
+    stack = AsyncExitStack()
+    if mirrored:
+        manager.mirrors = Memory(directory / "data", store, events=manager.events, limits=store_limits, outbox=outbox)
     token = "t" * 32
     with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
         path = directory / "api.sock"
         path.unlink(missing_ok=True)
         unix.bind(str(path))
         port = tcp.getsockname()[1]
-        world = World(manager, path, f"http://127.0.0.1:{port}", token, directory)
+        world = World(manager, path, f"http://127.0.0.1:{port}", token, directory, memory)
 
         async def readiness() -> Readiness:
             return Readiness(Check("standin", world.ready, "" if world.ready else "gone"), Check("sqlite", True))
 
-        async with IdempotencyStore(directory / "idempotency.db") as idempotency:
+        async with stack, IdempotencyStore(directory / "idempotency.db") as idempotency:
+            if manager.mirrors is not None:
+                await stack.enter_async_context(manager.mirrors)
             app = create_app(
                 manager,
                 idempotency=idempotency,
                 metrics=Metrics(states=manager.states, dropped=lambda: manager.events.dropped),
                 readiness=readiness,
                 version="0.0.1",
+                memory=memory or manager.mirrors,
+                store_limits=store_limits,
             )
             guarded = TcpGuard(app, token, [f"127.0.0.1:{port}", f"localhost:{port}"])
             config = uvicorn.Config(

@@ -33,8 +33,8 @@ def test_both_clients_have_the_same_methods() -> None:
     def signatures(client: type) -> dict[str, list[str]]:
         return {
             name: list(inspect.signature(method).parameters)
-            for name, method in vars(client).items()
-            if not name.startswith("_") and callable(method)
+            for name, method in inspect.getmembers(client, callable)
+            if not name.startswith("_")
         }
 
     assert signatures(Client) == signatures(AsyncClient)

@@ -38,11 +38,12 @@ from memo.limits import encode_text
 from memo.messages import EncodedMessage, Message, StoredMessage
 from memo.sessions import Session, SessionMeta, Usage
 from memo.stores.base import BaseStore
-from memo.stores.filesystem import archives, artifacts, documents, messages, sessions
+from memo.stores.filesystem import archives, artifacts, documents, messages, pending, sessions
 from memo.stores.filesystem.changelog import ChangeLog
 from memo.stores.filesystem.disk import Directory, disk_errors
 from memo.stores.filesystem.journal import FilesystemJournal
 from memo.stores.filesystem.layout import HIDDEN, TENANTS, Owner
+from memo.stores.filesystem.leases import FilesystemLedger
 from memo.stores.filesystem.locks import LOCK_TIMEOUT_S
 from memo.stores.filesystem.owners import Place, Tree, Unsettled
 from memo.stores.filesystem.records import FilesystemRecords
@@ -62,7 +63,7 @@ _PATIENCE = 20
 """How often a call waits for a file that somebody is writing, before it takes the file as it is."""
 
 
-class FilesystemStore(FilesystemRecords, BaseStore):
+class FilesystemStore(FilesystemRecords, FilesystemLedger, BaseStore):
     """Owns the open root, the change log, the bell and the watcher.
 
     `watch` off means that outside edits are found only when somebody asks for the document, or lists.
@@ -252,9 +253,13 @@ class FilesystemStore(FilesystemRecords, BaseStore):
         if await self._get_session(ref) is None:
             messages.record_of(None, ref)  # before the lock of an unknown session would make its directory
 
+        root = self._require_tree().root
+
         def commit(place: Place) -> None:
             record = messages.record_of(place, ref)
             if request is None or self._requests.is_first(place, request):
+                if encoded:
+                    pending.mark(root, ref)  # before the commit: a mark too many is harmless, one too few is not
                 messages.commit_turn(place, record, encoded, usage, request, self._now())
 
         await self._write(Owner.of_session(ref), commit)

@@ -50,6 +50,11 @@ class MemorySessions:
         state = self._sessions.get(ref)
         return None if state is None else state.session
 
+    def revision(self, ref: SessionRef) -> int:
+        """Return how many messages the session ever had."""
+        state = self._sessions.get(ref)
+        return 0 if state is None else state.next_position - 1
+
     def list_all(self, tenant: TenantId | None) -> list[Session]:
         chosen = [s.session for s in self._sessions.values() if tenant in (None, s.session.tenant)]
         return sorted(chosen, key=lambda session: (session.updated_at, session.session), reverse=True)

@@ -33,13 +33,14 @@ from memo.sessions import Session, SessionMeta, Usage
 from memo.stores.base import BaseStore
 from memo.stores.in_memory.documents import MemoryDocuments
 from memo.stores.in_memory.journal import MemoryJournal
+from memo.stores.in_memory.leases import InMemoryLedger
 from memo.stores.in_memory.records import InMemoryRecords
 from memo.stores.in_memory.sessions import MemorySessions
 from memo.stores.options import StoreOptions, notes_do_not_fit
 from memo.stores.prepared import check_author, off_loop, prepare_artifact, prepare_document
 
 
-class InMemoryStore(BaseStore, InMemoryRecords):
+class InMemoryStore(BaseStore, InMemoryRecords, InMemoryLedger):
     def __init__(self, options: StoreOptions | None = None) -> None:
         super().__init__(options)
         self._bell = LocalBell()
@@ -159,6 +160,8 @@ class InMemoryStore(BaseStore, InMemoryRecords):
     ) -> None:
         await self._turn()
         self._sessions.commit_turn(ref, messages, usage, request, self.options.clock())
+        if messages:
+            self._mark_pending(ref)
 
     async def _commit_compaction(self, ref: SessionRef, compaction: Compaction, summary: EncodedMessage) -> bool:
         await self._turn()

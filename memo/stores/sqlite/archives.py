@@ -63,8 +63,8 @@ def compact(
 
 def history(db: sqlite3.Connection, ref: SessionRef) -> list[Message]:
     rows = db.execute(
-        """SELECT archive, position, body, tokens, expands FROM archived_messages WHERE tenant = ? AND session = ?
-           ORDER BY archive, position""",
+        """SELECT archive, position, CAST(body AS BLOB), tokens, expands FROM archived_messages
+           WHERE tenant = ? AND session = ? ORDER BY archive, position""",
         (ref.tenant, ref.session),
     )
     archives: dict[int, list[StoredMessage]] = {}

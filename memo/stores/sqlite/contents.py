@@ -10,6 +10,7 @@ import sqlite3
 from memo.documents import sha256_of
 from memo.errors import Corrupt
 from memo.stores.prepared import PreparedText
+from memo.stores.sqlite.texts import decoded
 
 
 def keep(db: sqlite3.Connection, text: PreparedText) -> None:
@@ -30,7 +31,7 @@ def verified(body: bytes | None, sha256: str, place: str) -> str:
         raise Corrupt(f"cannot read {place}: its text is not in the store")
     if sha256_of(body) != sha256:
         raise Corrupt(f"cannot read {place}: what is stored is not what was written")
-    return body.decode()
+    return decoded(body, place)
 
 
 def drop_unreferenced(db: sqlite3.Connection, sha256: str) -> None:

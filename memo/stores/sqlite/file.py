@@ -126,6 +126,7 @@ def primary_code(error: sqlite3.Error) -> int:
 
 
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_NO_UTF8 = "Could not decode to UTF-8"  # Python's own complaint about a TEXT column; it has no code
 
 
 @contextmanager
@@ -136,6 +137,8 @@ def translated() -> Iterator[None]:
     except sqlite3.Error as error:
         code = primary_code(error)
         name = getattr(error, "sqlite_errorname", type(error).__name__)
+        if str(error).startswith(_NO_UTF8):
+            raise Corrupt("cannot read the store: a name in it is not UTF-8") from None  # the error shows the text
         if code in _DAMAGE:
             raise Corrupt(f"cannot read the store: {error} ({name})") from error
         raise Unavailable(f"cannot use the store: {error} ({name})") from error

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from memo.ids import SessionRef
 from memo.stores.journal import LogName, Slot, SlotName
 from memo.stores.sqlite.database import Database
+from memo.stores.sqlite.texts import decoded
 
 
 class SQLiteJournal:
     def __init__(self, database: Database, ref: SessionRef, now: Callable[[], int]) -> None:
         self._database = database
+        self._named = str(ref)
         self._ref = (ref.tenant, ref.session)
         self._now = now
 
@@ -33,11 +35,11 @@ class SQLiteJournal:
     async def load(self, log: LogName, agent: str) -> list[str]:
         def query(db: sqlite3.Connection) -> list[str]:
             rows = db.execute(
-                """SELECT body FROM logs WHERE tenant = ? AND session = ? AND log = ? AND agent = ?
-                   ORDER BY position""",
+                """SELECT CAST(body AS BLOB), position FROM logs
+                   WHERE tenant = ? AND session = ? AND log = ? AND agent = ? ORDER BY position""",
                 (*self._ref, log, agent),
             )
-            return [body for (body,) in rows]
+            return [decoded(body, f"{log} {position} of session {self._named}") for body, position in rows]
 
         return await self._database.read(query)
 
@@ -57,9 +59,10 @@ class SQLiteJournal:
     async def get(self, slot: SlotName, agent: str) -> Slot | None:
         def query(db: sqlite3.Connection) -> Slot | None:
             row = db.execute(
-                """SELECT body, events_before FROM slots WHERE tenant = ? AND session = ? AND slot = ? AND agent = ?""",
+                """SELECT CAST(body AS BLOB), events_before FROM slots
+                   WHERE tenant = ? AND session = ? AND slot = ? AND agent = ?""",
                 (*self._ref, slot, agent),
             ).fetchone()
-            return None if row is None else Slot(row[0], row[1])
+            return None if row is None else Slot(decoded(row[0], f"the {slot} of session {self._named}"), row[1])
 
         return await self._database.read(query)

@@ -22,6 +22,7 @@ from memo.records import (
 )
 from memo.stores.options import StoreOptions
 from memo.stores.sqlite.database import Database
+from memo.stores.sqlite.texts import decoded
 
 
 class SQLiteRecords:
@@ -62,25 +63,27 @@ def apply(db: sqlite3.Connection, changes: Sequence[RecordChange], limit_bytes: 
 
 def read(db: sqlite3.Connection, key: RecordKey) -> Record | None:
     row = db.execute(
-        "SELECT id, body, group_name FROM records WHERE tenant = ? AND kind = ? AND place = ? AND id = ?", _params(key)
+        "SELECT id, CAST(body AS BLOB), group_name FROM records WHERE tenant = ? AND kind = ? AND place = ? AND id = ?",
+        _params(key),
     ).fetchone()
     return None if row is None else _record(key.scope, *row)
 
 
 def list_of(db: sqlite3.Connection, scope: RecordScope, group: str | None) -> list[Record]:
     rows = db.execute(
-        """SELECT id, body, group_name FROM records
+        """SELECT id, CAST(body AS BLOB), group_name FROM records
            WHERE tenant = ? AND kind = ? AND place = ? ORDER BY position"""
         if group is None
-        else """SELECT id, body, group_name FROM records
+        else """SELECT id, CAST(body AS BLOB), group_name FROM records
                 WHERE tenant = ? AND kind = ? AND place = ? AND group_name = ? ORDER BY position""",
         (scope.tenant, scope.kind, scope.place, *(() if group is None else (group,))),
     )
     return [_record(scope, *row) for row in rows]
 
 
-def _record(scope: RecordScope, id: str, body: str, group: str) -> Record:
-    return Record(id, decode_object(body, f"{scope.kind} {id}"), group)
+def _record(scope: RecordScope, id: str, body: bytes, group: str) -> Record:
+    place = f"{scope.kind} {id}"
+    return Record(id, decode_object(decoded(body, place), place), group)
 
 
 def _params(key: RecordKey) -> tuple[str, str, str, str]:

@@ -5,6 +5,7 @@ Times are microseconds since 1970, texts are UTF-8 in blobs (a text may hold NUL
 
 from __future__ import annotations
 
+from memo.stores.sqlite.leases_schema import LEASES_MIGRATION
 from memo.stores.sqlite.records_schema import RECORDS_MIGRATION
 
 APPLICATION_ID = 0x6D656D6F  # "memo": tells our files from other programs' SQLite files
@@ -84,4 +85,5 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )""",
     ),
     RECORDS_MIGRATION,
+    LEASES_MIGRATION,
 )

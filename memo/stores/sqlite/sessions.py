@@ -12,6 +12,7 @@ from memo.ids import AgentId, SessionId, SessionRef, TenantId, UserId, UserRef
 from memo.messages import EncodedMessage, StoredMessage, decode_object, newest_within
 from memo.sessions import Session, SessionMeta, Usage
 from memo.stores.options import session_taken, unknown_session
+from memo.stores.sqlite.texts import decoded
 from memo.stores.sqlite.times import from_micros
 
 _MOST_MESSAGES = 2**53
@@ -120,9 +121,10 @@ def commit_turn(
     )
 
 
-def stored(ref: SessionRef, row: tuple[int, str, int, int | None]) -> StoredMessage:
+def stored(ref: SessionRef, row: tuple[int, bytes, int, int | None]) -> StoredMessage:
     position, body, tokens, expands = row
-    return StoredMessage(position, decode_object(body, f"message {position} of session {ref}"), tokens, expands)
+    place = f"message {position} of session {ref}"
+    return StoredMessage(position, decode_object(decoded(body, place), place), tokens, expands)
 
 
 def _is_first(db: sqlite3.Connection, ref: SessionRef, request: str, now: int) -> bool:
@@ -136,7 +138,7 @@ def _is_first(db: sqlite3.Connection, ref: SessionRef, request: str, now: int) -
 
 def _newest_first(db: sqlite3.Connection, ref: SessionRef, limit: int | None) -> Iterator[StoredMessage]:
     rows = db.execute(
-        """SELECT position, body, tokens, expands FROM messages WHERE tenant = ? AND session = ?
+        """SELECT position, CAST(body AS BLOB), tokens, expands FROM messages WHERE tenant = ? AND session = ?
            ORDER BY position DESC LIMIT ?""",
         (*_params(ref), _MOST_MESSAGES if limit is None else min(limit, _MOST_MESSAGES)),
     )

@@ -36,13 +36,14 @@ from memo.stores.prepared import check_author, off_loop, prepare_artifact, prepa
 from memo.stores.sqlite import archives, artifacts, documents, feed, sessions
 from memo.stores.sqlite.database import Database
 from memo.stores.sqlite.journal import SQLiteJournal
+from memo.stores.sqlite.leases import SQLiteLedger
 from memo.stores.sqlite.records import SQLiteRecords
 from memo.stores.sqlite.times import to_micros
 
 _FIRST, _LAST = 0, 2**53
 
 
-class SQLiteStore(BaseStore, SQLiteRecords):
+class SQLiteStore(BaseStore, SQLiteRecords, SQLiteLedger):
     def __init__(self, path: Path | str, options: StoreOptions | None = None) -> None:
         super().__init__(options)
         self.path = Path(path)

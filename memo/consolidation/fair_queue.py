@@ -1,0 +1,71 @@
+"""A queue that is fair between tenants: the tenant with the least under way is next, then the one served longest ago.
+
+Owns what waits and what is under way. A user is in it once. It starts nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+import anyio
+
+from memo.ids import TenantId, UserRef
+
+
+class FairQueue:
+    def __init__(self) -> None:
+        self._waiting: dict[TenantId, deque[UserRef]] = {}
+        self._known: set[UserRef] = set()
+        self._running: Counter[TenantId] = Counter()
+        self._served: dict[TenantId, int] = {}
+        self._turn = 0
+        self._is_closed = False
+        self._news = anyio.Event()
+
+    def put(self, user: UserRef) -> bool:
+        """Add a user. False if the user waits already or is under way."""
+        if user in self._known:
+            return False
+        self._known.add(user)
+        self._waiting.setdefault(user.tenant, deque()).append(user)
+        self._tell()
+        return True
+
+    async def take(self) -> UserRef | None:
+        """Return who is next, waiting for somebody if need be; None when the queue is closed and empty."""
+        while not self._waiting:
+            if self._is_closed:
+                return None
+            await self._news.wait()
+        tenant = min(self._waiting, key=lambda t: (self._running[t], self._served.get(t, 0), t))
+        user = self._waiting[tenant].popleft()
+        if not self._waiting[tenant]:
+            del self._waiting[tenant]
+        self._turn += 1
+        self._served[tenant] = self._turn
+        self._running[tenant] += 1
+        return user
+
+    def done(self, user: UserRef) -> None:
+        self._known.discard(user)
+        self._running[user.tenant] -= 1
+        if not self._running[user.tenant]:
+            del self._running[user.tenant]
+
+    def drain(self) -> None:
+        """Forget who waits, and close."""
+        self._known.difference_update(user for waiting in self._waiting.values() for user in waiting)
+        self._waiting.clear()
+        self.close()
+
+    def close(self) -> None:
+        """Nobody comes any more: whoever waits for somebody may go."""
+        self._is_closed = True
+        self._tell()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def _tell(self) -> None:
+        news, self._news = self._news, anyio.Event()
+        news.set()

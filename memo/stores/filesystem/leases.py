@@ -1,0 +1,223 @@
+"""Leases and the ledger of consolidation on disk, below the user's directory and under the user's lock.
+
+.memo/lease.json            the last lease granted
+.memory-state.json          standing and memory, as the last settled run left them
+.memo/memory-state.next     the same for a run whose document may or may not be committed: intent before effect
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from memo.consolidation.ledger import Json, LedgerEntry, PendingUser, SessionRevision, Settlement
+from memo.documents import Document, Scope
+from memo.errors import Corrupt, RevisionConflict
+from memo.ids import SessionId, SessionRef, TenantId, UserId, UserRef
+from memo.leases import Held, Lease, check_fence, grant, let_go, prolong
+from memo.messages import decode_object, encode_object
+from memo.stores.filesystem import documents, pending, sessions
+from memo.stores.filesystem.disk import Directory
+from memo.stores.filesystem.layout import STAGED, Owner
+from memo.stores.filesystem.owners import Place
+from memo.stores.filesystem.times import from_micros, to_micros
+from memo.stores.options import StoreOptions
+from memo.stores.prepared import PreparedText, check_author, prepare_document
+
+R = TypeVar("R")
+
+LEASE: Final = "lease.json"
+STATE: Final = ".memory-state.json"
+NEXT_STATE: Final = "memory-state.next"
+
+
+class FilesystemLedger(ABC):
+    options: StoreOptions
+
+    @abstractmethod
+    async def _on_root(self, work: Callable[[Directory], R]) -> R: ...
+
+    @abstractmethod
+    async def _read(self, owner: Owner, query: Callable[[Place | None], R]) -> R: ...
+
+    @abstractmethod
+    async def _write(self, owner: Owner, change: Callable[[Place], R]) -> R: ...
+
+    async def acquire_lease(self, user: UserRef, holder: str, ttl_s: float) -> Lease | Held:
+        def acquire(place: Place) -> Lease | Held:
+            granted = grant(read_lease(place, user), user, holder, ttl_s, self.options.clock())
+            if isinstance(granted, Lease):
+                _keep_lease(place, granted)
+            return granted
+
+        return await self._write(Owner.of_user(user), acquire)
+
+    async def renew_lease(self, lease: Lease, ttl_s: float) -> Lease:
+        def renew(place: Place) -> Lease:
+            renewed = prolong(read_lease(place, lease.user), lease, ttl_s, self.options.clock())
+            _keep_lease(place, renewed)
+            return renewed
+
+        return await self._write(Owner.of_user(lease.user), renew)
+
+    async def release_lease(self, lease: Lease) -> None:
+        def release(place: Place) -> None:
+            freed = let_go(read_lease(place, lease.user), lease)
+            if freed is not None:
+                _keep_lease(place, freed)
+
+        await self._write(Owner.of_user(lease.user), release)
+
+    async def list_pending(self) -> list[PendingUser]:
+        return await self._on_root(list_pending)
+
+    async def list_standings(self, tenant: str | None = None) -> list[tuple[UserRef, Json]]:
+        wanted = None if tenant is None else TenantId(tenant)
+        return await self._on_root(lambda root: list(_standings(root, wanted)))
+
+    async def list_session_revisions(self, user: UserRef) -> list[SessionRevision]:
+        return await self._on_root(partial(list_session_revisions, user=user))
+
+    async def read_ledger(self, user: UserRef) -> LedgerEntry:
+        revisions = await self.list_session_revisions(user)
+        changed = [revision for revision in revisions if revision.is_pending]
+
+        def read(place: Place | None) -> LedgerEntry:
+            state = {} if place is None else _read_state(place)
+            return LedgerEntry(
+                state.get("standing", {}),
+                state.get("memory", {}),
+                len(changed),
+                max((revision.updated_at for revision in changed), default=None),
+                None if place is None else read_lease(place, user),
+            )
+
+        return await self._read(Owner.of_user(user), read)
+
+    async def settle(self, lease: Lease, settlement: Settlement) -> Document | None:
+        limit = self.options.limits.message_bytes
+        for noun, value in (("standing", settlement.standing), ("memory", settlement.memory or {})):
+            encode_object(noun, value, limit)
+        change, text = settlement.document, None
+        if change is not None:
+            check_author(change.author)
+            content = change.content
+            text = await self._on_root(lambda _: prepare_document(content, self.options))
+        written = await self._write(Owner.of_user(lease.user), lambda place: settle(place, lease, settlement, text))
+        for session, revision in settlement.settled.items():
+            await self._unmark(SessionRef(lease.user.tenant, session), revision)
+        return written
+
+    async def _unmark(self, ref: SessionRef, revision: int) -> None:
+        def unmark(root: Directory, place: Place) -> None:
+            record = pending.record_of(root, ref)
+            if record is None or pending.revision_of(record) <= revision:
+                pending.unmark(root, ref)
+
+        root = await self._on_root(lambda root: root)
+        await self._write(Owner.of_session(ref), partial(unmark, root))
+
+
+def list_pending(root: Directory) -> list[PendingUser]:
+    found: dict[UserRef, list[int]] = {}
+    for record in pending.records(root):
+        found.setdefault(UserRef(record.ref.tenant, record.user), []).append(record.state.updated_at)
+    return [
+        PendingUser(user, len(changes), from_micros(max(changes)), _standing_of(root, user))
+        for user, changes in sorted(found.items())
+    ]
+
+
+def list_session_revisions(root: Directory, user: UserRef) -> list[SessionRevision]:
+    pending.index_once(root)
+    found: list[SessionRevision] = []
+    for meta in sessions.list_of_user(root, user):
+        ref = SessionRef(user.tenant, SessionId(meta.session))
+        record = pending.record_of(root, ref)
+        revision = 0 if record is None else pending.revision_of(record)
+        if revision:
+            found.append(SessionRevision(ref.session, revision, meta.updated_at, pending.is_marked(root, ref)))
+    return found
+
+
+def settle(place: Place, lease: Lease, settlement: Settlement, text: PreparedText | None) -> Document | None:
+    check_fence(read_lease(place, lease.user), lease, place.options.clock())
+    before = _read_state(place)
+    memory = before.get("memory", {}) if settlement.memory is None else settlement.memory
+    state: Json = {"standing": settlement.standing, "memory": memory}
+    change, written = settlement.document, None
+    if change is not None and text is not None:
+        revision = len(place.state.documents.get(change.key.name, [])) + 1
+        awaits = {"name": change.key.name, "revision": revision, "sha256": text.sha256}
+        place.hidden.stage(NEXT_STATE, _encoded({**state, "awaits": awaits}))
+        place.hidden.sync()
+        try:
+            written = documents.write(place, change.key, text, change.expected, change.author)
+        except RevisionConflict:
+            place.hidden.remove(NEXT_STATE)
+            raise
+    _keep_state(place, state)
+    return written
+
+
+def read_lease(place: Place, user: UserRef) -> Lease | None:
+    content = place.hidden.read(LEASE)
+    if content is None:
+        return None
+    found = decode_object(content, place.hidden.where(LEASE))
+    try:
+        return Lease(user, str(found["holder"]), int(found["token"]), from_micros(int(found["expires_at"])))
+    except (KeyError, TypeError, ValueError):
+        raise Corrupt(f"cannot read {place.hidden.where(LEASE)}: it is damaged") from None
+
+
+def _keep_lease(place: Place, lease: Lease) -> None:
+    value = {"holder": lease.holder, "token": lease.token, "expires_at": to_micros(lease.expires_at)}
+    place.hidden.stage(STAGED, _encoded(value))
+    place.hidden.move(STAGED, place.hidden, LEASE)
+
+
+def _read_state(place: Place) -> Json:
+    """Return the last settled state; that of a killed run counts if its document was committed."""
+    begun = place.hidden.read(NEXT_STATE)
+    if begun is not None:
+        state = decode_object(begun, place.hidden.where(NEXT_STATE))
+        awaits = state.pop("awaits", {})
+        versions = place.state.documents.get(awaits.get("name", ""), [])
+        if any(v.revision.sha256 == awaits.get("sha256") for v in versions[awaits.get("revision", 1) - 1 :]):
+            return state
+    content = place.directory.read(STATE)
+    return {} if content is None else decode_object(content, place.directory.where(STATE))
+
+
+def _keep_state(place: Place, state: Json) -> None:
+    place.hidden.stage(STAGED, _encoded(state))
+    place.hidden.move(STAGED, place.directory, STATE)
+    place.hidden.remove(NEXT_STATE)
+
+
+def _standing_of(root: Directory, user: UserRef) -> Json:
+    """Read without a lock: the file is replaced whole. A run that was killed is looked at when its user is run."""
+    directory = root.descend(*Owner.of_user(user).path)
+    if directory is None:
+        return {}
+    with directory:
+        content = directory.read(STATE)
+        standing: Any = {} if content is None else decode_object(content, directory.where(STATE)).get("standing")
+    return standing if isinstance(standing, dict) else {}
+
+
+def _standings(root: Directory, tenant: TenantId | None) -> Iterator[tuple[UserRef, Json]]:
+    for owner in sessions.owners_of(root, tenant):
+        if owner.scope is Scope.USER:
+            user = UserRef(owner.tenant, UserId(owner.owner))
+            standing = _standing_of(root, user)
+            if standing:
+                yield user, standing
+
+
+def _encoded(value: Json) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,117 @@
+"""Artifacts: the full text of tool results of a session, listed, read and written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from memo.documents import ArtifactEntry, ArtifactKey
+from memo.errors import Absent, ProviderError
+from memo.ids import ToolCallId
+from sandboxd.api.memory import (
+    AUTHOR_HEADERS,
+    MAX_TEXT_BYTES,
+    ask_store,
+    author_of,
+    foreign_answer,
+    memory_of,
+    read_text,
+    require_session,
+    text_answer,
+    written,
+)
+from sandboxd.api.memory_models import ArtifactsAnswer, QueuedAnswer, WrittenAnswer
+from sandboxd.api.once import BEGUN
+from sandboxd.api.requests import session_ref
+from sandboxd.api.routes import SESSION, Access, Endpoint, Services
+
+TEXT = "text/plain"
+
+
+def _key(request: Request) -> ArtifactKey:
+    return ArtifactKey(session_ref(request), ToolCallId(request.scope["path_params"]["artifact"]))
+
+
+async def list_artifacts(services: Services, request: Request) -> Response:
+    ref = session_ref(request)
+    is_rich = memory_of(services).capabilities.rich_artifacts
+    found = await ask_store(services, "list_artifacts" if is_rich else "list_tool_result_artifact_ids", ref)
+    if not found:
+        await require_session(services, ref)
+    describe = _entry if is_rich else _only_id
+    return foreign_answer("a list of artifacts", lambda: {"items": [describe(one) for one in found]})
+
+
+async def read_artifact(services: Services, request: Request) -> Response:
+    key = _key(request)
+    text = await ask_store(services, "read_tool_result_artifact", key.session, key.tool_call)
+    if text is None:
+        raise Absent(f"cannot find the artifact {key.tool_call}: it was never written")
+    if not isinstance(text, str):
+        raise ProviderError("cannot read this artifact: the store returned something else than text")
+    try:
+        return text_answer(text, TEXT)
+    except UnicodeEncodeError:
+        raise ProviderError("cannot read this artifact: the store returned text that has no UTF-8 form") from None
+
+
+async def write_artifact(services: Services, request: Request) -> Response:
+    memory = memory_of(services)
+    key = _key(request)
+    text = await read_text(request, "artifact", services.store_limits.artifact_bytes)
+    author = author_of(request, "artifact", text, key.session.session)
+    request.scope[BEGUN] = True
+    return written(await memory.write_artifact(key, text, author=author))
+
+
+def _only_id(artifact: str) -> dict[str, Any]:
+    return {"id": ToolCallId(artifact), "revision": None, "sha256": None, "size": None, "at": None}
+
+
+def _entry(entry: ArtifactEntry) -> dict[str, Any]:
+    return {
+        "id": entry.key.tool_call,
+        "revision": entry.revision,
+        "sha256": entry.sha256,
+        "size": entry.size_bytes,
+        "at": entry.at,
+    }
+
+
+_ARTIFACTS = f"{SESSION}/artifacts"
+_ARTIFACT = f"{_ARTIFACTS}/{{artifact}}"
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        _ARTIFACTS,
+        list_artifacts,
+        "artifact",
+        Access.READ,
+        "The artifacts of the session",
+        answers={200: ArtifactsAnswer},
+    ),
+    Endpoint(
+        "GET",
+        _ARTIFACT,
+        read_artifact,
+        "artifact",
+        Access.READ,
+        "The full text of a tool result. Never written: 404 `memo.absent`",
+        answers={200: TEXT},
+    ),
+    Endpoint(
+        "PUT",
+        _ARTIFACT,
+        write_artifact,
+        "artifact",
+        Access.WRITE,
+        "Keep the full text of a tool result; the same text again changes nothing",
+        body_limit=MAX_TEXT_BYTES,
+        body=TEXT,
+        answers={200: WrittenAnswer, 202: QueuedAnswer},
+        headers=AUTHOR_HEADERS,
+    ),
+)

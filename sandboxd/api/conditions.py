@@ -1,0 +1,43 @@
+"""If-Match and If-None-Match: what a document must be for a write to happen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from memo.documents import ABSENT, ANY, DocumentKey, Expected, conflict
+from sandboxd.api.memory_models import MAX_REVISION
+from sandboxd.api.ports import Memory
+from sandboxd.api.requests import header
+from sandboxd.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    expected: Expected
+    must_exist: bool = False
+
+
+def read_condition(request: Request) -> Condition:
+    match, none_match = header(request, b"if-match"), header(request, b"if-none-match")
+    if none_match is not None:
+        if match is not None or none_match.strip() != "*":
+            raise InvalidRequest("cannot use this condition: send If-Match with a revision, or If-None-Match: *")
+        return Condition(ABSENT)
+    if match is None:
+        return Condition(ANY)
+    text = match.strip()
+    if text == "*":
+        return Condition(ANY, must_exist=True)
+    number = text[1:-1] if len(text) > 2 and text[0] == text[-1] == '"' else text
+    if not (number.isascii() and number.isdecimal() and len(number) <= 19 and int(number) <= MAX_REVISION):
+        raise InvalidRequest('cannot use If-Match: it must be one revision, such as "3"')
+    return Condition(int(number))
+
+
+async def expectation(condition: Condition, memory: Memory, key: DocumentKey) -> Expected:
+    """Return what the store is to compare. That a document exists can be looked up: once written, it stays written."""
+    if condition.must_exist and await memory.read(key) is None:
+        raise conflict(key, ANY, None)
+    return condition.expected

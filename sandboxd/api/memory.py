@@ -1,0 +1,174 @@
+"""What the memory routes share: the memory, its store asked safely, whose session it is, who writes, texts as bodies.
+
+A store may be anybody's code. Whatever it raises, and however long it takes, a route answers with an error of ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+from pydantic_core import PydanticSerializationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from memo.documents import Author
+from memo.errors import InvalidKey, MemoError, ProviderError, Timeout, TooLarge, Unsupported
+from memo.ids import SessionId, SessionRef, UserId
+from sandboxd.api import render
+from sandboxd.api.ports import Memory
+from sandboxd.api.refusals import BodyTooLarge, UnsupportedMediaType
+from sandboxd.api.requests import header, read_body
+from sandboxd.api.routes import Services
+from sandboxd.errors import InvalidRequest, NotFound, SandboxdError, StoreUnavailable
+from sandboxd.idempotency import parse_key
+from sandboxd.mirror.answers import Queued, Written
+
+STORE_S = 30.0
+MAX_TEXT_BYTES = 67_108_864
+"""No text is larger, however a store is set; it bounds what is read to compare a retry with the first request."""
+MAX_ACTOR_CHARS = 100
+MAX_REASON_CHARS = 1000
+AUTHOR_HEADERS = ("X-Memo-Actor", "X-Memo-Reason")
+
+
+def memory_of(services: Services) -> Memory:
+    if services.memory is None:
+        raise StoreUnavailable("cannot use memory: this daemon has no store")
+    return services.memory
+
+
+def remembers_requests(services: Services) -> bool:
+    """Say whether the store knows a retry of a document's write by its request."""
+    return services.memory is not None and services.memory.capabilities.revisions
+
+
+def takes_requests(services: Services, verb: str) -> bool:
+    """Say whether a method of the store knows a retry by its request."""
+    method = getattr(services.memory.store, verb, None) if services.memory is not None else None
+    if not callable(method):
+        return False
+    try:
+        return "request" in inspect.signature(method).parameters
+    except (TypeError, ValueError):  # something callable that does not say what it takes
+        return False
+
+
+def can(services: Services, verb: str) -> bool:
+    return callable(getattr(memory_of(services).store, verb, None))
+
+
+async def ask_store(services: Services, verb: str, *args: Any, **named: Any) -> Any:
+    """Call a method of the store. One that it does not have is Unsupported."""
+    method = getattr(memory_of(services).store, verb, None)
+    if not callable(method):
+        raise Unsupported(f"cannot do this with this store: it has no {verb}")
+    try:
+        with anyio.fail_after(STORE_S):
+            return await method(*args, **named)
+    except (MemoError, SandboxdError):
+        raise
+    except TimeoutError:
+        raise Timeout(f"cannot wait longer for the store: {verb} took more than {STORE_S:g} s") from None
+    except Exception as error:  # somebody else's code: what it raises is not ours to foresee
+        # Only the kind of the error: its message may hold a credential of the store.
+        kind = type(error).__name__
+        raise ProviderError(f"cannot use the store: {verb} failed with {kind}", outcome_unknown=True) from error
+
+
+def foreign_answer(noun: str, build: Callable[[], Any], status: int = 200) -> Response:
+    """Answer with what a store returned. What cannot be read as `noun`, or is no JSON, is the store's fault."""
+    try:
+        return render.json_answer(build(), status)
+    except (AttributeError, TypeError, InvalidKey, PydanticSerializationError, UnicodeError) as error:
+        raise ProviderError(f"cannot use the store: what it returned is not {noun}") from error
+
+
+async def find_session(services: Services, ref: SessionRef) -> Any:
+    """Return the store's session, or None if it has none or keeps no sessions."""
+    if not can(services, "get_session"):
+        return None
+    return await ask_store(services, "get_session", ref.tenant, ref.session)
+
+
+async def user_of(services: Services, ref: SessionRef) -> UserId:
+    """Return whose session it is: the sandbox's user, else the one the store knows."""
+    try:
+        return services.manager.get(ref).user
+    except NotFound:
+        session = await find_session(services, ref)
+    if session is None:
+        raise NotFound("cannot find this session")
+    return UserId(getattr(session, "user", None))
+
+
+async def require_session(services: Services, ref: SessionRef) -> None:
+    """Raise NotFound if neither a sandbox nor the store knows the session, so that nothing is not an empty answer."""
+    if services.memory is not None and not can(services, "get_session"):
+        return  # then nobody can say that there is none
+    await user_of(services, ref)
+
+
+def author_of(request: Request, verb: str, content: str, session: SessionId | None) -> Author:
+    """Who writes, as the headers say it. The Idempotency-Key goes to the store, too, where it outlives any crash."""
+    actor = _text_header(request, b"x-memo-actor", MAX_ACTOR_CHARS) or "host"
+    reason = _text_header(request, b"x-memo-reason", MAX_REASON_CHARS)
+    return Author(actor, session, reason, request_of(request, verb, content))
+
+
+def request_of(request: Request, verb: str, content: str | bytes) -> str | None:
+    """Return a name for this very request: another verb or another content under the same key is another request."""
+    key = header(request, b"idempotency-key")
+    if key is None:
+        return None
+    raw = content if isinstance(content, bytes) else content.encode()
+    return f"{verb}:{hashlib.sha256(raw).hexdigest()[:32]}:{parse_key(key)}"
+
+
+def _text_header(request: Request, name: bytes, most: int) -> str:
+    label = name.decode().title()
+    try:
+        text = (header(request, name) or "").encode("latin-1").decode().strip()
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"cannot use {label}: it is not UTF-8") from None
+    if len(text) > most or not text.isprintable():
+        raise InvalidRequest(f"cannot use {label}: it must be at most {most} printable characters")
+    return text
+
+
+async def read_text(request: Request, noun: str, limit: int) -> str:
+    """Read a body that is text. It is refused before more than `limit` bytes of it are read."""
+    media, _, parameters = (header(request, b"content-type") or "").lower().partition(";")
+    charset = parameters.replace(" ", "").replace('"', "").partition("charset=")[2].partition(";")[0]
+    if media.strip().startswith("multipart/") or charset not in ("", "utf-8", "utf8"):
+        raise UnsupportedMediaType("cannot read this body: send the text itself, in UTF-8")
+    try:
+        raw = await read_body(request, limit)
+    except BodyTooLarge:
+        raise TooLarge(f"cannot store this {noun}: it is larger than {limit} bytes") from None
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"cannot store this {noun}: byte {error.start} is not UTF-8") from None
+    if "\0" in text:
+        raise InvalidRequest(f"cannot store this {noun}: it holds a NUL character")
+    return text
+
+
+def written(outcome: Written | Queued) -> Response:
+    if isinstance(outcome, Queued):
+        return render.json_answer({"queued": True}, 202)
+    content = {"revision": outcome.revision, "sha256": outcome.sha256}
+    answer = render.json_answer({**content, "merged": True} if outcome.merged else content)
+    answer.headers["etag"] = f'"{outcome.revision}"'
+    return answer
+
+
+def text_answer(text: str, media_type: str, etag: int | None = None) -> Response:
+    headers = {"content-type": f"{media_type}; charset=utf-8"}
+    if etag is not None:
+        headers["etag"] = f'"{etag}"'
+    return Response(text.encode(), headers=headers)

@@ -1,0 +1,223 @@
+"""The bodies, queries and answers of the memory routes, as pydantic models. As strict as those in `models`.
+
+Messages are JSON objects that are kept as given, so nothing is said here about what is in them.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, Field
+
+from memo.compaction import CompactionOptions
+from memo.documents import DocumentName
+from memo.paths import parse_path
+from sandboxd.api.models import Body, Query
+from sandboxd.tools.context import CleanText
+
+MAX_REVISION = 2**63 - 1
+MAX_TOKENS = 2**53
+
+_DEFAULTS = CompactionOptions()
+
+
+def _memo_path(path: str) -> str:
+    return str(parse_path(path))
+
+
+def _document_name(name: str) -> str:
+    return DocumentName(name)
+
+
+MemoPath = Annotated[str, AfterValidator(_memo_path)]
+Message = dict[str, Any]
+
+
+class ScopeQuery(Query):
+    scope: Literal["session", "user"] = Field(
+        default="session", description="With `user`, the documents of the session's user."
+    )
+
+
+class ReadQuery(ScopeQuery):
+    revision: int | None = Field(default=None, ge=1, le=MAX_REVISION, description="An old revision.")
+
+
+class WriteQuery(ScopeQuery):
+    merge: bool = Field(
+        default=False, description="When it moved on, try a three-way merge from the revision in If-Match."
+    )
+
+
+class HistoryQuery(ScopeQuery):
+    limit: int | None = Field(default=None, ge=1, le=MAX_REVISION, description="Only the newest so many.")
+
+
+class DiffQuery(ScopeQuery):
+    before: int | None = Field(
+        default=None, alias="from", ge=0, le=MAX_REVISION, description="By default the one before `to`; 0 is nothing."
+    )
+    after: int | None = Field(default=None, alias="to", ge=1, le=MAX_REVISION, description="By default the newest.")
+
+
+class MessagesQuery(Query):
+    limit: int | None = Field(default=None, ge=0, le=2**31, description="Only the newest so many.")
+    budget: int | None = Field(
+        default=None, ge=0, le=MAX_TOKENS, description="Only the newest that fit so many tokens; at least one."
+    )
+    full: bool = Field(default=False, description="Every message there ever was, with the archives in their place.")
+
+
+class SessionsQuery(Query):
+    user: str | None = Field(default=None, description="Only the sessions of this user.")
+
+
+class RestoreBody(Body):
+    revision: int = Field(ge=1, le=MAX_REVISION)
+
+
+class RefreshBody(Body):
+    path: MemoPath | None = Field(default=None, description="A memo path as the container sees it; all without it.")
+    content: CleanText | None = Field(default=None, description="Its text, used if it is the newest.")
+
+
+class UserRefreshBody(Body):
+    name: Annotated[str, AfterValidator(_document_name)]
+    content: CleanText | None = Field(default=None, description="Its text, used if it is the newest.")
+
+
+class SessionBody(Body):
+    user: str
+    agent: str | None = None
+
+
+class MessagesBody(Body):
+    messages: list[Message] = Field(max_length=100_000)
+
+
+class TurnBody(MessagesBody):
+    usage: dict[str, Any] = Field(
+        default_factory=dict, description="Tokens of the turn: input, output, cache_read, cache_write."
+    )
+
+
+class CompactionBody(Body):
+    force: bool = Field(default=False, description="Compact now, however few messages there are.")
+    trigger_tokens: int = Field(default=_DEFAULTS.trigger_tokens, ge=0, le=MAX_TOKENS)
+    compact_fraction: float = Field(default=_DEFAULTS.compact_fraction, gt=0, le=1, allow_inf_nan=False)
+    min_messages: int = Field(default=_DEFAULTS.min_messages, ge=0, le=2**31)
+    workspace_snapshot: CleanText | None = Field(default=None, max_length=65_536)
+    summary: CleanText | None = Field(
+        default=None, max_length=262_144, description="The summary; without it, an outline is made without a model."
+    )
+
+
+class ToolResultsBody(MessagesBody):
+    max_tokens: int = Field(default=1500, ge=0, le=MAX_TOKENS)
+    keep_recent: int = Field(default=2, ge=0, le=2**31)
+    recent_max_tokens: int = Field(default=6000, ge=0, le=MAX_TOKENS)
+
+
+class WrittenAnswer(BaseModel):
+    revision: int
+    sha256: str
+    merged: bool = Field(default=False, description="It had moved on, and both changes are in this revision.")
+
+
+class QueuedAnswer(BaseModel):
+    queued: Literal[True] = Field(description="The store is away. It is kept durably and goes there in its order.")
+
+
+class DocumentAnswer(BaseModel):
+    name: str
+    revision: int
+    sha256: str
+    size: int
+    updated_at: datetime
+    summary: str
+    tokens: int
+    tokens_exact: bool
+
+
+class DocumentsAnswer(BaseModel):
+    items: list[DocumentAnswer]
+
+
+class RevisionAnswer(BaseModel):
+    revision: int
+    actor: str
+    session: str | None
+    reason: str
+    at: datetime
+    sha256: str
+    size: int
+    redacted: bool
+
+
+class HistoryAnswer(BaseModel):
+    items: list[RevisionAnswer] = Field(description="Newest first.")
+
+
+class ArtifactAnswer(BaseModel):
+    id: str
+    revision: int | None
+    sha256: str | None
+    size: int | None
+    at: datetime | None
+
+
+class ArtifactsAnswer(BaseModel):
+    items: list[ArtifactAnswer]
+
+
+class RefreshedAnswer(BaseModel):
+    refreshed: int = Field(description="How many files changed; 0 when no live sandbox shows them.")
+
+
+class MirrorFileAnswer(BaseModel):
+    path: str
+    revision: int
+    sha256: str
+    size: int
+    in_sync: bool
+    lag_ms: float = Field(description="How long the revision took to appear, or how long it is overdue.")
+    pending: bool = Field(description="Shown, and not yet in the store, which is away.")
+
+
+class MirrorAnswer(BaseModel):
+    items: list[MirrorFileAnswer]
+
+
+class SessionAnswer(BaseModel):
+    tenant: str
+    session: str
+    user: str
+    agent: str
+    created_at: datetime
+    updated_at: datetime
+    turns: int
+    tokens: int
+    message_count: int
+
+
+class SessionsAnswer(BaseModel):
+    items: list[SessionAnswer]
+
+
+class MessagesAnswer(BaseModel):
+    items: list[Message] = Field(description="Oldest first.")
+
+
+class AppendedAnswer(BaseModel):
+    appended: int
+
+
+class CompactionAnswer(BaseModel):
+    compacted: bool
+    archived: int = Field(description="How many messages the summary stands for.")
+
+
+class ToolResultsAnswer(BaseModel):
+    items: list[Message] = Field(description="The messages, with a stub in the place of each long tool result.")
+    artifacts: list[str] = Field(description="The ids of the artifacts that hold them.")

@@ -1,0 +1,250 @@
+"""Messages of a session: append, load, turns, compaction of the log and of tool results.
+
+They are asked of the store directly; what compaction writes to memory is shown by the mirrors like any other change.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from memo.documents import NOTES, ArtifactKey, Scope
+from memo.errors import Absent, ProviderError
+from memo.ids import SessionRef
+from memo.messages import Message
+from memo.paths import DocumentPath
+from memo.sessions import Usage
+from memo.tool_results import compact_tool_results
+from sandboxd.api import render
+from sandboxd.api.memory import (
+    ask_store,
+    can,
+    foreign_answer,
+    memory_of,
+    request_of,
+    require_session,
+    takes_requests,
+)
+from sandboxd.api.memory_models import (
+    AppendedAnswer,
+    CompactionAnswer,
+    CompactionBody,
+    MessagesAnswer,
+    MessagesBody,
+    MessagesQuery,
+    ToolResultsAnswer,
+    ToolResultsBody,
+    TurnBody,
+)
+from sandboxd.api.once import BEGUN
+from sandboxd.api.requests import (
+    MAX_JSON_BYTES,
+    MAX_STDIN_JSON_BYTES,
+    read_json,
+    read_optional_json,
+    read_query,
+    session_ref,
+)
+from sandboxd.api.routes import SESSION, Access, Endpoint, Services
+from sandboxd.api.sessions import introduce_session
+from sandboxd.api.summaries import outline
+from sandboxd.errors import NotFound, StoreUnavailable
+
+
+async def append_messages(services: Services, request: Request) -> Response:
+    memory_of(services)
+    ref = session_ref(request)
+    body = await read_json(request, MessagesBody, MAX_STDIN_JSON_BYTES)
+    request.scope[BEGUN] = True
+    named = _request(services, request, "append_messages", body)
+    await _write(services, ref, "append_messages", body.messages, **named)
+    return render.json_answer({"appended": len(body.messages)})
+
+
+async def append_turn(services: Services, request: Request) -> Response:
+    memory_of(services)
+    ref = session_ref(request)
+    body = await read_json(request, TurnBody, MAX_STDIN_JSON_BYTES)
+    usage = Usage.parse(body.usage)
+    request.scope[BEGUN] = True
+    if can(services, "append_turn"):
+        named = _request(services, request, "append_turn", body)
+        await _write(services, ref, "append_turn", body.messages, usage, **named)
+    else:
+        await _write(services, ref, "append_messages", body.messages)
+        await _write(services, ref, "record_turn", usage)
+    return render.json_answer({"appended": len(body.messages)})
+
+
+async def load_messages(services: Services, request: Request) -> Response:
+    memory_of(services)
+    ref = session_ref(request)
+    query = read_query(request, MessagesQuery)
+    verb, args = _how_to_load(query)
+    found = await ask_store(services, verb, ref.tenant, ref.session, *args)
+    if not found:
+        await require_session(services, ref)
+    return foreign_answer("a list of messages", lambda: {"items": _newest(found, query.limit)})
+
+
+async def compact(services: Services, request: Request) -> Response:
+    memory = memory_of(services)
+    ref = session_ref(request)
+    body = await read_optional_json(request, CompactionBody)
+    archived = 0
+
+    def summarize(messages: list[Message]) -> str:
+        nonlocal archived
+        archived = len(messages)
+        return body.summary if body.summary is not None else outline(messages)
+
+    request.scope[BEGUN] = True
+    compacted = await ask_store(
+        services,
+        "compact_if_needed",
+        ref.tenant,
+        ref.session,
+        summarize,
+        trigger_tokens=body.trigger_tokens,
+        compact_fraction=body.compact_fraction,
+        min_messages=body.min_messages,
+        force=body.force,
+        workspace_snapshot=body.workspace_snapshot,
+    )
+    if not compacted:
+        await require_session(services, ref)
+        return render.json_answer({"compacted": False, "archived": 0})
+    # It is committed, whatever becomes of this: the mirror is only made to show it before the answer.
+    with suppress(StoreUnavailable, ProviderError):
+        await memory.refresh(ref, str(DocumentPath(Scope.SESSION, NOTES)))
+    return render.json_answer({"compacted": True, "archived": archived})
+
+
+async def compact_results(services: Services, request: Request) -> Response:
+    memory = memory_of(services)
+    ref = session_ref(request)
+    body = await read_json(request, ToolResultsBody, MAX_STDIN_JSON_BYTES)
+    artifacts: list[str] = []
+
+    async def keep(artifact: str, content: str) -> None:
+        await memory.write_artifact(ArtifactKey.of(ref, artifact), content)
+        artifacts.append(artifact)
+
+    request.scope[BEGUN] = True
+    items = await compact_tool_results(
+        body.messages,
+        keep,
+        max_tokens=body.max_tokens,
+        keep_recent=body.keep_recent,
+        recent_max_tokens=body.recent_max_tokens,
+    )
+    return render.json_answer({"items": items, "artifacts": artifacts})
+
+
+async def _write(services: Services, ref: SessionRef, verb: str, *args: Any, **named: Any) -> None:
+    """Write to the session. One that has a sandbox, and that the store has not met yet, is introduced first."""
+    try:
+        await ask_store(services, verb, ref.tenant, ref.session, *args, **named)
+    except Absent as absent:
+        try:
+            view = services.manager.get(ref)
+        except NotFound:
+            raise absent from None
+        await introduce_session(services, ref, view.user, view.agent)
+        await ask_store(services, verb, ref.tenant, ref.session, *args, **named)
+
+
+def _request(services: Services, request: Request, verb: str, body: MessagesBody) -> dict[str, str]:
+    """The Idempotency-Key for a store that knows its retries; nothing for one that does not."""
+    if not takes_requests(services, verb):
+        return {}
+    found = request_of(request, verb, body.model_dump_json().encode())
+    return {} if found is None else {"request": found}
+
+
+def _newest(messages: list[Message], limit: int | None) -> list[Message]:
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise TypeError("a message is a JSON object")
+    return messages if limit is None else messages[max(0, len(messages) - limit) :]
+
+
+def _how_to_load(query: MessagesQuery) -> tuple[str, tuple[int, ...]]:
+    if query.full:
+        return "load_full_history", ()
+    if query.budget is not None:
+        return "load_messages_with_budget", (query.budget,)
+    if query.limit is not None:
+        return "load_messages", (query.limit,)
+    return "load_all_messages", ()
+
+
+def _appends_once(services: Services) -> bool:
+    return takes_requests(services, "append_messages")
+
+
+def _takes_turns_once(services: Services) -> bool:
+    return takes_requests(services, "append_turn")
+
+
+ENDPOINTS = (
+    Endpoint(
+        "POST",
+        f"{SESSION}/messages",
+        append_messages,
+        "session",
+        Access.WRITE,
+        "Append messages: all of them or none",
+        body_limit=MAX_STDIN_JSON_BYTES,
+        body=MessagesBody,
+        answers={200: AppendedAnswer},
+        repeatable=_appends_once,
+    ),
+    Endpoint(
+        "GET",
+        f"{SESSION}/messages",
+        load_messages,
+        "session",
+        Access.READ,
+        "The messages of the session, oldest first",
+        query=MessagesQuery,
+        answers={200: MessagesAnswer},
+    ),
+    Endpoint(
+        "POST",
+        f"{SESSION}/turns",
+        append_turn,
+        "session",
+        Access.WRITE,
+        "Append the messages of a turn and add its usage",
+        body_limit=MAX_STDIN_JSON_BYTES,
+        body=TurnBody,
+        answers={200: AppendedAnswer},
+        repeatable=_takes_turns_once,
+    ),
+    Endpoint(
+        "POST",
+        f"{SESSION}/compaction",
+        compact,
+        "session",
+        Access.WRITE,
+        "Archive the oldest messages, put a summary in their place and into NOTES.md, if that is due",
+        body_limit=MAX_JSON_BYTES,
+        body=CompactionBody,
+        answers={200: CompactionAnswer},
+        repeatable=False,
+    ),
+    Endpoint(
+        "POST",
+        f"{SESSION}/tool-results",
+        compact_results,
+        "session",
+        Access.WRITE,
+        "Keep the long tool results among these messages as artifacts, and return the messages with stubs instead",
+        body_limit=MAX_STDIN_JSON_BYTES,
+        body=ToolResultsBody,
+        answers={200: ToolResultsAnswer},
+    ),
+)

@@ -1,0 +1,90 @@
+"""Mirrors: look at one, and have it, or one document of a user in all of theirs, read again from the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from memo.ids import TenantId, UserId
+from sandboxd.api import render
+from sandboxd.api.memory import memory_of
+from sandboxd.api.memory_models import MirrorAnswer, RefreshBody, RefreshedAnswer, UserRefreshBody
+from sandboxd.api.once import BEGUN
+from sandboxd.api.requests import MAX_STDIN_JSON_BYTES, read_json, read_optional_json, session_ref
+from sandboxd.api.routes import SESSION, USER, Access, Endpoint, Services
+from sandboxd.errors import InvalidRequest
+from sandboxd.mirror.answers import MirrorFile
+
+
+async def refresh_mirror(services: Services, request: Request) -> Response:
+    memory = memory_of(services)
+    ref = session_ref(request)
+    body = await read_optional_json(request, RefreshBody, MAX_STDIN_JSON_BYTES)
+    if body.content is not None and body.path is None:
+        raise InvalidRequest("cannot refresh: there is a content, and no path that it belongs to")
+    request.scope[BEGUN] = True
+    return render.json_answer({"refreshed": await memory.refresh(ref, body.path, body.content)})
+
+
+async def refresh_user_mirrors(services: Services, request: Request) -> Response:
+    memory = memory_of(services)
+    params = request.scope["path_params"]
+    tenant, user = TenantId(params["tenant"]), UserId(params["user"])
+    body = await read_json(request, UserRefreshBody, MAX_STDIN_JSON_BYTES)
+    request.scope[BEGUN] = True
+    return render.json_answer({"refreshed": await memory.refresh_user(tenant, user, body.name, body.content)})
+
+
+async def get_mirror(services: Services, request: Request) -> Response:
+    ref = session_ref(request)
+    services.manager.get(ref)  # without a sandbox there is no mirror
+    return render.json_answer({"items": [_file(file) for file in await memory_of(services).inspect(ref)]})
+
+
+def _file(file: MirrorFile) -> dict[str, Any]:
+    return {
+        "path": file.path,
+        "revision": file.revision,
+        "sha256": file.sha256,
+        "size": file.size,
+        "in_sync": file.in_sync,
+        "lag_ms": file.lag_ms,
+        "pending": file.pending,
+    }
+
+
+ENDPOINTS = (
+    Endpoint(
+        "POST",
+        f"{SESSION}/mirror/refresh",
+        refresh_mirror,
+        "mirror",
+        Access.WRITE,
+        "Read one file of the session's mirror again from the store, or all of them",
+        body_limit=MAX_STDIN_JSON_BYTES,
+        body=RefreshBody,
+        answers={200: RefreshedAnswer},
+    ),
+    Endpoint(
+        "POST",
+        f"{USER}/mirror/refresh",
+        refresh_user_mirrors,
+        "mirror",
+        Access.WRITE,
+        "Read one document of the user again, in every live mirror of theirs",
+        body_limit=MAX_STDIN_JSON_BYTES,
+        body=UserRefreshBody,
+        answers={200: RefreshedAnswer},
+    ),
+    Endpoint(
+        "GET",
+        f"{SESSION}/mirror",
+        get_mirror,
+        "mirror",
+        Access.READ,
+        "Every file of the session's mirror, compared with the store",
+        answers={200: MirrorAnswer},
+    ),
+)

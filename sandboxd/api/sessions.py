@@ -1,0 +1,110 @@
+"""Sessions of the store: make one without a sandbox, look at it, list them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from memo.errors import SessionTaken
+from memo.ids import AgentId, SessionRef, TenantId, UserId
+from sandboxd.api.memory import ask_store, can, find_session, foreign_answer, memory_of
+from sandboxd.api.memory_models import SessionAnswer, SessionBody, SessionsAnswer, SessionsQuery
+from sandboxd.api.once import BEGUN
+from sandboxd.api.requests import MAX_JSON_BYTES, read_json, read_query, session_ref
+from sandboxd.api.routes import SESSION, Access, Endpoint, Services
+from sandboxd.errors import Conflict, NotFound
+
+DEFAULT_AGENT = "default"
+
+
+async def ensure_session(services: Services, request: Request) -> Response:
+    memory_of(services)
+    ref = session_ref(request)
+    body = await read_json(request, SessionBody)
+    user, agent = UserId(body.user), AgentId(body.agent or DEFAULT_AGENT)
+    _refuse_another_user(services, ref, user)
+    known = await find_session(services, ref)
+    request.scope[BEGUN] = True
+    session = await ask_store(services, "get_or_create", ref.tenant, user, agent, ref.session)
+    return foreign_answer("a session", lambda: _session(session), 200 if known is not None else 201)
+
+
+async def get_session(services: Services, request: Request) -> Response:
+    memory_of(services)
+    session = await find_session(services, session_ref(request))
+    if session is None:
+        raise NotFound("cannot find this session")
+    return foreign_answer("a session", lambda: _session(session))
+
+
+async def list_sessions(services: Services, request: Request) -> Response:
+    memory_of(services)
+    tenant = TenantId(request.scope["path_params"]["tenant"])
+    query = read_query(request, SessionsQuery)
+    user = None if query.user is None else UserId(query.user)
+    found = await ask_store(services, "list_sessions", tenant)
+    return foreign_answer(
+        "a list of sessions",
+        lambda: {"items": [_session(session) for session in found if user is None or session.user == user]},
+    )
+
+
+async def introduce_session(services: Services, ref: SessionRef, user: UserId, agent: AgentId | None) -> None:
+    """Make the store's session of a sandbox, so that it stays its user's when the sandbox is gone."""
+    if services.memory is None or not can(services, "get_or_create"):
+        return
+    try:
+        await ask_store(services, "get_or_create", ref.tenant, user, agent or DEFAULT_AGENT, ref.session)
+    except SessionTaken:
+        raise Conflict("cannot create this sandbox: the session belongs to another user") from None
+
+
+def _refuse_another_user(services: Services, ref: SessionRef, user: UserId) -> None:
+    try:
+        view = services.manager.get(ref)
+    except NotFound:
+        return
+    if view.user != user:
+        raise Conflict("cannot use this session: its sandbox belongs to another user")
+
+
+def _session(session: Any) -> dict[str, Any]:
+    return {
+        "tenant": session.tenant,
+        "session": session.session,
+        "user": session.user,
+        "agent": session.agent,
+        "created_at": session.created_at,
+        "updated_at": session.updated_at,
+        "turns": session.turns,
+        "tokens": session.tokens,
+        "message_count": session.message_count,
+    }
+
+
+ENDPOINTS = (
+    Endpoint(
+        "PUT",
+        SESSION,
+        ensure_session,
+        "session",
+        Access.WRITE,
+        "Make a session without a sandbox, or return the one there is. Of another user: 409",
+        body_limit=MAX_JSON_BYTES,
+        body=SessionBody,
+        answers={201: SessionAnswer, 200: SessionAnswer},
+    ),
+    Endpoint("GET", SESSION, get_session, "session", Access.READ, "A session", answers={200: SessionAnswer}),
+    Endpoint(
+        "GET",
+        "/v1/tenants/{tenant}/sessions",
+        list_sessions,
+        "session",
+        Access.READ,
+        "The sessions of a tenant, the newest change first",
+        query=SessionsQuery,
+        answers={200: SessionsAnswer},
+    ),
+)

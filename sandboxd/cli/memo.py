@@ -1,0 +1,224 @@
+"""`memo`: the documents of a session or a user, read and written from outside the sandbox."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from sandboxd.cli.connection import connected
+from sandboxd.cli.memo_edit import edit
+from sandboxd.cli.memo_files import export_all, import_all
+from sandboxd.cli.options import Json, Socket, Tenant
+from sandboxd.cli.output import print_json, print_table
+from sandboxd.cli.place import (
+    Actor,
+    File,
+    Reason,
+    User,
+    Words,
+    find_place,
+    print_text,
+    print_written,
+    read_input,
+)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Memory: the documents of a session, or with --user of a user.\n\n"
+    "Example: sandboxd memo cat demo NOTES.md    or    sandboxd memo cat --user alice USER.md",
+)
+
+
+@app.command("ls")
+def ls(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[SESSION]", help="Not with --user.")] = None,
+    user: User = None,
+    tenant: Tenant = "default",
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """List the documents.
+
+    Example: sandboxd memo ls demo
+    """
+    place = find_place(words, user)
+    with connected(socket, tenant, json) as client:
+        found = client.list_memo(place.owner, scope=place.scope)
+    if json:
+        print_json({"items": [asdict(document) for document in found]})
+        return
+    rows = [
+        (one.name, str(one.revision), str(one.size), one.updated_at.isoformat(timespec="seconds"), one.summary)
+        for one in found
+    ]
+    print_table(("name", "revision", "bytes", "updated", "summary"), rows)
+
+
+@app.command("cat")
+def cat(
+    words: Words = None,
+    revision: Annotated[int | None, typer.Option("--revision", "-r", min=1, help="An old revision.")] = None,
+    user: User = None,
+    tenant: Tenant = "default",
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """Print a document, exactly as it is stored.
+
+    Example: sandboxd memo cat demo NOTES.md --revision 3
+    """
+    place = find_place(words, user, "NAME")
+    with connected(socket, tenant, json) as client:
+        document = client.read_memo(place.owner, *place.words, scope=place.scope, revision=revision)
+    if json:
+        print_json({"name": place.words[0], "revision": document.revision, "text": document.text})
+    else:
+        print_text(document.text)
+
+
+@app.command("put")
+def put(
+    words: Words = None,
+    file: File = None,
+    if_revision: Annotated[
+        int | None, typer.Option("--if-revision", min=0, help="Only if it is still this revision; 0: never written.")
+    ] = None,
+    merge: Annotated[bool, typer.Option("--merge", help="If it moved on, try to merge both changes.")] = False,
+    actor: Actor = None,
+    reason: Reason = None,
+    user: User = None,
+    tenant: Tenant = "default",
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """Replace a document by the text on stdin, or of a file. Live sandboxes show it at once.
+
+    Example: echo 'Be brief.' | sandboxd memo put --user alice USER.md
+    """
+    place = find_place(words, user, "NAME")
+    text = read_input(file)
+    with connected(socket, tenant, json) as client:
+        written = client.write_memo(
+            place.owner,
+            place.words[0],
+            text,
+            scope=place.scope,
+            expected=if_revision,
+            merge=merge,
+            actor=actor,
+            reason=reason,
+        )
+    print_written(place.words[0], written, json)
+
+
+@app.command("append")
+def append(
+    words: Words = None,
+    file: File = None,
+    actor: Actor = None,
+    reason: Reason = None,
+    user: User = None,
+    tenant: Tenant = "default",
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """Add the text on stdin, or of a file, to the end of a document.
+
+    Example: date | sandboxd memo append demo NOTES.md
+    """
+    place = find_place(words, user, "NAME")
+    text = read_input(file)
+    with connected(socket, tenant, json) as client:
+        written = client.append_memo(place.owner, place.words[0], text, scope=place.scope, actor=actor, reason=reason)
+    print_written(place.words[0], written, json)
+
+
+@app.command("history")
+def history(
+    words: Words = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Only the newest so many.")] = None,
+    user: User = None,
+    tenant: Tenant = "default",
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """List the revisions of a document, newest first.
+
+    Example: sandboxd memo history demo NOTES.md
+    """
+    place = find_place(words, user, "NAME")
+    with connected(socket, tenant, json) as client:
+        found = client.memo_history(place.owner, *place.words, scope=place.scope, limit=limit)
+    if json:
+        print_json({"items": [asdict(revision) for revision in found]})
+        return
+    rows = [
+        (
+            str(one.revision),
+            one.at.isoformat(timespec="seconds"),
+            one.actor,
+            one.session or "",
+            str(one.size),
+            "redacted" if one.redacted else one.reason,
+        )
+        for one in found
+    ]
+    print_table(("revision", "at", "actor", "session", "bytes", "reason"), rows)
+
+
+@app.command("diff")
+def diff(
+    words: Words = None,
+    before: Annotated[
+        int | None, typer.Option("--from", min=0, help="By default the revision before --to; 0 is nothing.")
+    ] = None,
+    after: Annotated[int | None, typer.Option("--to", min=1, help="By default the newest.")] = None,
+    user: User = None,
+    tenant: Tenant = "default",
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """Print what changed between two revisions.
+
+    Example: sandboxd memo diff demo NOTES.md --from 2 --to 5
+    """
+    place = find_place(words, user, "NAME")
+    with connected(socket, tenant, json) as client:
+        text = client.diff_memo(place.owner, *place.words, before=before, after=after, scope=place.scope)
+    if json:
+        print_json({"name": place.words[0], "diff": text})
+    else:
+        print_text(text)
+
+
+@app.command("restore")
+def restore(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SESSION] NAME REVISION", help="Without SESSION when --user is given."),
+    ] = None,
+    actor: Actor = None,
+    reason: Reason = None,
+    user: User = None,
+    tenant: Tenant = "default",
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """Write the text of an old revision as a new one. Nothing is lost by it.
+
+    Example: sandboxd memo restore demo NOTES.md 3
+    """
+    place = find_place(words, user, "NAME", "REVISION")
+    name, number = place.words
+    if not (number.isascii() and number.isdecimal()) or len(number) > 18 or int(number) < 1:
+        raise typer.BadParameter("it must be a number from 1 up", param_hint="REVISION")
+    with connected(socket, tenant, json) as client:
+        written = client.restore_memo(place.owner, name, int(number), scope=place.scope, actor=actor, reason=reason)
+    print_written(name, written, json)
+
+
+app.command("edit")(edit)
+app.command("export")(export_all)
+app.command("import")(import_all)

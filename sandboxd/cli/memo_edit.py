@@ -1,0 +1,117 @@
+"""`memo edit`: a document in an editor, written back only if nobody else changed it meanwhile.
+
+What was typed is never thrown away: when it cannot be written, it stays in a file that is named.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sandboxd.cli.connection import connected
+from sandboxd.cli.options import Json, Socket, Tenant
+from sandboxd.cli.output import FAILED, fail, print_json, print_line
+from sandboxd.cli.place import Actor, Place, Reason, User, Words, decode, find_place, print_written
+from sandboxd.client.errors import known_errors
+from sandboxd.client.results import Document
+from sandboxd.client.synchronous import Client
+
+
+def edit(
+    words: Words = None,
+    merge: Annotated[bool, typer.Option("--merge", help="If it moved on, try to merge both changes.")] = False,
+    actor: Actor = None,
+    reason: Reason = None,
+    user: User = None,
+    tenant: Tenant = "default",
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """Open a document in $VISUAL or $EDITOR and write it back.
+
+    If somebody else changed it meanwhile, nothing is written, the difference is shown and your text is kept.
+
+    Example: sandboxd memo edit --user alice USER.md
+    """
+    place = find_place(words, user, "NAME")
+    with connected(socket, tenant, json) as client:
+        before = _read(client, place)
+        draft = _draft(place.words[0], before.text)
+        text = _let_edit(draft)
+        if text == before.text:
+            draft.unlink()
+            _say_unchanged(place, before, json)
+            return
+        try:
+            written = client.write_memo(
+                place.owner,
+                place.words[0],
+                text,
+                scope=place.scope,
+                expected=before.revision,
+                merge=merge,
+                actor=actor,
+                reason=reason,
+            )
+        except known_errors() as error:
+            _show_difference(error, text, json)
+            typer.echo(f"Your text is kept in {draft}", err=True)
+            fail(error, json)
+        draft.unlink()
+    print_written(place.words[0], written, json)
+
+
+def _read(client: Client, place: Place) -> Document:
+    from memo.errors import Absent
+
+    try:
+        return client.read_memo(place.owner, place.words[0], scope=place.scope)
+    except Absent:
+        return Document("", 0)
+
+
+def _draft(name: str, text: str) -> Path:
+    handle, path = tempfile.mkstemp(
+        prefix="sandboxd-", suffix=f"-{Path(name).name}"
+    )  # the name tells editors what it is
+    with os.fdopen(handle, "wb") as draft:
+        draft.write(text.encode())
+    return Path(path)
+
+
+def _let_edit(draft: Path) -> str:
+    editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    try:
+        code = subprocess.run([*editor, str(draft)], check=False).returncode
+    except OSError as error:
+        draft.unlink()
+        typer.echo(f"cannot start the editor {editor[0]}: {error.strerror}; set EDITOR", err=True)
+        raise typer.Exit(FAILED) from None
+    if code != 0:
+        typer.echo(f"cannot write it back: the editor ended with {code}. Your text is kept in {draft}", err=True)
+        raise typer.Exit(FAILED)
+    return decode(draft.read_bytes(), f"what is in {draft}")
+
+
+def _say_unchanged(place: Place, before: Document, as_json: bool) -> None:
+    if as_json:
+        print_json({"name": place.words[0], "revision": before.revision, "unchanged": True})
+    else:
+        print_line(f"{place.words[0]} is unchanged")
+
+
+def _show_difference(error: Exception, text: str, as_json: bool) -> None:
+    """Of a conflict, show how the newer text differs from what was typed."""
+    now = getattr(error, "current", None)
+    if now is None or as_json:
+        return
+    newer, typed = now.content.splitlines(), text.splitlines()
+    for line in difflib.unified_diff(newer, typed, f"newer (revision {now.revision})", "yours", lineterm=""):
+        typer.echo(line, err=True)

@@ -1,0 +1,118 @@
+"""`memo export` and `memo import`: all documents and artifacts of a session, or all documents of a user, as files.
+
+    DIRECTORY/NAME                      a document
+    DIRECTORY/tool-results/ID.txt       an artifact of the session
+
+What was exported can be imported, into another session or another daemon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sandboxd.cli.connection import connected
+from sandboxd.cli.options import Json, Socket, Tenant
+from sandboxd.cli.output import print_json, print_line
+from sandboxd.cli.place import Actor, Place, Reason, User, decode, find_place
+from sandboxd.client.synchronous import Client
+
+ARTIFACTS = "tool-results"
+SUFFIX = ".txt"
+
+Directory = Annotated[
+    list[str] | None, typer.Argument(metavar="[SESSION] DIRECTORY", help="Without SESSION when --user is given.")
+]
+
+
+def export_all(
+    words: Directory = None,
+    user: User = None,
+    tenant: Tenant = "default",
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """Write every document to a directory, and every artifact of a session. Files of the same name are replaced.
+
+    Example: sandboxd memo export demo ./demo-memory
+    """
+    place = find_place(words, user, "DIRECTORY")
+    root = Path(place.words[0])
+    with connected(socket, tenant, json) as client:
+        files = _write_all(client, place, root)
+    _report(files, json)
+
+
+def import_all(
+    words: Directory = None,
+    actor: Actor = None,
+    reason: Reason = None,
+    user: User = None,
+    tenant: Tenant = "default",
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """Write every file of a directory as a document, and of its tool-results as an artifact of the session.
+
+    Example: sandboxd memo import demo ./demo-memory
+    """
+    place = find_place(words, user, "DIRECTORY")
+    root = Path(place.words[0])
+    if not root.is_dir():
+        raise typer.BadParameter(f"{root} is not a directory", param_hint="DIRECTORY")
+    # All of it is read before any of it is written, so that a file that is no text stops nothing half-way.
+    documents = [(path.name, _text(path)) for path in _files(root)]
+    artifacts = [(path.name.removesuffix(SUFFIX), _text(path)) for path in _files(root / ARTIFACTS)]
+    if artifacts and place.scope == "user":
+        raise typer.BadParameter("a user has no artifacts; import them into a session", param_hint="DIRECTORY")
+    with connected(socket, tenant, json) as client:
+        for name, text in documents:
+            client.write_memo(place.owner, name, text, scope=place.scope, actor=actor, reason=reason)
+        for artifact, text in artifacts:
+            client.write_artifact(place.owner, artifact, text)
+    _report([name for name, _ in documents] + [f"{ARTIFACTS}/{name}{SUFFIX}" for name, _ in artifacts], json)
+
+
+def _write_all(client: Client, place: Place, root: Path) -> list[str]:
+    files = []
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for document in client.list_memo(place.owner, scope=place.scope):
+            text = client.read_memo(place.owner, document.name, scope=place.scope).text
+            files.append(_write(root, document.name, text))
+        for artifact in client.list_artifacts(place.owner) if place.scope == "session" else ():
+            (root / ARTIFACTS).mkdir(exist_ok=True)
+            text = client.read_artifact(place.owner, artifact.id)
+            files.append(_write(root, f"{ARTIFACTS}/{artifact.id}{SUFFIX}", text))
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write to {root}: {error.strerror}", param_hint="DIRECTORY") from None
+    return files
+
+
+def _write(root: Path, name: str, text: str) -> str:
+    (root / name).write_bytes(text.encode())
+    return name
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    """Yield the plain files of a directory that are not hidden, by name; of one that is not there, none."""
+    if directory.is_dir():
+        yield from sorted(path for path in directory.iterdir() if path.is_file() and not path.name.startswith("."))
+
+
+def _text(path: Path) -> str:
+    try:
+        return decode(path.read_bytes(), str(path))
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {path}: {error.strerror}", param_hint="DIRECTORY") from None
+
+
+def _report(files: list[str], as_json: bool) -> None:
+    if as_json:
+        print_json({"items": files})
+        return
+    for name in files:
+        print_line(name)

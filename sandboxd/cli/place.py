@@ -1,0 +1,85 @@
+"""Whose document a command is about: SESSION NAME, or NAME with --user; and the text that a command is given."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from sandboxd.cli.output import print_json, print_line
+from sandboxd.client.results import Written
+
+MAX_INPUT_BYTES = 67_108_864
+
+Words = Annotated[
+    list[str] | None, typer.Argument(metavar="[SESSION] NAME", help="Without SESSION when --user is given.")
+]
+User = Annotated[str | None, typer.Option("--user", "-u", help="A document of this user instead of a session.")]
+Actor = Annotated[str | None, typer.Option("--actor", help="Who writes; host by default.")]
+Reason = Annotated[str | None, typer.Option("--reason", "-m", help="Why, for the history.")]
+File = Annotated[Path | None, typer.Option("--file", "-f", help="Read the text from a file instead of stdin.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    owner: str
+    scope: Literal["session", "user"]
+    words: tuple[str, ...]
+    """What stands after the owner."""
+
+
+def find_place(words: Sequence[str] | None, user: str | None, *nouns: str) -> Place:
+    """Split the words of a command into an owner and what is left, which must be `nouns`."""
+    given = tuple(words or ())
+    wanted = nouns if user is not None else ("SESSION", *nouns)
+    if len(given) != len(wanted):
+        wants = " ".join(wanted) or "no argument"
+        instead = "" if user is not None else f", or {' '.join(('--user USER', *nouns))}"
+        raise typer.BadParameter(f"expected {wants}{instead}", param_hint="arguments")
+    if user is not None:
+        return Place(user, "user", given)
+    return Place(given[0], "session", given[1:])
+
+
+def read_input(file: Path | None) -> str:
+    """Return the text of a file or of stdin, which must be UTF-8."""
+    if file is None and (sys.stdin is None or sys.stdin.isatty()):
+        raise typer.BadParameter("there is no text: pipe it in, or name a file", param_hint="--file")
+    try:
+        if file is None:
+            raw = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
+        else:
+            with file.open("rb") as source:
+                raw = source.read(MAX_INPUT_BYTES + 1)
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {file}: {error.strerror}", param_hint="--file") from None
+    if len(raw) > MAX_INPUT_BYTES:
+        raise typer.BadParameter("the text is larger than 64 MiB", param_hint="--file")
+    return decode(raw, "the text")
+
+
+def decode(raw: bytes, noun: str) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"{noun} is not UTF-8: byte {error.start}") from None
+
+
+def print_text(text: str) -> None:
+    """Exactly the text: what was stored is what a pipe gets."""
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()
+
+
+def print_written(name: str, written: Written, as_json: bool) -> None:
+    if as_json:
+        fields = {"queued": True} if written.queued else {"revision": written.revision, "sha256": written.sha256}
+        print_json({"name": name, **fields, **({"merged": True} if written.merged else {})})
+    elif written.queued:
+        print_line(f"{name} is queued: the store is away")
+    else:
+        print_line(f"{name} is at revision {written.revision}{' (merged)' if written.merged else ''}")

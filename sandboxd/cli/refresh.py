@@ -1,0 +1,44 @@
+"""`refresh`: have mirrors show what the store has, after somebody wrote to a store that tells nobody."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sandboxd.cli.connection import connected
+from sandboxd.cli.options import Json, Socket, Tenant
+from sandboxd.cli.output import print_json, print_line
+from sandboxd.cli.place import User
+
+
+def refresh(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SESSION [PATH]", help="A memo path in the sandbox; all of it without PATH."),
+    ] = None,
+    user: User = None,
+    tenant: Tenant = "default",
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """Read memory again from the store, for one session, or with --user one document for all sessions of a user.
+
+    Example: sandboxd refresh demo    or    sandboxd refresh --user alice USER.md
+    """
+    given = words or []
+    if user is not None:
+        if len(given) != 1:
+            raise typer.BadParameter("expected --user USER NAME", param_hint="arguments")
+    elif len(given) not in (1, 2):
+        raise typer.BadParameter("expected SESSION [PATH], or --user USER NAME", param_hint="arguments")
+    with connected(socket, tenant, json) as client:
+        count = (
+            client.refresh_memo_mirror(*given)
+            if user is None
+            else client.refresh_user_memo_mirror_for_all_sessions(user, given[0])
+        )
+    if json:
+        print_json({"refreshed": count})
+    else:
+        print_line(f"refreshed {count} file{'' if count == 1 else 's'}")

@@ -1,0 +1,42 @@
+"""`sessions`: the sessions that the store knows, with or without a sandbox."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from sandboxd.cli.connection import connected
+from sandboxd.cli.options import Json, Socket, Tenant
+from sandboxd.cli.output import print_json, print_table
+
+
+def sessions(
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Only the sessions of this user.")] = None,
+    tenant: Tenant = "default",
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """List the sessions of a tenant, the newest change first.
+
+    Example: sandboxd sessions --user alice
+    """
+    with connected(socket, tenant, json) as client:
+        found = client.list_sessions(user)
+    if json:
+        print_json({"items": [asdict(session) for session in found]})
+        return
+    rows = [
+        (
+            one.session,
+            one.user,
+            one.agent,
+            str(one.message_count),
+            str(one.turns),
+            str(one.tokens),
+            one.updated_at.isoformat(timespec="seconds"),
+        )
+        for one in found
+    ]
+    print_table(("session", "user", "agent", "messages", "turns", "tokens", "updated"), rows)

@@ -1,0 +1,288 @@
+"""The part of `Client` that is about memory. Every method is a call of `memory_calls.py`, and adds nothing to it.
+
+Documents belong to a session, or with `scope="user"` to a user: `owner` is the id of the one or the other.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from sandboxd.client import memory_calls as calls
+from sandboxd.client.calls import Call
+from sandboxd.client.memory_calls import Messages, Scope
+from sandboxd.client.results import (
+    Artifact,
+    Compaction,
+    Document,
+    DocumentInfo,
+    MirrorFile,
+    Revision,
+    Session,
+    ShortenedMessages,
+    Written,
+)
+
+T = TypeVar("T")
+
+
+class MemoryClient(ABC):
+    tenant: str
+
+    @abstractmethod
+    def _send(self, call: Call[T]) -> T: ...
+
+    def list_memo(self, owner: str, *, scope: Scope = "session", tenant: str | None = None) -> list[DocumentInfo]:
+        return self._send(calls.list_memo(tenant or self.tenant, owner, scope))
+
+    def read_memo(
+        self,
+        owner: str,
+        name: str,
+        *,
+        scope: Scope = "session",
+        revision: int | None = None,
+        tenant: str | None = None,
+    ) -> Document:
+        """Return the document as it is, or as it was. One that was never written is `memo.errors.Absent`."""
+        return self._send(calls.read_memo(tenant or self.tenant, owner, name, scope, revision))
+
+    def write_memo(
+        self,
+        owner: str,
+        name: str,
+        text: str,
+        *,
+        scope: Scope = "session",
+        expected: int | None = None,
+        merge: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Written:
+        """Write if it is still revision `expected` (0: never written), else `RevisionConflict` with the newer text."""
+        return self._send(
+            calls.write_memo(
+                tenant or self.tenant,
+                owner,
+                name,
+                text,
+                scope,
+                expected=expected,
+                merge=merge,
+                actor=actor,
+                reason=reason,
+                key=idempotency_key,
+            )
+        )
+
+    def append_memo(
+        self,
+        owner: str,
+        name: str,
+        text: str,
+        *,
+        scope: Scope = "session",
+        actor: str | None = None,
+        reason: str | None = None,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Written:
+        return self._send(
+            calls.append_memo(
+                tenant or self.tenant,
+                owner,
+                name,
+                text,
+                scope,
+                actor=actor,
+                reason=reason,
+                key=idempotency_key,
+            )
+        )
+
+    def memo_history(
+        self,
+        owner: str,
+        name: str,
+        *,
+        scope: Scope = "session",
+        limit: int | None = None,
+        tenant: str | None = None,
+    ) -> list[Revision]:
+        """Return what is known of every revision, newest first."""
+        return self._send(calls.memo_history(tenant or self.tenant, owner, name, scope, limit))
+
+    def diff_memo(
+        self,
+        owner: str,
+        name: str,
+        *,
+        before: int | None = None,
+        after: int | None = None,
+        scope: Scope = "session",
+        tenant: str | None = None,
+    ) -> str:
+        """Return the unified diff between two revisions: the newest and the one before it, unless said otherwise."""
+        return self._send(calls.diff_memo(tenant or self.tenant, owner, name, scope, before=before, after=after))
+
+    def restore_memo(
+        self,
+        owner: str,
+        name: str,
+        revision: int,
+        *,
+        scope: Scope = "session",
+        actor: str | None = None,
+        reason: str | None = None,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Written:
+        return self._send(
+            calls.restore_memo(
+                tenant or self.tenant,
+                owner,
+                name,
+                revision,
+                scope,
+                actor=actor,
+                reason=reason,
+                key=idempotency_key,
+            )
+        )
+
+    def list_artifacts(self, session: str, *, tenant: str | None = None) -> list[Artifact]:
+        return self._send(calls.list_artifacts(tenant or self.tenant, session))
+
+    def read_artifact(self, session: str, artifact: str, *, tenant: str | None = None) -> str:
+        return self._send(calls.read_artifact(tenant or self.tenant, session, artifact))
+
+    def write_artifact(
+        self,
+        session: str,
+        artifact: str,
+        text: str,
+        *,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Written:
+        return self._send(calls.write_artifact(tenant or self.tenant, session, artifact, text, idempotency_key))
+
+    def refresh_memo_mirror(
+        self, session: str, path: str | None = None, content: str | None = None, *, tenant: str | None = None
+    ) -> int:
+        """Have the session's mirror show what the store has; return how many files changed."""
+        return self._send(calls.refresh_mirror(tenant or self.tenant, session, path, content))
+
+    def refresh_user_memo_mirror_for_all_sessions(
+        self, user: str, name: str, content: str | None = None, *, tenant: str | None = None
+    ) -> int:
+        """The same for one document of a user, in every live sandbox of theirs."""
+        return self._send(calls.refresh_user_mirrors(tenant or self.tenant, user, name, content))
+
+    def get_mirror(self, session: str, *, tenant: str | None = None) -> list[MirrorFile]:
+        return self._send(calls.get_mirror(tenant or self.tenant, session))
+
+    def ensure_session(
+        self,
+        session: str,
+        user: str = "default",
+        *,
+        agent: str | None = None,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Session:
+        """Make a session without a sandbox, or return the one there is."""
+        return self._send(calls.ensure_session(tenant or self.tenant, session, user, agent, idempotency_key))
+
+    def get_session(self, session: str, *, tenant: str | None = None) -> Session:
+        return self._send(calls.get_session(tenant or self.tenant, session))
+
+    def list_sessions(self, user: str | None = None, *, tenant: str | None = None) -> list[Session]:
+        return self._send(calls.list_sessions(tenant or self.tenant, user))
+
+    def append_messages(
+        self,
+        session: str,
+        messages: Messages,
+        *,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> int:
+        """Append all of them or none; return how many."""
+        return self._send(calls.append_messages(tenant or self.tenant, session, messages, idempotency_key))
+
+    def load_messages(
+        self,
+        session: str,
+        *,
+        limit: int | None = None,
+        budget: int | None = None,
+        full: bool = False,
+        tenant: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return messages, oldest first: the newest `limit`, those that fit a token budget, or with `full` all ever."""
+        return self._send(calls.load_messages(tenant or self.tenant, session, limit=limit, budget=budget, full=full))
+
+    def append_turn(
+        self,
+        session: str,
+        messages: Messages,
+        usage: Mapping[str, int] | None = None,
+        *,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> int:
+        return self._send(calls.append_turn(tenant or self.tenant, session, messages, usage, idempotency_key))
+
+    def compact_session(
+        self,
+        session: str,
+        *,
+        force: bool = False,
+        trigger_tokens: int | None = None,
+        compact_fraction: float | None = None,
+        min_messages: int | None = None,
+        workspace_snapshot: str | None = None,
+        summary: str | None = None,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Compaction:
+        """Archive the oldest messages behind a summary, if that is due. Without `summary`, an outline is made."""
+        return self._send(
+            calls.compact_session(
+                tenant or self.tenant,
+                session,
+                force=force,
+                trigger_tokens=trigger_tokens,
+                compact_fraction=compact_fraction,
+                min_messages=min_messages,
+                workspace_snapshot=workspace_snapshot,
+                summary=summary,
+                key=idempotency_key,
+            )
+        )
+
+    def compact_tool_results(
+        self,
+        session: str,
+        messages: Messages,
+        *,
+        max_tokens: int | None = None,
+        keep_recent: int | None = None,
+        recent_max_tokens: int | None = None,
+        tenant: str | None = None,
+    ) -> ShortenedMessages:
+        """Keep long tool results as artifacts, and return the messages with stubs in their place."""
+        return self._send(
+            calls.compact_tool_results(
+                tenant or self.tenant,
+                session,
+                messages,
+                max_tokens=max_tokens,
+                keep_recent=keep_recent,
+                recent_max_tokens=recent_max_tokens,
+            )
+        )

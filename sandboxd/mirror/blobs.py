@@ -1,0 +1,167 @@
+"""The blob cache: every text once, by hash, as a read-only file that mirrors link to.
+
+Owns one directory. It is a cache: any of it may be deleted at any time. Tenants share no blob, for a link count
+would tell one that another has the same text. A blob found on disk is hashed before its first use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import shutil
+import stat
+import time
+from pathlib import Path
+from typing import Final
+
+from memo.documents import sha256_of
+from memo.ids import TenantId
+
+FILE_MODE: Final = 0o444
+_STAGING = "staging"
+_MOST_KNOWN = 200_000
+_IN_USE_S = 120.0
+
+_Signature = tuple[int, int, int]
+
+
+class Blobs:
+    """Used from many threads at once: every step is one rename, and the same blob twice is the same blob."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = str(root)
+        self._staging = f"{root}/{_STAGING}"
+        self._numbers = itertools.count()
+        self._known: dict[str, tuple[_Signature, float]] = {}
+        self._spaces: dict[TenantId, str] = {}
+
+    def open(self) -> None:
+        """Make the directory, and clear what a crash left half made."""
+        os.makedirs(self._root, mode=0o700, exist_ok=True)
+        os.chmod(self._root, 0o700)  # containers see links to blobs, never this directory
+        shutil.rmtree(self._staging, ignore_errors=True)
+        os.makedirs(self._staging, exist_ok=True)
+
+    def path(self, tenant: TenantId, sha256: str) -> str:
+        space = self._spaces.get(tenant)
+        if space is None:
+            # A digest, because no host path contains an id that came from outside.
+            space = self._spaces[tenant] = f"{self._root}/{hashlib.sha256(tenant.encode()).hexdigest()[:16]}"
+        return f"{space}/{sha256[:2]}/{sha256}"
+
+    def find(self, tenant: TenantId, sha256: str) -> str | None:
+        """Return the path of an intact blob, or None. A damaged one is removed."""
+        path = self.path(tenant, sha256)
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return None
+        signature = (status.st_ino, status.st_size, status.st_mtime_ns)
+        known = self._known.get(path)
+        if stat.S_IMODE(status.st_mode) != FILE_MODE:
+            self._forget(path)
+            return None
+        if known is None or known[0] != signature:
+            with open(path, "rb") as file:
+                content = file.read()
+            if sha256_of(content) != sha256:
+                self._forget(path)
+                return None
+        self._remember(path, signature)
+        return path
+
+    def put(self, tenant: TenantId, sha256: str, encoded: bytes) -> str:
+        """Return the path of the blob with this text, made if need be."""
+        found = self.find(tenant, sha256)
+        if found is not None:
+            return found
+        path = self.path(tenant, sha256)
+        draft = f"{self._staging}/{next(self._numbers)}"
+        try:
+            signature = write_file(draft, encoded)
+            try:
+                os.rename(draft, path)
+            except FileNotFoundError:
+                os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+                os.makedirs(self._staging, exist_ok=True)
+                os.rename(draft, path)
+        except OSError:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(draft)
+            raise
+        self._remember(path, signature)
+        return path
+
+    def read(self, tenant: TenantId, sha256: str) -> bytes | None:
+        """Return the text if the cache has it, whole."""
+        path = self.find(tenant, sha256)
+        if path is None:
+            return None
+        with open(path, "rb") as file:
+            content = file.read()
+        return content if sha256_of(content) == sha256 else None
+
+    def read_by_prefix(self, tenant: TenantId, prefix: str) -> bytes | None:
+        shard = Path(self.path(tenant, prefix)).parent
+        if not shard.is_dir():
+            return None
+        names = [name for name in os.listdir(shard) if name.startswith(prefix)]
+        return self.read(tenant, names[0]) if len(names) == 1 else None
+
+    def evict_damaged(self, tenant: TenantId, sha256: str) -> None:
+        """Hash the blob now, whatever is known of it, and remove it if it is not what its name says."""
+        self._known.pop(self.path(tenant, sha256), None)
+        self.find(tenant, sha256)
+
+    def prune(self, limit_bytes: int) -> int:
+        """Remove blobs that no mirror shows, oldest first, until the rest fits. Return how many went."""
+        unused: list[tuple[float, int, str]] = []
+        total = 0
+        for directory, _, names in os.walk(self._root):
+            if directory == self._staging:
+                continue
+            for name in names:
+                path = f"{directory}/{name}"
+                with contextlib.suppress(FileNotFoundError):
+                    status = os.stat(path)
+                    total += status.st_size
+                    if status.st_nlink == 1:
+                        unused.append((status.st_ctime, status.st_size, path))
+        removed = 0
+        for _, size_bytes, path in sorted(unused):
+            if total <= limit_bytes:
+                break
+            known = self._known.get(path)
+            if known is not None and time.monotonic() - known[1] < _IN_USE_S:
+                continue  # somebody is about to link it
+            self._forget(path)
+            total -= size_bytes
+            removed += 1
+        return removed
+
+    def _remember(self, path: str, signature: _Signature) -> None:
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()  # costs one hash each when they are used again
+        self._known[path] = (signature, time.monotonic())
+
+    def _forget(self, path: str) -> None:
+        self._known.pop(path, None)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def write_file(path: str, encoded: bytes) -> _Signature:
+    """Write a new read-only file, and return what tells it from another one of that name."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    try:
+        rest = memoryview(encoded)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        status = os.fstat(fd)
+        if stat.S_IMODE(status.st_mode) != FILE_MODE:
+            os.fchmod(fd, FILE_MODE)  # the umask took something away
+    finally:
+        os.close(fd)
+    return (status.st_ino, status.st_size, status.st_mtime_ns)

@@ -1,0 +1,33 @@
+"""Many jobs, a few at once. Knows nothing of what a job is."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+
+from sandboxd.errors import SandboxdError
+
+J = TypeVar("J")
+
+
+async def each(jobs: list[J], work: Callable[[J], Awaitable[None]], at_once: int) -> None:
+    """Do every job, at most so many at once. The first failure ends the rest and is raised as it is."""
+    remaining = iter(jobs)
+    failures: list[SandboxdError] = []
+
+    async def run() -> None:
+        for job in remaining:
+            try:
+                await work(job)
+            except SandboxdError as error:
+                failures.append(error)
+                tasks.cancel_scope.cancel()
+                return
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(min(at_once, len(jobs))):
+            tasks.start_soon(run)
+    if failures:
+        raise failures[0]

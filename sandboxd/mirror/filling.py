@@ -1,0 +1,174 @@
+"""Filling a mirror from a snapshot of the store: at create, at adoption, and after changes may have been missed.
+
+Complete or an error, never half: an outage must not look like an empty document (I4). A text that the blob cache
+has is linked without asking the store for it. Reads run in bounded numbers; what is there already stays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from memo.documents import ArtifactKey
+from memo.paths import MEMO_ROOT, key_at
+from sandboxd.errors import StoreUnavailable
+from sandboxd.mirror import manifest, tree
+from sandboxd.mirror.answers import Key
+from sandboxd.mirror.asking import Source, name_of
+from sandboxd.mirror.bounded import each
+from sandboxd.mirror.live import Mirror, Mirrors
+from sandboxd.mirror.manifest import Shown
+from sandboxd.mirror.texts import Listed, Text, number_of, relative_of
+
+_LINKS_AT_ONCE = 2000
+_BATCH = 250
+_BATCH_BYTES = 4 * 1024 * 1024
+_READS_AT_ONCE = 4
+
+
+@dataclass(slots=True)
+class Filled:
+    """What filling found and did. `drift` is what somebody else did to the directory: path and how."""
+
+    files: int = 0
+    drift: list[tuple[str, str]] = field(default_factory=list)
+
+
+async def fill(mirror: Mirror, mirrors: Mirrors, source: Source, is_pending: Callable[[Key], bool]) -> Filled:
+    """Make the mirror show what the store has. Changes meanwhile are noted in `missed`, for the caller to replay."""
+    mirror.filling += 1
+    try:
+        await mirrors.wait_settled(mirror)
+        listed = await source.list_session(mirror.ref, mirror.user)
+        found, claims = await mirrors.in_thread(_look, mirror)
+        filling = _Filling(mirror, mirrors, source, found, claims)
+        mirror.shown = {path: shown for path, shown in claims.items() if found.get(path) == shown.sha256}
+        # What waits in the outbox is newer than the store: it stays as it is.
+        kept = {
+            relative
+            for relative, shown in mirror.shown.items()
+            if shown.pending and is_pending(key_at(f"{MEMO_ROOT}/{relative}", mirror.ref, mirror.user))
+        }
+        wanted = [item for item in listed if relative_of(item.key) not in kept]
+        cold: list[Listed] = []
+        for start in range(0, len(wanted), _LINKS_AT_ONCE):
+            chunk = wanted[start : start + _LINKS_AT_ONCE]
+            cold += await mirrors.in_thread(filling.link_known, chunk)
+        await each(list(_batches(cold, source)), filling.fetch, _READS_AT_ONCE)
+        filling.done.update({relative: mirror.shown[relative] for relative in kept})
+        await mirrors.in_thread(filling.remove_others)
+        mirror.shown = filling.done
+    finally:
+        mirror.filling -= 1
+    return Filled(len(mirror.shown), filling.drift())
+
+
+class _Filling:
+    """One filling under way. Its methods that touch files run in threads, each on its own items."""
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        mirrors: Mirrors,
+        source: Source,
+        found: dict[str, str | None],
+        claims: dict[str, Shown],
+    ) -> None:
+        self._mirror = mirror
+        self._mirrors = mirrors
+        self._source = source
+        self._found = found
+        self._claims = claims
+        self._now = time.time()
+        self.done: dict[str, Shown] = {}
+
+    def link_known(self, items: list[Listed]) -> list[Listed]:
+        """Keep or link every item whose text is here, and return the others."""
+        cold = []
+        mirror, blobs, found, done = self._mirror, self._mirrors.blobs, self._found, self.done
+        with mirror.guard:
+            for item in items:
+                relative = relative_of(item.key)
+                if item.sha256 is None or item.revision is None or item.size_bytes is None:
+                    cold.append(item)
+                    continue
+                if found.get(relative) != item.sha256:
+                    blob = blobs.find(mirror.ref.tenant, item.sha256)
+                    if blob is None:
+                        cold.append(item)
+                        continue
+                    self._place(blob, relative)
+                revision = item.revision if self._source.has_revisions(item.key) else number_of(item.sha256)
+                done[relative] = Shown(revision, item.sha256, item.size_bytes, self._since(relative, item.sha256))
+        return cold
+
+    async def fetch(self, batch: list[Listed]) -> None:
+        if isinstance(batch[0].key, ArtifactKey):
+            texts = await self._source.read_artifacts(self._mirror.ref, batch)
+        else:
+            (item,) = batch
+            text = await self._source.read(item.key)
+            if text is None and item.sha256 is not None:
+                raise StoreUnavailable(f"cannot snapshot {name_of(item.key)}: the store lists it and does not have it")
+            texts = [] if text is None else [(item, text)]
+        await self._mirrors.in_thread(self._keep, texts)
+
+    def _keep(self, texts: list[tuple[Listed, Text]]) -> None:
+        with self._mirror.guard:
+            for item, text in texts:
+                relative = relative_of(item.key)
+                if self._found.get(relative) != text.sha256:
+                    self._place(self._mirrors.blobs.put(self._mirror.ref.tenant, text.sha256, text.encoded), relative)
+                since = self._since(relative, text.sha256)
+                self.done[relative] = Shown(text.revision, text.sha256, len(text.encoded), since)
+
+    def remove_others(self) -> None:
+        with self._mirror.guard:
+            for relative in self._found.keys() - self.done.keys():
+                tree.remove(self._mirror.root, relative)
+
+    def drift(self) -> list[tuple[str, str]]:
+        """Say what differs from the manifest and is no newer text either. A first filling has no drift."""
+        drift = []
+        for relative, sha256 in self._found.items():
+            now, claimed = self.done.get(relative), self._claims.get(relative)
+            if now is None:
+                drift.append((relative, "extra"))
+            elif claimed is not None and sha256 not in (claimed.sha256, now.sha256):
+                drift.append((relative, "content"))
+        drift += [(relative, "missing") for relative in self._claims if relative not in self._found]
+        return drift
+
+    def _place(self, blob: str, relative: str) -> None:
+        if self._found.get(relative) is None:
+            tree.show(blob, self._mirror.root, relative)
+            return
+        directory, name = tree.split(relative)
+        tree.replace(blob, f"{self._mirror.root}/{directory}", name, tree.temporary_name())
+
+    def _since(self, relative: str, sha256: str) -> float:
+        claimed = self._claims.get(relative)
+        return claimed.refreshed_at if claimed is not None and claimed.sha256 == sha256 else self._now
+
+
+def _look(mirror: Mirror) -> tuple[dict[str, str | None], dict[str, Shown]]:
+    with mirror.guard:
+        tree.prepare(mirror.root)
+        return tree.scan(mirror.root, is_quiet=True), manifest.decode(tree.read_manifest(mirror.root))
+
+
+def _batches(cold: Iterable[Listed], source: Source) -> Iterator[list[Listed]]:
+    batch: list[Listed] = []
+    size_bytes = 0
+    for item in cold:
+        if not isinstance(item.key, ArtifactKey) or not source.capabilities.rich_artifacts:
+            yield [item]
+            continue
+        batch.append(item)
+        size_bytes += item.size_bytes or 0
+        if len(batch) >= _BATCH or size_bytes >= _BATCH_BYTES:
+            yield batch
+            batch, size_bytes = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,123 @@
+"""Making mirrors and taking them over: filled from a snapshot, followed from then on, filled again when in doubt.
+
+A snapshot that cannot be complete is no mirror; a mirror that exists is kept through an outage and verified after it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio import to_thread
+from anyio.abc import TaskGroup
+
+from memo.ids import SessionRef, UserId
+from sandboxd import failpoints
+from sandboxd.errors import HostFull, SandboxdError, StoreUnavailable
+from sandboxd.mirror import manifest, tree
+from sandboxd.mirror.announcing import Announcer
+from sandboxd.mirror.answers import Key
+from sandboxd.mirror.asking import Source
+from sandboxd.mirror.filling import Filled, fill
+from sandboxd.mirror.live import Mirror, Mirrors
+from sandboxd.mirror.manifest import Shown
+from sandboxd.mirror.outbox import Outbox
+from sandboxd.mirror.refreshing import Refresher
+from sandboxd.mirror.retrying import Backoff
+
+_log = structlog.get_logger()
+
+_FIRST_ANSWER_S = 5.0
+
+
+class Keeper:
+    def __init__(
+        self, mirrors: Mirrors, source: Source, refresher: Refresher, announcer: Announcer, outbox: Outbox | None
+    ) -> None:
+        self._mirrors = mirrors
+        self._source = source
+        self._refresher = refresher
+        self._announcer = announcer
+        self._outbox = outbox
+        self._tasks: TaskGroup
+
+    def start(self, tasks: TaskGroup) -> None:
+        self._tasks = tasks
+
+    async def connect(self) -> None:
+        """Take the feed's position before any snapshot, if the store answers; else the follower goes on trying."""
+        if self._source.capabilities.changes:
+            try:
+                with anyio.move_on_after(_FIRST_ANSWER_S):
+                    await self._refresher.connect()
+            except StoreUnavailable as error:
+                _log.warning("cannot follow the store's changes yet", error=str(error))
+
+    async def create(self, sandbox_id: str, ref: SessionRef, user: UserId) -> Path:
+        # Tracked before the store is read: a change from now on is either in the snapshot or noted as missed.
+        mirror = self._mirrors.track(sandbox_id, ref, user)
+        try:
+            filled = await self._fill(mirror)
+            await self._mirrors.write_manifest(mirror)
+            await failpoints.reach("create.snapshot")
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                self._mirrors.drop(sandbox_id)
+                await to_thread.run_sync(tree.clear, mirror.root, limiter=self._mirrors.limiter)
+            raise
+        self._announcer.mirror("snapshot", tenant=ref.tenant, session=ref.session, files=filled.files)
+        return Path(mirror.root)
+
+    async def adopt(self, sandbox_id: str, ref: SessionRef, user: UserId) -> Path:
+        mirror = self._mirrors.track(sandbox_id, ref, user)
+        try:
+            await self.refill(mirror)
+        except (StoreUnavailable, HostFull) as error:
+            _log.warning("cannot verify a mirror at adoption", sandbox=sandbox_id, error=str(error))
+            self._announcer.mirror("lagging", tenant=ref.tenant, session=ref.session)
+            claims, found = await self._mirrors.in_thread(_read_back, mirror)
+            mirror.shown = {path: shown for path, shown in claims.items() if found.get(path) == shown.sha256}
+            self._tasks.start_soon(self._refill_later, mirror)
+        return Path(mirror.root)
+
+    async def refill(self, mirror: Mirror) -> None:
+        """Compare with the store by hash and repair, whatever happened meanwhile."""
+        filled = await self._fill(mirror)
+        for path, how in filled.drift:
+            self._announcer.drift(mirror.ref, path, how)
+        await self._mirrors.write_manifest(mirror)
+
+    def resync(self) -> None:
+        """Changes may have been missed: fill every mirror again."""
+        for mirror in self._mirrors.all():
+            self._tasks.start_soon(self._refill_later, mirror)
+
+    async def _fill(self, mirror: Mirror) -> Filled:
+        async with mirror.fill_turn:
+            filled = await fill(mirror, self._mirrors, self._source, self._waits)
+        missed, mirror.missed = mirror.missed, set()
+        if self._outbox is not None:
+            missed |= {key for key in self._outbox.waiting_keys() if mirror in self._mirrors.showing(key)}
+        for key in missed:
+            await self._refresher.refresh(key)
+        return filled
+
+    async def _refill_later(self, mirror: Mirror) -> None:
+        backoff = Backoff()
+        while not mirror.is_dropped:
+            await backoff.wait()
+            try:
+                await self.refill(mirror)
+            except (SandboxdError, OSError) as error:
+                _log.debug("cannot verify a mirror yet", sandbox=mirror.sandbox_id, error=str(error))
+            else:
+                return
+
+    def _waits(self, key: Key) -> bool:
+        return self._outbox is not None and self._outbox.pending(key) is not None
+
+
+def _read_back(mirror: Mirror) -> tuple[dict[str, Shown], dict[str, str | None]]:
+    with mirror.guard:
+        return manifest.decode(tree.read_manifest(mirror.root)), tree.scan(mirror.root, is_quiet=True)

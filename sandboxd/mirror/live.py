@@ -1,0 +1,299 @@
+"""The mirrors of live sandboxes: which there are, who shows what, and how a text gets into all of them at once.
+
+Owns the table of mirrors and their manifests. A text is installed by whoever holds the key's turn; the newest
+revision wins, whatever the order in which texts arrive (I3). It never reads the store.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import anyio
+from anyio import to_thread
+
+from memo.documents import ArtifactKey, DocumentKey, Scope
+from memo.ids import SessionRef, TenantId, UserId
+from sandboxd import failpoints
+from sandboxd.errors import HostFull
+from sandboxd.mirror import manifest, tree
+from sandboxd.mirror.answers import Key
+from sandboxd.mirror.blobs import Blobs
+from sandboxd.mirror.manifest import Shown
+from sandboxd.mirror.texts import Text, relative_of
+from sandboxd.mirror.tree import Draft
+
+_THREADS = 4
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Mirror:
+    """One live mirror. `guard` is held by the thread that changes its files, so that dropping it waits for that."""
+
+    def __init__(self, sandbox_id: str, ref: SessionRef, user: UserId, root: Path) -> None:
+        self.sandbox_id = sandbox_id
+        self.ref = ref
+        self.user = user
+        self.root = str(root)
+        self.since = time.time()
+        self.shown: dict[str, Shown] = {}
+        self.guard = threading.Lock()
+        self.fill_turn = anyio.Lock()
+        self.manifest_turn = anyio.Lock()
+        self.manifest_after = 0.0
+        """The manifest is not written again before this moment: a long one costs more than what it tells of."""
+        self.is_dropped = False
+        self.filling = 0
+        """While it is filled from a snapshot, changes only note that they were missed."""
+        self.missed: set[Key] = set()
+        self.placing = 0
+        """How many installations are under way that began before it was filled."""
+        self.settled = anyio.Event()
+
+
+class Mirrors:
+    def __init__(self, root: Path, blobs: Blobs) -> None:
+        self.root = root
+        self.blobs = blobs
+        self.limiter = anyio.CapacityLimiter(_THREADS)
+        self.dirty: dict[str, Mirror] = {}
+        """Mirrors whose manifest is behind their files."""
+        self.manifest_due = anyio.Event()
+        self._by_id: dict[str, Mirror] = {}
+        self._by_session: dict[SessionRef, Mirror] = {}
+        self._by_user: dict[tuple[TenantId, UserId], dict[str, Mirror]] = {}
+
+    def track(self, sandbox_id: str, ref: SessionRef, user: UserId) -> Mirror:
+        self.drop(sandbox_id)
+        mirror = Mirror(sandbox_id, ref, user, self.root / sandbox_id)
+        self._by_id[sandbox_id] = self._by_session[ref] = mirror
+        self._by_user.setdefault((ref.tenant, user), {})[sandbox_id] = mirror
+        return mirror
+
+    def drop(self, sandbox_id: str) -> None:
+        """Forget a mirror. When this returns, nothing changes its directory any more."""
+        mirror = self._by_id.pop(sandbox_id, None)
+        if mirror is None:
+            return
+        mirror.is_dropped = True
+        if self._by_session.get(mirror.ref) is mirror:
+            del self._by_session[mirror.ref]
+        of_user = self._by_user[mirror.ref.tenant, mirror.user]
+        of_user.pop(sandbox_id, None)
+        if not of_user:
+            del self._by_user[mirror.ref.tenant, mirror.user]
+        self.dirty.pop(sandbox_id, None)
+        with mirror.guard:  # a thread holds it for one file, or for one batch of a snapshot
+            pass
+
+    async def wait_settled(self, mirror: Mirror) -> None:
+        """Wait for the installations under way, so that none of them comes after a snapshot that is newer."""
+        while mirror.placing:
+            mirror.settled = anyio.Event()
+            await mirror.settled.wait()
+
+    def all(self) -> list[Mirror]:
+        return list(self._by_id.values())
+
+    def of_session(self, ref: SessionRef) -> Mirror | None:
+        return self._by_session.get(ref)
+
+    def showing(self, key: Key) -> list[Mirror]:
+        """Return the mirrors in which this key has its place."""
+        if isinstance(key, DocumentKey) and key.scope is Scope.USER:
+            return list(self._by_user.get((key.tenant, UserId(key.owner)), {}).values())
+        ref = key.session if isinstance(key, ArtifactKey) else SessionRef.of(key.tenant, key.owner)
+        mirror = self._by_session.get(ref)
+        return [] if mirror is None else [mirror]
+
+    def is_behind(self, key: Key, revision: int) -> bool:
+        """Say whether some mirror does not show this revision, or a later one, yet."""
+        relative = relative_of(key)
+        for mirror in self.showing(key):
+            shown = mirror.shown.get(relative)
+            if mirror.filling or shown is None or shown.pending or shown.revision < revision:
+                return True
+        return False
+
+    async def install(
+        self, key: Key, text: Text, *, revisioned: bool, pending: bool = False, staged: str | None = None
+    ) -> int:
+        """Show a text in every mirror that shows an older one. The caller holds the key's turn.
+
+        Returns in how many mirrors it is shown now. After an OSError some show it and the others still the old one.
+        """
+        relative = relative_of(key)
+        mirrors = self.showing(key)
+        behind = []
+        for mirror in mirrors:
+            if mirror.filling:
+                mirror.missed.add(key)
+            elif is_due(text, mirror.shown.get(relative), revisioned=revisioned, pending=pending):
+                behind.append(mirror)
+        if not behind:
+            return len(mirrors)
+        shown = Shown(text.revision, text.sha256, len(text.encoded), time.time(), pending)
+        for mirror in behind:
+            mirror.placing += 1
+        placed: list[Mirror] = []
+        try:
+            if len(behind) == 1 and revisioned and isinstance(key, DocumentKey):
+                # A revision that one mirror shows is worth no blob: the next one replaces it, and both cost time.
+                await self._write(behind[0], relative, text, staged)
+                placed = behind
+            else:
+                await self._link(behind, relative, text, staged, placed)
+        finally:
+            for mirror in placed:
+                mirror.shown[relative] = shown
+            for mirror in behind:
+                mirror.placing -= 1
+                mirror.settled.set()
+            self.mark(placed)
+        return len(mirrors)
+
+    async def _write(self, mirror: Mirror, relative: str, text: Text, staged: str | None) -> None:
+        before = mirror.shown.get(relative)
+        if before is not None and before.sha256 == text.sha256:
+            return
+        draft = Draft(mirror.root, relative)
+
+        def work() -> None:
+            draft.write(text.encoded)
+            finish()
+
+        def finish() -> None:
+            with mirror.guard:
+                draft.finish(is_wanted=not mirror.is_dropped)
+
+        try:
+            if staged is None:
+                await self.in_thread(work)
+                return
+            await self.in_thread(draft.write, text.encoded)
+            await failpoints.reach(staged)
+            await self.in_thread(finish)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.in_thread(draft.drop)
+            raise
+
+    async def _link(
+        self, mirrors: list[Mirror], relative: str, text: Text, staged: str | None, placed: list[Mirror]
+    ) -> None:
+        tenant = mirrors[0].ref.tenant
+        if staged:
+            await self.in_thread(self.blobs.put, tenant, text.sha256, text.encoded)
+            await failpoints.reach(staged)
+
+        def place() -> None:
+            blob = self.blobs.put(tenant, text.sha256, text.encoded)
+            directory, name = tree.split(relative)
+            temporary = tree.temporary_name()  # one name will do: every mirror has its own directory
+            for mirror in mirrors:
+                before = mirror.shown.get(relative)
+                with mirror.guard:
+                    if mirror.is_dropped or (before is not None and before.sha256 == text.sha256):
+                        pass
+                    elif before is None:
+                        tree.show(blob, mirror.root, relative)
+                    else:
+                        tree.replace(blob, f"{mirror.root}/{directory}", name, temporary)
+                placed.append(mirror)
+
+        await self.in_thread(place)
+
+    async def uninstall(self, key: Key) -> None:
+        """Show nothing for a key that the store does not have. The caller holds its turn."""
+        relative = relative_of(key)
+        for mirror in self.showing(key):
+            if mirror.filling:
+                mirror.missed.add(key)
+            elif relative in mirror.shown:
+                await self.remove(mirror, relative)
+
+    async def remove(self, mirror: Mirror, relative: str) -> None:
+        def work() -> None:
+            with mirror.guard:
+                if not mirror.is_dropped:
+                    tree.remove(mirror.root, relative)
+
+        await self.in_thread(work)
+        mirror.shown.pop(relative, None)
+        self.mark([mirror])
+
+    def mark(self, mirrors: Iterable[Mirror]) -> None:
+        """Note that their manifests are behind."""
+        for mirror in mirrors:
+            if not mirror.is_dropped and not mirror.filling:
+                self.dirty[mirror.sandbox_id] = mirror
+        if self.dirty:
+            self.manifest_due.set()
+
+    async def write_manifest(self, mirror: Mirror) -> None:
+        async with mirror.manifest_turn:
+            self.dirty.pop(mirror.sandbox_id, None)
+            if mirror.is_dropped:
+                return
+            shown = dict(mirror.shown)
+
+            def work() -> None:
+                encoded = manifest.encode(shown)
+                with mirror.guard:
+                    if not mirror.is_dropped:
+                        tree.write_manifest(mirror.root, encoded)
+
+            try:
+                await self.in_thread(work)
+            except (OSError, HostFull):
+                if not mirror.is_dropped:
+                    self.dirty[mirror.sandbox_id] = mirror
+                raise
+
+    async def in_thread(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Do file work in a thread; what the disk refuses is HostFull. Never abandoned: files are never half known."""
+        try:
+            return await to_thread.run_sync(lambda: work(*args, **kwargs), limiter=self.limiter)
+        except OSError as error:
+            raise HostFull(f"cannot write a mirror: {error.strerror or error}") from error
+
+
+class Turns:
+    """One at a time for each key. A key that nobody waits for costs nothing."""
+
+    def __init__(self) -> None:
+        self._locks: dict[Key, tuple[anyio.Lock, int]] = {}
+
+    @asynccontextmanager
+    async def of(self, key: Key) -> AsyncIterator[None]:
+        lock, waiting = self._locks.get(key, (None, 0))
+        lock = lock or anyio.Lock()
+        self._locks[key] = (lock, waiting + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, waiting = self._locks[key]
+            if waiting == 1:
+                del self._locks[key]
+            else:
+                self._locks[key] = (lock, waiting - 1)
+
+
+def is_due(text: Text, shown: Shown | None, *, revisioned: bool, pending: bool = False) -> bool:
+    """Decide whether a text takes the place of what is shown. I3: a revision only grows.
+
+    What is pending is newer than anything the store has, and gives way to the store as soon as it is delivered.
+    Without revisions the order of reading decides, and who holds the turn has read last.
+    """
+    if shown is None or shown.pending != pending:
+        return True
+    if pending or not revisioned:
+        return text.sha256 != shown.sha256
+    return text.revision > shown.revision

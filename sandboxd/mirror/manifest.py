@@ -1,0 +1,66 @@
+"""The manifest: what a mirror shows, as a value and as the JSON file that agents read. Pure.
+
+It is written after the files and so may be a moment behind them; a file is believed by its hash, never by this.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from json.encoder import encode_basestring_ascii
+from typing import Any
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What one file of a mirror shows, since when. Pending: the store does not have it yet."""
+
+    revision: int
+    sha256: str
+    size_bytes: int
+    refreshed_at: float
+    pending: bool = False
+
+
+def encode(shown: Mapping[str, Shown]) -> bytes:
+    """Return the JSON text. Written out by hand: with ten thousand files, a dictionary for each would cost the most."""
+    times: dict[float, str] = {}
+    lines = []
+    for relative in sorted(shown):
+        file = shown[relative]
+        at = times.get(file.refreshed_at)
+        if at is None:
+            at = times[file.refreshed_at] = _iso(file.refreshed_at)
+        pending = ',"pending":true' if file.pending else ""
+        lines.append(
+            f'{encode_basestring_ascii(relative)}:{{"revision":{file.revision},"sha256":"{file.sha256}",'
+            f'"size":{file.size_bytes},"refreshed_at":"{at}"{pending}}}'
+        )
+    return f'{{"version":{VERSION},"files":{{{",".join(lines)}}}}}\n'.encode()
+
+
+def decode(encoded: bytes | None) -> dict[str, Shown]:
+    """Return what a manifest claims; one that cannot be read claims nothing."""
+    try:
+        files = json.loads(encoded or b"{}")["files"]
+        return {str(relative): _shown(fields) for relative, fields in files.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+
+
+def _shown(fields: Mapping[str, Any]) -> Shown:
+    return Shown(
+        int(fields["revision"]),
+        str(fields["sha256"]),
+        int(fields["size"]),
+        datetime.fromisoformat(fields["refreshed_at"]).timestamp(),
+        bool(fields.get("pending", False)),
+    )

@@ -1,0 +1,302 @@
+"""The outbox: writes that the store could not take, kept on disk in order until it can.
+
+Owns one SQLite file. What `keep` returned survives a crash. It never calls the store; who delivers tells it what
+became of an entry, and an entry is gone only when that is on disk as well.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import anyio
+from anyio import to_thread
+
+from memo.documents import ABSENT, ANY, ArtifactKey, Author, DocumentKey, DocumentName, Expected
+from memo.ids import SessionId
+from sandboxd.errors import HostFull
+from sandboxd.mirror.answers import Key
+from sandboxd.mirror.texts import Text
+
+MOST_ENTRIES = 10_000
+MOST_BYTES = 256 * 1024 * 1024
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS entries (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    key TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    content BLOB NOT NULL,
+    expected TEXT NOT NULL,
+    actor TEXT NOT NULL,
+    session TEXT,
+    reason TEXT NOT NULL,
+    request TEXT NOT NULL,
+    at REAL NOT NULL,
+    attempt TEXT,  -- the hash that a delivery under way would leave behind, for stores that know no requests
+    refusal TEXT,  -- why the store will never take it; it is kept all the same
+    UNIQUE (key, request)
+);
+-- What the last delivered write of a key became: the base of the next one.
+CREATE TABLE IF NOT EXISTS chains (key TEXT PRIMARY KEY, target TEXT NOT NULL, revision INTEGER NOT NULL);
+"""
+
+_INSERT = """
+INSERT INTO entries (key, kind, content, expected, actor, session, reason, request, at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+Kind = Literal["write", "append", "artifact"]
+Base = Expected | Literal["previous"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What a key will be once everything that waits is delivered. The text is None if nobody knows its beginning."""
+
+    number: int
+    text: Text | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    number: int
+    key: Key
+    kind: Kind
+    content: str
+    expected: Base
+    author: Author
+    attempt: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Where the writes of a key go now: to the document itself, or to the copy that keeps a conflicting text."""
+
+    target: DocumentName
+    revision: int
+
+
+class Outbox:
+    """One connection, one thread at a time. The pending texts of all keys are held in memory, within the limits."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._limiter = anyio.CapacityLimiter(1)
+        self._connection: sqlite3.Connection | None = None
+        self._pending: dict[Key, Pending] = {}
+        self._count = 0
+        self._bytes = 0
+        self._delivered: dict[int, int] = {}
+        self.news = anyio.Event()
+
+    async def open(self) -> None:
+        await self._run(self._open)
+
+    async def aclose(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(connection.close, limiter=self._limiter)
+
+    def pending(self, key: Key) -> Pending | None:
+        return self._pending.get(key)
+
+    def delivered(self, number: int) -> int | None:
+        """Return the revision that an entry became, if that was lately and in its own document."""
+        return self._delivered.get(number)
+
+    def waiting_keys(self) -> list[Key]:
+        """Every key for which something waits."""
+        return list(self._pending)
+
+    def __len__(self) -> int:
+        return self._count
+
+    async def keep(self, key: Key, kind: Kind, content: str, expected: Base, author: Author, shown: Text | None) -> int:
+        """Keep a write durably, and return its number. Its author has a request, which makes a delivery repeatable."""
+        size_bytes = len(content.encode())
+        if self._count >= MOST_ENTRIES or self._bytes + size_bytes > MOST_BYTES:
+            raise HostFull(f"cannot keep another write for later: {self._count} are waiting for the store")
+        row = (
+            _encode_key(key),
+            kind,
+            content.encode(),
+            _encode_base(expected),
+            author.actor,
+            author.session,
+            author.reason,
+            author.request or "",
+            time.time(),
+        )
+
+        def work(db: sqlite3.Connection) -> int:
+            return db.execute(_INSERT, row).lastrowid or 0
+
+        number = await self._run(work)
+        self._count += 1
+        self._bytes += size_bytes
+        self._pending[key] = Pending(number, None if shown is None else Text(shown.encoded, shown.sha256, -number))
+        self.news.set()
+        return number
+
+    async def find(self, key: Key, author: Author) -> int | None:
+        """Return the entry that keeps this very request, if there is one."""
+        if key not in self._pending or author.request is None:
+            return None
+        query = "SELECT number FROM entries WHERE key = ? AND request = ?"
+        row = await self._run(lambda db: db.execute(query, (_encode_key(key), author.request)).fetchone())
+        return None if row is None else int(row[0])
+
+    async def heads(self) -> list[int]:
+        """Return the oldest entry of every key, oldest first; those that were refused for good are passed over."""
+        return await self._run(
+            lambda db: [
+                int(row[0])
+                for row in db.execute(
+                    "SELECT min(number) FROM entries WHERE refusal IS NULL GROUP BY key ORDER BY min(number)"
+                )
+            ]
+        )
+
+    async def entry(self, number: int) -> tuple[Entry, Chain | None]:
+        def work(db: sqlite3.Connection) -> tuple[Entry, Chain | None]:
+            row = db.execute(
+                "SELECT number, key, kind, content, expected, actor, session, reason, request, attempt "
+                "FROM entries WHERE number = ?",
+                (number,),
+            ).fetchone()
+            chain = db.execute("SELECT target, revision FROM chains WHERE key = ?", (row[1],)).fetchone()
+            session = None if row[6] is None else SessionId(row[6])
+            author = Author(row[5], session, row[7], row[8])
+            content = bytes(row[3]).decode()
+            entry = Entry(row[0], _decode_key(row[1]), row[2], content, _decode_base(row[4]), author, row[9])
+            return entry, None if chain is None else Chain(DocumentName(chain[0]), chain[1])
+
+        return await self._run(work)
+
+    async def attempt(self, number: int, sha256: str) -> None:
+        await self._run(lambda db: db.execute("UPDATE entries SET attempt = ? WHERE number = ?", (sha256, number)))
+
+    async def settle(self, entry: Entry, chain: Chain | None) -> bool:
+        """The entry is in the store. Return whether it was the last one of its key."""
+
+        def work(db: sqlite3.Connection) -> bool:
+            key = _encode_key(entry.key)
+            db.execute("DELETE FROM entries WHERE number = ?", (entry.number,))
+            (left,) = db.execute("SELECT count(*) FROM entries WHERE key = ? AND refusal IS NULL", (key,)).fetchone()
+            if chain is not None and left:
+                db.execute(
+                    "INSERT OR REPLACE INTO chains (key, target, revision) VALUES (?, ?, ?)",
+                    (key, chain.target, chain.revision),
+                )
+            elif not left:
+                db.execute("DELETE FROM chains WHERE key = ?", (key,))
+            return not left
+
+        is_last = await self._run(work)
+        self._count -= 1
+        self._bytes -= len(entry.content.encode())
+        if isinstance(entry.key, DocumentKey) and chain is not None and chain.target == entry.key.name:
+            self._delivered[entry.number] = chain.revision
+            if len(self._delivered) > MOST_ENTRIES:
+                self._delivered.pop(next(iter(self._delivered)))
+        if is_last:
+            self._pending.pop(entry.key, None)
+        return is_last
+
+    async def refuse(self, entry: Entry, why: str) -> bool:
+        """Nobody will ever take the entry. It stays on disk for a person to see; return whether no other waits."""
+
+        def work(db: sqlite3.Connection) -> bool:
+            db.execute("UPDATE entries SET refusal = ? WHERE number = ?", (why, entry.number))
+            key = _encode_key(entry.key)
+            (left,) = db.execute("SELECT count(*) FROM entries WHERE key = ? AND refusal IS NULL", (key,)).fetchone()
+            return not left
+
+        is_last = await self._run(work)
+        if is_last:
+            self._pending.pop(entry.key, None)
+        return is_last
+
+    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def call() -> T:
+            db = self._connection
+            if db is None:
+                db = self._connection = _connect(self._path)
+            try:
+                with db:
+                    result = work(db)
+            except sqlite3.Error as error:
+                raise HostFull(f"cannot keep writes for later in {self._path.name}: {error}") from error
+            return result
+
+        # A thread is never abandoned: cancelled or not, a commit under way is waited for.
+        return await to_thread.run_sync(call, limiter=self._limiter)
+
+    def _open(self, db: sqlite3.Connection) -> None:
+        rows = db.execute("SELECT number, key, kind, content, refusal FROM entries ORDER BY number").fetchall()
+        for number, encoded_key, kind, content, refusal in rows:
+            self._count += 1
+            self._bytes += len(content)
+            if refusal is not None:
+                continue
+            key = _decode_key(encoded_key)
+            before = self._pending.get(key)
+            if kind != "append":
+                text: Text | None = Text.of(bytes(content), -number)
+            elif before is not None and before.text is not None:
+                text = Text.of(before.text.encoded + bytes(content), -number)
+            else:
+                text = None  # its beginning is in the store; the mirror still shows the whole
+            self._pending[key] = Pending(number, text)
+        if self._pending:
+            self.news.set()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    try:
+        db = sqlite3.connect(path, check_same_thread=False)
+        path.chmod(0o600)
+        db.execute("PRAGMA journal_mode = WAL").fetchall()
+        db.execute("PRAGMA synchronous = FULL")  # what was answered as queued is on the disk (I1)
+        db.executescript(_SCHEMA)
+    except sqlite3.Error as error:
+        raise HostFull(f"cannot open {path.name}: {error}") from error
+    return db
+
+
+def _encode_key(key: Key) -> str:
+    if isinstance(key, ArtifactKey):
+        return json.dumps(["artifact", key.session.tenant, key.session.session, key.tool_call])
+    return json.dumps([str(key.scope), key.tenant, key.owner, key.name])
+
+
+def _decode_key(text: str) -> Key:
+    kind, tenant, owner, name = json.loads(text)
+    if kind == "artifact":
+        return ArtifactKey.of(f"{tenant}:{owner}", name)
+    return DocumentKey.of(tenant, owner, kind, name)
+
+
+def _encode_base(expected: Base) -> str:
+    if expected is ANY:
+        return "any"
+    if expected is ABSENT:
+        return "absent"
+    return str(expected)
+
+
+def _decode_base(text: str) -> Base:
+    if text == "any":
+        return ANY
+    if text == "absent":
+        return ABSENT
+    return "previous" if text == "previous" else int(text)

@@ -1,0 +1,217 @@
+"""Mirror trees: host directories that containers see read-only.
+
+A tree is a cache of the store. It may be deleted at any time and rebuilt. A file is replaced by a rename in its own
+directory, so a reader sees the old text or the new one; the directories themselves are made once and never replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from memo.documents import sha256_of
+from sandboxd.mirror.blobs import FILE_MODE, write_file
+
+MANIFEST: Final = ".manifest.json"
+TEMPORARY: Final = ".new-"
+DIRECTORIES: Final = ("", "session", "session/tool-results", "user")
+_STALE_S = 60.0
+_NO_LINKS = (errno.EMLINK, errno.EXDEV, errno.EPERM, errno.ENOTSUP)
+
+_numbers = itertools.count()
+_mine = f"{os.getpid():x}-{time.time_ns():x}"
+
+
+def prepare(root: str) -> None:
+    for directory in DIRECTORIES:
+        path = f"{root}/{directory}"
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
+        os.chmod(path, 0o755)  # noqa: S103  # the container's user reads it; its mount is read-only
+
+
+def show(blob: str, root: str, relative: str) -> None:
+    """Link a blob where, as far as anybody knows, no file is; what is there all the same is replaced."""
+    target = f"{root}/{relative}"
+    try:
+        os.link(blob, target)
+    except OSError as error:
+        if error.errno == errno.ENOENT:  # somebody removed a directory of the mirror
+            prepare(root)
+        elif error.errno != errno.EEXIST and error.errno not in _NO_LINKS:
+            raise
+        directory, name = split(relative)
+        temporary = temporary_name()
+        replace(blob, f"{root}/{directory}", name, temporary)
+        # A rename onto another link of the same file does nothing, says it did, and leaves the temporary one behind.
+        _unlink(f"{root}/{directory}/{temporary}")
+
+
+def replace(blob: str, directory: str, name: str, temporary: str) -> None:
+    """Put a blob in the place of a file that has another text. The file is never missing and never half there."""
+    draft, target = f"{directory}/{temporary}", f"{directory}/{name}"
+    try:
+        _link_or_copy(blob, draft)
+        os.rename(draft, target)  # rename, not truncate: a reader must never see half a file
+    except IsADirectoryError:
+        shutil.rmtree(target)
+        os.rename(draft, target)
+    except OSError:
+        _unlink(draft)
+        raise
+
+
+def split(relative: str) -> tuple[str, str]:
+    directory, _, name = relative.rpartition("/")
+    return directory, name
+
+
+def temporary_name() -> str:
+    return f"{TEMPORARY}{_mine}-{next(_numbers)}"
+
+
+class Draft:
+    """A new text on its way into one tree: a temporary file beside its target, until it is finished or dropped."""
+
+    def __init__(self, root: str, relative: str) -> None:
+        self._root = root
+        self._target = f"{root}/{relative}"
+        self._temporary = f"{root}/{split(relative)[0]}/{temporary_name()}"
+
+    def write(self, encoded: bytes) -> None:
+        try:
+            write_file(self._temporary, encoded)
+        except FileNotFoundError:  # somebody removed a directory of the mirror
+            prepare(self._root)
+            write_file(self._temporary, encoded)
+
+    def finish(self, *, is_wanted: bool) -> None:
+        if not is_wanted:
+            self.drop()
+            return
+        try:
+            os.rename(self._temporary, self._target)  # rename, not truncate: a reader must never see half a file
+        except IsADirectoryError:
+            shutil.rmtree(self._target)
+            os.rename(self._temporary, self._target)
+
+    def drop(self) -> None:
+        _unlink(self._temporary)
+
+
+def write_manifest(root: str, encoded: bytes) -> None:
+    temporary = f"{root}/{temporary_name()}"
+    try:
+        write_file(temporary, encoded)
+        os.rename(temporary, f"{root}/{MANIFEST}")
+    except OSError:
+        _unlink(temporary)
+        raise
+
+
+def read_manifest(root: str) -> bytes | None:
+    try:
+        return Path(root, MANIFEST).read_bytes()
+    except (FileNotFoundError, IsADirectoryError):
+        return None
+
+
+def remove(root: str, relative: str) -> None:
+    """Remove a file, or a directory that has no business here."""
+    path = f"{root}/{relative}"
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    except IsADirectoryError:
+        shutil.rmtree(path)
+
+
+def clear(root: str) -> None:
+    """Empty the tree; its directories stay."""
+    for relative in list(walk(root)):
+        remove(root, relative)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{root}/{MANIFEST}")
+
+
+def scan(root: str, *, is_quiet: bool) -> dict[str, str | None]:
+    """Hash every file. What is neither a file nor one of our directories is there with None.
+
+    Temporary files go if the tree `is_quiet`, and otherwise if they are too old to belong to a refresh under way.
+    """
+    found: dict[str, str | None] = {}
+    for relative in list(walk(root)):
+        path = f"{root}/{relative}"
+        try:
+            if relative.rpartition("/")[2].startswith(TEMPORARY):
+                if is_quiet or time.time() - os.lstat(path).st_ctime > _STALE_S:
+                    os.unlink(path)
+                continue
+            found[relative] = _hash(path)
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def walk(root: str) -> Iterator[str]:
+    """Yield what is in the tree, below its root, without our own directories and the manifest."""
+    for directory in DIRECTORIES:
+        try:
+            names = os.listdir(f"{root}/{directory}")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        for name in names:
+            relative = f"{directory}/{name}" if directory else name
+            if relative not in DIRECTORIES and relative != MANIFEST:
+                yield relative
+
+
+def sweep(mirrors: Path) -> int:
+    """Remove the temporary files that a crash left in any mirror. Only at the start, when no refresh is under way."""
+    removed = 0
+    for root in mirrors.iterdir() if mirrors.is_dir() else ():
+        for relative in list(walk(str(root))):
+            if relative.rpartition("/")[2].startswith(TEMPORARY):
+                remove(str(root), relative)
+                removed += 1
+    return removed
+
+
+def _hash(path: str) -> str | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError:  # a symlink or a socket: nothing of ours
+        return None
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or stat.S_IMODE(status.st_mode) != FILE_MODE:
+            return None
+        with open(fd, "rb", closefd=False) as file:
+            return sha256_of(file.read())
+    finally:
+        os.close(fd)
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _link_or_copy(blob: str, target: str) -> None:
+    try:
+        os.link(blob, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        write_file(target, Path(blob).read_bytes())

@@ -1,0 +1,177 @@
+"""Verifying mirrors by hash: one at a time, slowly, and on request. Drift is reported and repaired.
+
+Drift is what somebody did to the directory behind our back: a changed, missing or additional file. A mirror that is
+only behind its store is no drift; it is refreshed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import anyio
+import structlog
+
+from memo.errors import InvalidKey
+from memo.paths import MEMO_ROOT, key_at
+from sandboxd.errors import HostFull, StoreUnavailable
+from sandboxd.mirror import tree
+from sandboxd.mirror.announcing import Announcer
+from sandboxd.mirror.answers import Key, MirrorFile
+from sandboxd.mirror.asking import Source
+from sandboxd.mirror.live import Mirror, Mirrors, Turns
+from sandboxd.mirror.manifest import Shown
+from sandboxd.mirror.outbox import Pending
+from sandboxd.mirror.refreshing import Refresher
+from sandboxd.mirror.texts import Listed, Text, relative_of
+
+_log = structlog.get_logger()
+
+BLOB_BYTES = 1024 * 1024 * 1024
+_LEAST_REST = 50.0  # verifying takes at most a fiftieth of a core, however much there is to verify
+
+
+class Verifier:
+    def __init__(
+        self,
+        mirrors: Mirrors,
+        source: Source,
+        turns: Turns,
+        refresher: Refresher,
+        announcer: Announcer,
+        pending: Callable[[Key], Pending | None],
+    ) -> None:
+        self._mirrors = mirrors
+        self._source = source
+        self._turns = turns
+        self._refresher = refresher
+        self._announcer = announcer
+        self._pending = pending
+
+    async def run(self, every_s: float) -> None:
+        rest_s = every_s
+        while True:
+            await anyio.sleep(rest_s)
+            started = time.monotonic()
+            for mirror in self._mirrors.all():
+                try:
+                    await self.verify(mirror)
+                except (StoreUnavailable, HostFull) as error:
+                    _log.warning("cannot verify a mirror", sandbox=mirror.sandbox_id, error=str(error))
+            try:
+                await self._mirrors.in_thread(self._mirrors.blobs.prune, BLOB_BYTES)
+            except HostFull as error:
+                _log.warning("cannot prune the blob cache", error=str(error))
+            rest_s = max(every_s, (time.monotonic() - started) * _LEAST_REST)
+
+    async def verify(self, mirror: Mirror) -> int:
+        """Compare one mirror with what it should show, and set right what differs. Return how much did."""
+        if mirror.filling or mirror.is_dropped:
+            return 0
+        before = dict(mirror.shown)
+        found = await self._mirrors.in_thread(tree.scan, mirror.root, is_quiet=False)
+        drift = self._compare(mirror, before, found)
+        for relative, how in drift:
+            self._announcer.drift(mirror.ref, relative, how)
+            await self._repair(mirror, relative)
+        await self._catch_up(mirror)
+        return len(drift)
+
+    async def inspect(self, mirror: Mirror) -> list[MirrorFile]:
+        """Compare every file with the store, by hash."""
+        listed = {relative_of(i.key): i for i in await self._source.list_session(mirror.ref, mirror.user)}
+        found = await self._mirrors.in_thread(tree.scan, mirror.root, is_quiet=False)
+        files = []
+        for relative in sorted(mirror.shown.keys() | found.keys()):
+            shown, item = mirror.shown.get(relative), listed.get(relative)
+            sha256 = await self._store_hash(item)
+            in_sync = sha256 is not None and found.get(relative) == sha256
+            files.append(_file(mirror, relative, shown, found.get(relative), item, in_sync=in_sync))
+        missing = [item for relative, item in listed.items() if relative not in mirror.shown and item.sha256]
+        files += [_file(mirror, relative_of(item.key), None, None, item, in_sync=False) for item in missing]
+        return files
+
+    async def _store_hash(self, item: Listed | None) -> str | None:
+        if item is None or item.sha256 is not None:
+            return None if item is None else item.sha256
+        text = await self._source.read(item.key)
+        return None if text is None else text.sha256
+
+    def _compare(self, mirror: Mirror, before: dict[str, Shown], found: dict[str, str | None]) -> list[tuple[str, str]]:
+        """Say what differs, leaving out whatever was refreshed while the files were hashed."""
+        drift = []
+        for relative in before.keys() | found.keys():
+            shown = mirror.shown.get(relative)
+            if shown is not before.get(relative):
+                continue
+            if shown is None:
+                drift.append((relative, "extra"))
+            elif relative not in found:
+                drift.append((relative, "missing"))
+            elif found[relative] != shown.sha256:
+                drift.append((relative, "content"))
+        return sorted(drift)
+
+    async def _repair(self, mirror: Mirror, relative: str) -> None:
+        try:
+            key = key_at(f"{MEMO_ROOT}/{relative}", mirror.ref, mirror.user)
+        except InvalidKey:
+            await self._mirrors.remove(mirror, relative)  # nothing of ours can ever be there
+            return
+        async with self._turns.of(key):
+            shown = mirror.shown.get(relative)
+            if shown is None:
+                await self._mirrors.remove(mirror, relative)
+                return
+            text = await self._intact(mirror, key, shown)
+            mirror.shown.pop(relative)  # so that even the revision that it claims to show is newer
+            try:
+                if text is None:
+                    await self._mirrors.remove(mirror, relative)
+                else:
+                    await self._mirrors.install(
+                        key, text, revisioned=self._source.has_revisions(key), pending=shown.pending
+                    )
+            except HostFull:
+                mirror.shown.setdefault(relative, shown)
+                raise
+
+    async def _intact(self, mirror: Mirror, key: Key, shown: Shown) -> Text | None:
+        """Return what the file should show: from the blob cache, unless its link was tampered with, too."""
+        blobs = self._mirrors.blobs
+        await self._mirrors.in_thread(blobs.evict_damaged, mirror.ref.tenant, shown.sha256)
+        found = await self._mirrors.in_thread(blobs.read, mirror.ref.tenant, shown.sha256)
+        if found is not None:
+            return Text(found, shown.sha256, shown.revision)
+        if shown.pending:
+            waiting = self._pending(key)
+            return None if waiting is None else waiting.text
+        return await self._source.read(key)
+
+    async def _catch_up(self, mirror: Mirror) -> None:
+        """Hint at whatever the store has and the mirror does not: the net under the feed. Plain providers have none."""
+        if not self._source.capabilities.changes:
+            return
+        for item in await self._source.list_session(mirror.ref, mirror.user):
+            if item.revision is not None and self._mirrors.is_behind(item.key, item.revision):
+                await self._refresher.hint(item.key)
+
+
+def _file(
+    mirror: Mirror, relative: str, shown: Shown | None, sha256: str | None, item: Listed | None, *, in_sync: bool
+) -> MirrorFile:
+    committed = item.at.timestamp() if item is not None and item.at is not None else None
+    lag_s = 0.0
+    if committed is not None:
+        until = shown.refreshed_at if in_sync and shown is not None else datetime.now(UTC).timestamp()
+        lag_s = max(0.0, until - max(committed, mirror.since))
+    return MirrorFile(
+        path=f"{MEMO_ROOT}/{relative}",
+        revision=0 if shown is None else shown.revision,
+        sha256=sha256 or "",
+        size=0 if shown is None else shown.size_bytes,
+        in_sync=in_sync,
+        lag_ms=round(lag_s * 1000, 3),
+        pending=shown is not None and shown.pending,
+    )

@@ -1,0 +1,84 @@
+"""A to-do list as Markdown: one line an item, with its id, in a form that can be read back exactly.
+
+    - [ ] (id) pending        - [~] (id) in progress
+    - [x] (id) completed      - [-] (id) cancelled
+
+Further lines of an item are indented by two spaces. Lines that are no items are somebody's own words and are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from sandboxd.errors import InvalidRequest
+
+HEADING = "# TODO"
+_INDENT = "  "
+_ITEM = re.compile(r"- \[([ ~xX-])\] \(([^()\s]+)\) (.*)")
+
+
+class Status(Enum):
+    PENDING = "pending"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+
+
+_MARKS = {Status.PENDING: " ", Status.IN_PROGRESS: "~", Status.COMPLETED: "x", Status.CANCELLED: "-"}
+_STATUSES = {mark: status for status, mark in _MARKS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    id: str
+    content: str
+    status: Status
+
+
+Update = tuple[str, str | None, Status | None]
+"""An id, and what is new about it."""
+
+
+def render_items(items: Iterable[Item]) -> str:
+    return _join([HEADING, "", *map(_render, items)])
+
+
+def parse_list(text: str) -> list[Item | str]:
+    """Return the items of a list, and every other line as it is, in their order."""
+    parts: list[Item | str] = []
+    for line in text.removesuffix("\n").split("\n") if text else []:
+        last = parts[-1] if parts else None
+        if (found := _ITEM.fullmatch(line)) is not None:
+            parts.append(Item(found[2], found[3], _STATUSES[found[1].lower()]))
+        elif isinstance(last, Item) and line.startswith(_INDENT):
+            parts[-1] = replace(last, content=f"{last.content}\n{line.removeprefix(_INDENT)}")
+        else:
+            parts.append(line)
+    return parts
+
+
+def merge_items(text: str, updates: Sequence[Update]) -> str:
+    """Change items by their id and put new ones at the end. Lines that are no items stay where they are."""
+    parts = parse_list(text) or [HEADING, ""]
+    place = {part.id: index for index, part in enumerate(parts) if isinstance(part, Item)}
+    for id_, content, status in updates:
+        if id_ in place:
+            item = parts[place[id_]]
+            assert isinstance(item, Item)  # noqa: S101  # places are of items
+            parts[place[id_]] = Item(id_, content or item.content, status or item.status)
+        elif content is None:
+            raise InvalidRequest(f"cannot add the item {id_}: it has no content, and the list has no such item")
+        else:
+            parts.append(Item(id_, content, status or Status.PENDING))
+    return _join([part if isinstance(part, str) else _render(part) for part in parts])
+
+
+def _render(item: Item) -> str:
+    return f"- [{_MARKS[item.status]}] ({item.id}) " + item.content.replace("\n", f"\n{_INDENT}")
+
+
+def _join(lines: Iterable[str]) -> str:
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,526 @@
+"""The service on every store: when it runs, what it writes, what it leaves alone, and who else it lets in peace."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import anyio
+import pytest
+
+from memo import SQLiteStore
+from memo.consolidation import (
+    Backoff,
+    Budget,
+    Bullet,
+    ConsolidationSettings,
+    Outcome,
+    Part,
+    Policy,
+    ProfileDraft,
+    Progress,
+    RunResult,
+    Settlement,
+    Source,
+    Why,
+)
+from memo.consolidation.fair_queue import FairQueue
+from memo.consolidation.summarisers import BadAnswer, ProfileRequest, SummariserUnavailable
+from memo.consolidation.transcripts import Transcript
+from memo.documents import USER, DocumentKey
+from memo.errors import Unavailable
+from memo.ids import SessionId, UserRef
+from memo.stores import BaseStore
+from memo.stores.options import utc_now
+from tests.memo.consolidation.scenes import ANN, Clock, Scripted, page, revisions, say, service_of, write_page
+
+pytestmark = pytest.mark.anyio
+
+BOB = UserRef.of("acme", "bob")
+KEY = DocumentKey.of_user(ANN.tenant, ANN.user, USER)
+
+
+def outcomes(results: list[RunResult]) -> dict[str, Outcome]:
+    return {str(result.user): result.outcome for result in results}
+
+
+async def test_a_user_is_run_once_they_are_idle_and_not_again_before_something_changed(
+    store: BaseStore, clock: Clock
+) -> None:
+    service = service_of(store, clock)
+    await say(store, "s1", "I prefer short answers.")
+    assert await service.run_once() == []
+    clock.advance(minutes=10)
+    (result,) = await service.run_once()
+    assert (result.outcome, result.why, result.revision, result.sessions) == (Outcome.WRITTEN, Why.FIRST, 1, ("s1",))
+    assert "+- Prefers short answers <!-- from s1#1 -->" in result.diff
+    clock.advance(days=3)
+    assert await service.run_once() == []
+    await say(store, "s1", "I like graphs.")
+    clock.advance(minutes=10)
+    (again,) = await service.run_once()
+    assert (again.why, again.revision) == (Why.AGE, 2)
+
+
+async def test_five_changed_sessions_are_enough(store: BaseStore, clock: Clock) -> None:
+    service = service_of(store, clock)
+    await say(store, "s0", "I prefer short answers.")
+    await service.consolidate("acme", "ann")
+    for number in range(1, 6):
+        clock.advance(minutes=10)
+        assert await service.run_once() == []
+        await say(store, f"s{number}", f"I like topic{number}.")
+    clock.advance(minutes=10)
+    (result,) = await service.run_once()
+    assert (result.why, len(result.sessions)) == (Why.SESSIONS, 6)
+
+
+async def test_somebody_who_is_being_served_is_left_alone(store: BaseStore, clock: Clock) -> None:
+    await say(store, "s1", "I prefer short answers.")
+    clock.advance(hours=1)
+    busy = {ANN}
+    service = service_of(store, clock, is_busy=lambda user: user in busy)
+    assert await service.run_once() == []
+    busy.clear()
+    assert outcomes(await service.run_once()) == {"acme:ann": Outcome.WRITTEN}
+
+
+async def test_archived_messages_are_heard_too(store: BaseStore, clock: Clock) -> None:
+    await say(store, "s1", "I prefer short answers.", *(f"message {n}" for n in range(30)))
+    await store.compact_if_needed("acme", "s1", lambda _: "they talked", force=True)
+    await service_of(store, clock).consolidate("acme", "ann")
+    assert "- Prefers short answers <!-- from s1#1 -->" in await page(store)
+
+
+async def test_a_session_is_summarised_once_for_each_of_its_revisions(store: BaseStore, clock: Clock) -> None:
+    summariser = Scripted()
+    service = service_of(store, clock, summariser)
+    await say(store, "s1", "I prefer short answers.")
+    await say(store, "s2", "I like graphs.")
+    await service.consolidate("acme", "ann")
+    await service.consolidate("acme", "ann")
+    assert sorted(summariser.sessions) == ["s1", "s2"]
+    await say(store, "s2", "I like maps.")
+    await service.consolidate("acme", "ann")
+    assert sorted(summariser.sessions) == ["s1", "s2", "s2"]
+
+
+async def test_a_human_edit_during_a_slow_run_survives_word_for_word(store: BaseStore, clock: Clock) -> None:
+    by_hand = "My own words,   with odd  spaces.\n\n## Avoid\n\n- mornings\n"
+
+    async def edit_meanwhile(request: ProfileRequest, budget: Budget) -> None:
+        await write_page(store, by_hand)
+
+    await say(store, "s1", "I prefer short answers.")
+    summariser = Scripted(on_profile=edit_meanwhile)
+    result = await service_of(store, clock, summariser).consolidate("acme", "ann")
+    text = await page(store)
+    assert (result.outcome, result.revision) == (Outcome.WRITTEN, 2)
+    assert "My own words,   with odd  spaces.\n" in text
+    assert "- mornings\n" in text
+    assert "- Prefers short answers <!-- from s1#1 -->" in text
+
+
+async def test_an_edit_between_reading_and_writing_is_merged_never_overwritten(
+    store: BaseStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody writes in the very moment before the commit, five times in a row."""
+    settle: Any = store.settle  # type: ignore[attr-defined]
+    edits = 0
+
+    async def settle_late(lease: Any, settlement: Any) -> Any:
+        nonlocal edits
+        if edits < 5:
+            edits += 1
+            await store.append_memory_document("acme", "ann", "user", USER, f"edit {edits}\n")
+        return await settle(lease, settlement)
+
+    monkeypatch.setattr(store, "settle", settle_late)
+    await say(store, "s1", "I prefer short answers.")
+    result = await service_of(store, clock).consolidate("acme", "ann")
+    text = await page(store)
+    assert result.revision == 6
+    assert [line for line in text.split("\n") if line.startswith("edit")] == [f"edit {n}" for n in range(1, 6)]
+    assert "Prefers short answers" in text
+
+
+async def test_hand_written_sections_survive_twenty_runs(store: BaseStore, clock: Clock) -> None:
+    mine = "## Mine\n\n* kept\t\n\n      as  it is\n"
+    await write_page(store, mine)
+    service = service_of(store, clock)
+    for number in range(20):
+        clock.advance(minutes=1)
+        await say(store, f"s{number % 7}", f"I like subject{number}. I prefer thing{number}.")
+        assert (await service.consolidate("acme", "ann")).outcome is Outcome.WRITTEN
+    assert mine in await page(store)
+
+
+async def test_a_dry_run_shows_the_diff_and_changes_nothing(store: BaseStore, clock: Clock) -> None:
+    summariser = Scripted()
+    service = service_of(store, clock, summariser)
+    await say(store, "s1", "I prefer short answers.")
+    for _ in range(2):
+        result = await service.consolidate("acme", "ann", dry_run=True)
+        assert (result.outcome, result.is_dry, result.revision) == (Outcome.WRITTEN, True, 1)
+        assert "+- Prefers short answers" in result.diff
+    assert summariser.sessions == ["s1", "s1"], "not even a summary is kept"
+    assert await page(store) == ""
+    entry = await store.read_ledger(ANN)
+    assert (entry.changed, entry.standing, entry.lease) == (1, {}, None)
+
+
+async def test_sessions_that_say_nothing_leave_no_page_and_are_done_with(store: BaseStore, clock: Clock) -> None:
+    await say(store, "s1", "hello", "thanks")
+    clock.advance(hours=1)
+    service = service_of(store, clock)
+    assert outcomes(await service.run_once()) == {"acme:ann": Outcome.NOTHING}
+    assert await store.read_document(KEY) is None
+    assert await service.run_once() == []
+
+
+async def test_a_session_that_always_fails_stops_nobody_and_backs_off_alone(store: BaseStore, clock: Clock) -> None:
+    async def fail_for_bad(transcript: Transcript, budget: Budget) -> None:
+        if transcript.session == "bad":
+            raise BadAnswer("cannot use the answer: it is not JSON")
+
+    summariser = Scripted(fail_for_bad)
+    service = service_of(store, clock, summariser)
+    await say(store, "good", "I prefer short answers.")
+    await say(store, "bad", "I like graphs.")
+    await say(store, "other", "I like maps.", user="bob")
+    clock.advance(hours=1)
+    results = await service.run_once()
+    assert outcomes(results) == {"acme:ann": Outcome.WRITTEN, "acme:bob": Outcome.WRITTEN}
+    assert "Prefers short answers" in await page(store)
+    (ann,) = [state for state in await service.status() if state.is_failing]
+    failure = ann.standing.sessions[SessionId("bad")]
+    assert (ann.user, failure.count, failure.reason) == (ANN, 1, "cannot use the answer: it is not JSON")
+    assert await service.run_once() == [], "it rests"
+    clock.advance(minutes=1)
+    (retried,) = await service.run_once()
+    assert (retried.why, retried.failed) == (Why.RETRY, (("bad", failure.reason),))
+    pauses = []
+    for _ in range(4):
+        (ann,) = [state for state in await service.status() if state.is_failing]
+        rest = ann.standing.sessions[SessionId("bad")].retry_at - clock.now
+        pauses.append(rest / timedelta(minutes=1))
+        clock.now += rest
+        await service.run_once()
+    assert pauses == [2, 4, 8, 16]
+    assert summariser.sessions.count("good") == 1
+
+
+async def test_a_summariser_that_fails_for_one_user_delays_nobody_else(store: BaseStore, clock: Clock) -> None:
+    async def fail_for_ann(transcript: Transcript, budget: Budget) -> None:
+        if transcript.session.startswith("ann"):
+            raise SummariserUnavailable("cannot ask the summariser: it answered 503", retry_after_s=900)
+
+    service = service_of(store, clock, Scripted(fail_for_ann))
+    for name in ("ann", "bob", "cem", "dan"):
+        await say(store, f"{name}-1", "I prefer short answers.", user=name)
+    clock.advance(hours=1)
+    found = outcomes(await service.run_once())
+    assert found.pop("acme:ann") is Outcome.FAILED
+    assert set(found.values()) == {Outcome.WRITTEN}
+    state = await service.state("acme", "ann")
+    assert state.standing.failure is not None
+    assert (state.why, state.standing.failure.reason) == (Why.BACKING_OFF, "cannot ask the summariser: it answered 503")
+    assert state.look_again_at == clock.now + timedelta(seconds=900), "never before the other side said"
+    assert await page(store) == ""
+    clock.advance(minutes=16)
+    assert outcomes(await service.run_once()) == {"acme:ann": Outcome.FAILED}
+
+
+async def test_a_foreign_error_is_a_failure_of_its_user_and_its_text_is_not_kept(
+    store: BaseStore, clock: Clock
+) -> None:
+    async def explode(request: ProfileRequest, budget: Budget) -> None:
+        raise ValueError("the user said: secret")
+
+    await say(store, "s1", "I prefer short answers.")
+    result = await service_of(store, clock, Scripted(on_profile=explode)).consolidate("acme", "ann")
+    assert (result.outcome, result.reason) == (Outcome.FAILED, "cannot go on: ValueError")
+
+
+async def test_an_empty_or_drastically_smaller_profile_is_refused_with_the_reason(
+    store: BaseStore, clock: Clock
+) -> None:
+    await say(store, "s1", *(f"I like topic{n}." for n in range(8)))
+    assert (await service_of(store, clock).consolidate("acme", "ann")).outcome is Outcome.WRITTEN
+    before = await page(store)
+
+    async def empty(request: ProfileRequest, budget: Budget) -> ProfileDraft:
+        return ProfileDraft("nothing", ())
+
+    async def small(request: ProfileRequest, budget: Budget) -> ProfileDraft:
+        return ProfileDraft("one", (Bullet(Part.AVOID, "Likes topic1", (Source(SessionId("s1"), 1),)),))
+
+    for answer, reason in ((empty, "it is empty"), (small, "1 bullets where there were 8")):
+        result = await service_of(store, clock, Scripted(on_profile=answer)).consolidate("acme", "ann")
+        assert result.outcome is Outcome.REFUSED
+        assert reason in result.reason
+        assert await page(store) == before
+        state = await service_of(store, clock).state("acme", "ann")
+        assert state.standing.failure is not None
+        assert reason in state.standing.failure.reason
+
+
+async def test_a_budget_stops_a_run_and_the_next_goes_on_from_there(store: BaseStore, clock: Clock) -> None:
+    async def cost(transcript: Transcript, budget: Budget) -> None:
+        budget.begin_call(10)
+        budget.end_call(10)
+
+    summariser = Scripted(cost)
+    settings = ConsolidationSettings(run_calls=4)
+    service = service_of(store, clock, summariser, settings)
+    for number in range(10):
+        await say(store, f"s{number}", f"I like topic{number}.")
+    clock.advance(hours=1)
+    runs = []
+    for _ in range(3):
+        (result,) = await service.run_once()
+        runs.append((result.why, result.calls, len(result.sessions)))
+    assert runs == [(Why.FIRST, 4, 4), (Why.UNFINISHED, 4, 8), (Why.UNFINISHED, 2, 10)]
+    assert len(summariser.sessions) == len(set(summariser.sessions)) + 2, "the two that found the budget spent"
+    assert await service.run_once() == []
+    assert (await page(store)).count("- Likes topic") == 10
+
+
+async def test_a_budget_for_all_users_of_a_scan_postpones_those_it_does_not_reach(
+    store: BaseStore, clock: Clock
+) -> None:
+    async def cost(transcript: Transcript, budget: Budget) -> None:
+        budget.begin_call(100)
+        budget.end_call(100)
+
+    service = service_of(store, clock, Scripted(cost), ConsolidationSettings(scan_tokens=250))
+    for name in ("ann", "bob", "cem", "dan"):
+        await say(store, f"{name}-1", "I prefer short answers.", user=name)
+    clock.advance(hours=1)
+    first = list(outcomes(await service.run_once()).values())
+    assert sorted(first) == [Outcome.POSTPONED, Outcome.POSTPONED, Outcome.WRITTEN, Outcome.WRITTEN]
+    assert sorted(outcomes(await service.run_once()).values()) == [Outcome.WRITTEN, Outcome.WRITTEN]
+
+
+async def test_two_services_never_run_the_same_user_at_once(store: BaseStore, clock: Clock) -> None:
+    inside, go_on = anyio.Event(), anyio.Event()
+
+    async def wait(transcript: Transcript, budget: Budget) -> None:
+        inside.set()
+        await go_on.wait()
+
+    await say(store, "s1", "I prefer short answers.")
+    clock.advance(hours=1)
+    slow, other = service_of(store, clock, Scripted(wait)), service_of(store, clock)
+    results: list[RunResult] = []
+
+    async def run_slowly() -> None:
+        results.extend(await slow.run_once())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run_slowly)
+        await inside.wait()
+        held = await other.consolidate("acme", "ann")
+        assert (held.outcome, held.reason) == (Outcome.HELD, f"held by {slow.holder}")
+        assert (await other.state("acme", "ann")).holder == slow.holder
+        go_on.set()
+    assert outcomes(results) == {"acme:ann": Outcome.WRITTEN}
+    assert await other.run_once() == []
+    assert await revisions(store) == 1
+
+
+async def test_a_holder_that_stalls_past_its_lease_writes_nothing(store: BaseStore, clock: Clock) -> None:
+    async def stall(request: ProfileRequest, budget: Budget) -> None:
+        clock.advance(minutes=5)
+        assert (await service_of(store, clock).consolidate("acme", "ann")).outcome is Outcome.WRITTEN
+
+    await say(store, "s1", "I prefer short answers.")
+    late = await service_of(store, clock, Scripted(on_profile=stall)).consolidate("acme", "ann")
+    assert late.outcome is Outcome.LOST
+    assert await revisions(store) == 1
+
+
+async def test_a_lost_lease_ends_the_work_that_could_not_be_written(store: BaseStore, clock: Clock) -> None:
+    async def hang(request: ProfileRequest, budget: Budget) -> None:
+        clock.advance(minutes=5)
+        await anyio.sleep_forever()
+
+    await say(store, "s1", "I prefer short answers.")
+    service = service_of(store, clock, Scripted(on_profile=hang), ConsolidationSettings(lease_s=0.3))
+    with anyio.fail_after(30):
+        result = await service.consolidate("acme", "ann")
+    assert result.outcome is Outcome.LOST
+
+
+async def test_a_run_that_takes_too_long_is_ended_and_backs_off(store: BaseStore, clock: Clock) -> None:
+    async def hang(request: ProfileRequest, budget: Budget) -> None:
+        await anyio.sleep_forever()
+
+    await say(store, "s1", "I prefer short answers.")
+    service = service_of(store, clock, Scripted(on_profile=hang), ConsolidationSettings(run_timeout_s=0.2))
+    result = await service.consolidate("acme", "ann")
+    assert (result.outcome, result.reason) == (Outcome.FAILED, "cannot finish in time")
+    assert (await service.state("acme", "ann")).why is Why.BACKING_OFF
+
+
+async def test_every_version_can_be_restored_and_what_it_lacks_stays_away(store: BaseStore, clock: Clock) -> None:
+    service = service_of(store, clock)
+    await say(store, "s1", "I prefer short answers.")
+    await service.consolidate("acme", "ann")
+    first = await page(store)
+    await say(store, "s2", "I like graphs.")
+    await service.consolidate("acme", "ann")
+    assert "Likes graphs" in await page(store)
+    restored = await service.restore("acme", "ann", 1)
+    assert (restored.revision, restored.content) == (3, first)
+    await service.consolidate("acme", "ann")
+    assert "- Likes graphs" not in await page(store)
+    assert "- Prefers short answers" in await page(store)
+
+
+async def test_the_mirrors_of_the_user_are_told_and_a_broken_mirror_fails_nothing(
+    store: BaseStore, clock: Clock
+) -> None:
+    class Mirrors:
+        def __init__(self) -> None:
+            self.told: list[tuple[str, ...]] = []
+
+        async def refresh_user_memo_mirror_for_all_sessions(
+            self, tenant: str, user: str, name: str, content: str
+        ) -> None:
+            self.told.append((tenant, user, name, content))
+            raise OSError("the mirror is gone")
+
+    mirrors = Mirrors()
+    await say(store, "s1", "I prefer short answers.")
+    service = service_of(store, clock, mirrors=mirrors)
+    assert (await service.consolidate("acme", "ann")).outcome is Outcome.WRITTEN
+    await service.consolidate("acme", "ann")
+    assert mirrors.told == [("acme", "ann", USER, await page(store))]
+
+
+async def test_progress_tells_what_happens_and_nothing_of_what_was_said(store: BaseStore, clock: Clock) -> None:
+    told: list[Progress] = []
+    await say(store, "s1", "I prefer short answers.")
+    clock.advance(hours=1)
+    await service_of(store, clock, observe=told.append).run_once()
+    assert [p.kind for p in told] == ["scan", "started", "summarised", "finished"]
+    assert told[0].total == 1
+    assert (told[2].session, told[2].done, told[2].total) == ("s1", 1, 1)
+
+
+async def test_a_damaged_ledger_of_one_user_stops_nobody_else(store: BaseStore, clock: Clock) -> None:
+    for name in ("ann", "bob"):
+        await say(store, f"{name}-1", "I prefer short answers.", user=name)
+    lease = await store.acquire_lease(ANN, "somebody", 1)
+    await store.settle(lease, Settlement({"runs": "many"}))
+    clock.advance(hours=1)
+    assert outcomes(await service_of(store, clock).run_once()) == {"acme:bob": Outcome.WRITTEN}
+
+
+async def test_a_user_nobody_knows_leaves_no_trace(store: BaseStore, clock: Clock) -> None:
+    result = await service_of(store, clock).consolidate("acme", "nobody")
+    assert (result.outcome, result.reason) == (Outcome.NOTHING, "the user has no session with messages")
+    assert await store.list_standings() == []
+    assert (await store.read_ledger(UserRef.of("acme", "nobody"))).lease is None
+
+
+async def test_everybody_can_be_run_at_once(store: BaseStore, clock: Clock) -> None:
+    for name in ("ann", "bob"):
+        await say(store, f"{name}-1", "I prefer short answers.", user=name)
+    service = service_of(store, clock)
+    assert outcomes(await service.run_once(everybody=True, dry_run=True)).keys() == {"acme:ann", "acme:bob"}
+    assert await page(store) == ""
+    assert set(outcomes(await service.run_once(everybody=True)).values()) == {Outcome.WRITTEN}
+    assert outcomes(await service.run_once([BOB])) == {"acme:bob": Outcome.UNCHANGED}
+
+
+async def test_one_users_profile_holds_nothing_of_anothers(store: BaseStore, clock: Clock) -> None:
+    await say(store, "s1", "I prefer short answers.")
+    await say(store, "s2", "I like graphs.", user="bob")
+    await say(store, "s1", "I like maps.", tenant="other")
+    await service_of(store, clock).run_once(everybody=True)
+    texts = [await page(store, user) for user in (ANN, BOB, UserRef.of("other", "ann"))]
+    for word, owner in (("short answers", 0), ("graphs", 1), ("maps", 2)):
+        assert [word in text for text in texts] == [n == owner for n in range(3)]
+
+
+async def test_watching_runs_whoever_becomes_due_and_stops_when_told(store: BaseStore) -> None:
+    """With the real clock: the idle time is short, and the scan interval much too long to be what wakes it."""
+    finished: list[RunResult] = []
+    first = anyio.Event()
+
+    def observe(progress: Progress) -> None:
+        if progress.result is not None:
+            finished.append(progress.result)
+            first.set()
+            if len(finished) == 2:
+                service.stop()
+
+    store.options.clock.now = utc_now()  # type: ignore[attr-defined]
+    settings = ConsolidationSettings(policy=Policy(idle=timedelta(seconds=0.3)), scan_s=600)
+    service = service_of(store, utc_now, settings=settings, observe=observe)  # type: ignore[arg-type]
+    await say(store, "s1", "I prefer short answers.")
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(service.watch)
+            await first.wait()
+            await say(store, "s2", "I like graphs.", user="bob")
+            service.nudge()
+    assert outcomes(finished) == {"acme:ann": Outcome.WRITTEN, "acme:bob": Outcome.WRITTEN}
+
+
+async def test_watching_survives_a_store_that_is_away(sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = anyio.Event()
+    list_pending = sqlite.list_pending
+
+    async def away() -> Any:
+        monkeypatch.setattr(sqlite, "list_pending", list_pending)
+        asked.set()
+        raise Unavailable("cannot use the store: it is away")
+
+    monkeypatch.setattr(sqlite, "list_pending", away)
+    finished = anyio.Event()
+    settings = ConsolidationSettings(policy=Policy(idle=timedelta(0), backoff=Backoff()), scan_s=600)
+    service = service_of(
+        sqlite, utc_now, settings=settings, observe=lambda p: finished.set() if p.kind == "finished" else None
+    )  # type: ignore[arg-type]
+    await say(sqlite, "s1", "I prefer short answers.")
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(service.watch)
+            await asked.wait()
+            service.nudge()
+            await finished.wait()
+            service.stop()
+    assert "Prefers short answers" in await page(sqlite)
+
+
+async def test_a_queue_serves_the_tenant_with_the_least_under_way() -> None:
+    queue = FairQueue()
+    for user in [*(f"big:u{n}" for n in range(6)), "small:a", "small:b", "tiny:x"]:
+        assert queue.put(UserRef.of(*user.split(":")))
+    assert not queue.put(UserRef.of("big", "u0")), "nobody is in it twice"
+    first = [str(await queue.take()) for _ in range(4)]
+    assert first == ["big:u0", "small:a", "tiny:x", "big:u1"] or first == ["big:u0", "small:a", "tiny:x", "small:b"]
+    queue.done(UserRef.of("small", "a"))
+    assert str(await queue.take()) == "small:b"
+    queue.close()
+    rest = []
+    while (user := await queue.take()) is not None:
+        rest.append(str(user))
+    assert rest == ["big:u2", "big:u3", "big:u4", "big:u5"]
+
+
+async def test_one_tenant_with_many_users_does_not_keep_another_waiting(store: BaseStore, clock: Clock) -> None:
+    order: list[str] = []
+
+    async def note(transcript: Transcript, budget: Budget) -> None:
+        order.append(transcript.session)
+
+    for number in range(12):
+        await say(store, f"big-{number}", "I prefer short answers.", user=f"u{number}", tenant="big")
+    await say(store, "small-1", "I prefer short answers.", tenant="small")
+    clock.advance(hours=1)
+    await service_of(store, clock, Scripted(note), ConsolidationSettings(concurrency=2)).run_once()
+    assert order.index("small-1") <= 2

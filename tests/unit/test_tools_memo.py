@@ -1,0 +1,263 @@
+"""Tools that write memory: through the store, with the revision the mirror showed, and never in the container."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+import memo
+from memo.documents import ABSENT, ArtifactKey, Author, DocumentKey
+from memo.ids import SessionRef, UserId
+from memo.paths import key_at
+from sandboxd.sandbox import SandboxRequest
+from sandboxd.tools import Toolbox, run_tool
+from sandboxd.tools.checklist import Item, Status, merge_items, parse_list, render_items
+from sandboxd.tools.context import MODEL_CHARS, ToolContext, ToolResult
+from tests.unit.standin import StandInManager, StandInMemory
+
+pytestmark = pytest.mark.anyio
+
+TOOLBOX = Toolbox.discover()
+REF = SessionRef.of("t", "s")
+USER = UserId("u")
+NOTES = "/workspace/memo/session/NOTES.md"
+TODO = "/workspace/memo/session/TODO.md"
+USER_MD = "/workspace/memo/user/USER.md"
+
+
+@dataclass
+class Desk:
+    """A session with a runner and a memory, and a hand in the store."""
+
+    manager: StandInManager
+    memory: StandInMemory
+
+    async def call(self, tool: str, **arguments: Any) -> ToolResult:
+        found = TOOLBOX[tool]
+        context = ToolContext(REF, self.manager.runner, self.memory, self.manager)
+        return await run_tool(found, context, found.arguments.model_validate(arguments))
+
+    async def text(self, path: str) -> str | None:
+        key = key_at(path, REF, USER)
+        assert isinstance(key, DocumentKey)
+        document = await self.memory.store.read_document(key)
+        return None if document is None else str(document.content)
+
+    async def write(self, path: str, text: str) -> None:
+        """Somebody else writes."""
+        await self.memory.store.write_document(key_at(path, REF, USER), text, author=Author("somebody"))
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    manager = StandInManager()
+    await manager.ensure_sandbox(REF, SandboxRequest(USER))
+    async with memo.open_store("memory://") as store:
+        yield Desk(manager, StandInMemory(store, manager, outbox=True))
+
+
+@pytest.mark.parametrize("path", [NOTES, USER_MD, "/workspace/memo/session/any-Name.txt"])
+async def test_write_and_edit_go_to_the_store_and_not_to_the_container(desk: Desk, path: str) -> None:
+    result = await desk.call("Write", file_path=path, contents="häl\n")
+    assert (result.ok, result.details["revision"]) == (True, 1)
+    result = await desk.call("Edit", file_path=path, old_string="häl", new_string="heil")
+    assert (result.ok, result.details["revision"], result.content) == (True, 2, f"Replaced once in {path}.")
+    assert await desk.text(path) == "heil\n"
+    assert desk.manager.runner.files == {}
+    key = key_at(path, REF, USER)
+    history = await desk.memory.history(key)  # type: ignore[arg-type]
+    assert [(one.actor, one.session, one.reason) for one in history] == [
+        ("agent", "s", "Edit"),
+        ("agent", "s", "Write"),
+    ]
+
+
+async def test_a_conflict_changes_nothing_and_shows_the_newer_text(desk: Desk) -> None:
+    await desk.write(NOTES, "one")
+    await desk.write(NOTES, "two, newer")
+    desk.memory.frozen[NOTES] = 1  # the mirror has not followed yet
+    for tool, arguments in [
+        ("Write", {"file_path": NOTES, "contents": "mine"}),
+        ("Edit", {"file_path": NOTES, "old_string": "two", "new_string": "mine"}),
+        ("write_notes", {"content": "mine", "mode": "replace"}),
+    ]:
+        result = await desk.call(tool, **arguments)
+        assert result.ok is False
+        assert "Nothing was changed" in result.content
+        assert result.content.endswith("two, newer")
+        assert (result.details["code"], result.details["revision"]) == ("memo.conflict", 2)
+        assert await desk.text(NOTES) == "two, newer"
+
+
+async def test_a_file_that_the_mirror_does_not_show_is_only_written_if_it_is_not_there(desk: Desk) -> None:
+    await desk.write(NOTES, "theirs")
+    desk.memory.frozen[NOTES] = ABSENT
+    result = await desk.call("Write", file_path=NOTES, contents="mine")
+    assert (result.ok, "theirs" in result.content) == (False, True)
+    assert await desk.text(NOTES) == "theirs"
+
+
+async def test_a_long_newer_text_is_cut_for_the_model(desk: Desk) -> None:
+    await desk.write(NOTES, "x" * (MODEL_CHARS * 2))
+    desk.memory.frozen[NOTES] = ABSENT
+    result = await desk.call("Write", file_path=NOTES, contents="mine")
+    assert len(result.content) < MODEL_CHARS + 1000
+    assert result.details["truncated"] is True
+
+
+async def test_edit_has_the_rules_it_has_for_files(desk: Desk) -> None:
+    await desk.write(NOTES, "a a")
+    for old, new, why in [
+        ("b", "c", "not in the file"),
+        ("a", "b", "2 times"),
+        ("", "b", "empty"),
+        ("a", "a", "equals"),
+    ]:
+        result = await desk.call("Edit", file_path=NOTES, old_string=old, new_string=new)
+        assert (result.ok, why in result.content) == (False, True)
+    result = await desk.call("Edit", file_path=NOTES, old_string="a", new_string="b", replace_all=True)
+    assert (result.ok, result.content) == (True, f"Replaced 2 times in {NOTES}.")
+    result = await desk.call("Edit", file_path=TODO, old_string="a", new_string="b")
+    assert (result.ok, result.details["code"]) == (False, "request.not_found")
+
+
+async def test_an_artifact_is_written_as_one(desk: Desk) -> None:
+    path = "/workspace/memo/session/tool-results/call-1.txt"
+    result = await desk.call("Write", file_path=path, contents="full text")
+    assert (result.ok, result.details["revision"]) == (True, 1)
+    key = ArtifactKey.of(REF, "call-1")
+    assert await desk.memory.store.read_tool_result_artifact(REF, key.tool_call) == "full text"
+    assert (await desk.call("Edit", file_path=path, old_string="full", new_string="x")).ok is False
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/workspace/memo",
+        "/workspace/memo/NOTES.md",
+        "/workspace/memo/session",
+        "/workspace/memo/session/a/b",
+        "/workspace/memo/session/.hidden",
+        "/workspace/memo/session/tool-results",
+        "/workspace/memo/session/tool-results/x",
+        "/workspace/memo/session/tool-results/.txt",
+        "/workspace/memo/user/tool-results/x.txt",
+        "/workspace/memo/other/NOTES.md",
+        "/workspace/memo/.manifest.json",
+        "/workspace/x/../memo/session/a b",
+    ],
+)
+async def test_an_illegal_memo_path_is_refused_clearly(desk: Desk, path: str) -> None:
+    for tool, arguments in [("Write", {"contents": "x"}), ("Edit", {"old_string": "a", "new_string": "b"})]:
+        result = await desk.call(tool, file_path=path, **arguments)
+        assert (result.ok, result.details["code"]) == (False, "memo.invalid_key")
+        assert result.content.startswith("cannot use this")
+    assert desk.manager.runner.files == {}
+
+
+async def test_notes_are_added_to_line_by_line_or_replaced(desk: Desk) -> None:
+    assert (await desk.call("write_notes", content="one")).ok
+    assert (await desk.call("write_notes", content="two\n", mode="append")).ok
+    assert await desk.text(NOTES) == "one\ntwo\n"
+    result = await desk.call("write_notes", content="all new", mode="replace")
+    assert (result.ok, await desk.text(NOTES)) == (True, "all new")
+
+
+async def test_a_store_that_is_away_queues_or_says_so(desk: Desk) -> None:
+    desk.memory.is_away = True
+    result = await desk.call("write_notes", content="one")
+    assert (result.ok, result.details["queued"], "queued" in result.content) == (True, True, True)
+    desk.memory._outbox = False
+    result = await desk.call("write_notes", content="one")
+    assert (result.ok, result.details["code"]) == (False, "store.unavailable")
+
+
+async def test_without_a_store_a_tool_says_so() -> None:
+    found = TOOLBOX["write_notes"]
+    context = ToolContext(REF, StandInManager().runner)
+    result = await run_tool(found, context, found.arguments.model_validate({"content": "x"}))
+    assert (result.ok, result.details["code"]) == (False, "store.unavailable")
+
+
+async def test_a_text_the_store_cannot_hold_is_a_result(desk: Desk) -> None:
+    result = await desk.call("Write", file_path=NOTES, contents="x" * 1_048_577)
+    assert (result.ok, result.details["code"]) == (False, "memo.too_large")
+    result = await desk.call("Write", file_path=NOTES, contents="\ud800")
+    assert (result.ok, result.details["code"]) == (False, "memo.invalid_content")
+
+
+async def test_a_todo_list_is_written_and_merged_by_id(desk: Desk) -> None:
+    todos = [
+        {"id": "1", "content": "plan", "status": "completed"},
+        {"id": "2", "content": "build\nwith care", "status": "in_progress"},
+        {"id": "3", "content": "rest", "status": "pending"},
+    ]
+    result = await desk.call("write_todo", todos=todos)
+    assert (result.ok, result.content) == (True, f"Wrote 3 items to {TODO}.")
+    assert await desk.text(TODO) == ("# TODO\n\n- [x] (1) plan\n- [~] (2) build\n  with care\n- [ ] (3) rest\n")
+    await desk.write(TODO, f"{await desk.text(TODO)}\nby hand\n")
+    result = await desk.call(
+        "write_todo", merge=True, todos=[{"id": "2", "status": "completed"}, {"id": "4", "content": "new"}]
+    )
+    assert result.ok
+    assert await desk.text(TODO) == (
+        "# TODO\n\n- [x] (1) plan\n- [x] (2) build\n  with care\n- [ ] (3) rest\n\nby hand\n- [ ] (4) new\n"
+    )
+    result = await desk.call("write_todo", merge=True, todos=[{"id": "9", "status": "completed"}])
+    assert (result.ok, "no such item" in result.content) == (False, True)
+    desk.memory.frozen[TODO] = 1
+    result = await desk.call("write_todo", merge=True, todos=[{"id": "1", "content": "other"}])
+    assert (result.ok, "by hand" in result.content) == (False, True)
+
+
+async def test_a_merge_into_no_list_makes_one(desk: Desk) -> None:
+    assert (await desk.call("write_todo", merge=True, todos=[{"id": "a", "content": "x"}])).ok
+    assert await desk.text(TODO) == "# TODO\n\n- [ ] (a) x\n"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("write_notes", {}),
+        ("write_notes", {"content": ""}),
+        ("write_notes", {"content": "a\0"}),
+        ("write_notes", {"content": "a", "mode": "prepend"}),
+        ("write_todo", {}),
+        ("write_todo", {"todos": [{"id": "", "content": "x"}]}),
+        ("write_todo", {"todos": [{"id": "a b", "content": "x"}]}),
+        ("write_todo", {"todos": [{"id": "a\n", "content": "x"}]}),
+        ("write_todo", {"todos": [{"id": "a", "content": "x", "status": "done"}]}),
+        ("write_todo", {"todos": [{"id": "a", "content": "x"}, {"id": "a", "content": "y"}]}),
+        ("write_todo", {"todos": [{"id": "a", "content": "x", "more": 1}]}),
+    ],
+    ids=ascii,
+)
+def test_wrong_arguments_are_refused(tool: str, arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        TOOLBOX[tool].arguments.model_validate(arguments)
+
+
+IDS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,10}", fullmatch=True)
+TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=60)
+ITEMS = st.lists(st.builds(Item, IDS, TEXTS, st.sampled_from(Status)), unique_by=lambda item: item.id, max_size=8)
+
+
+@given(ITEMS)
+def test_a_list_is_read_back_exactly(items: list[Item]) -> None:
+    assert [part for part in parse_list(render_items(items)) if isinstance(part, Item)] == items
+
+
+@given(ITEMS, ITEMS, TEXTS)
+def test_a_merge_keeps_what_it_was_not_told_to_change(before: list[Item], updates: list[Item], words: str) -> None:
+    own = [f"> {line}" for line in words.split("\n")]
+    text = render_items(before) + "\n".join(own) + "\n"
+    merged = parse_list(merge_items(text, [(one.id, one.content, one.status) for one in updates]))
+    after = {part.id: part for part in merged if isinstance(part, Item)}
+    assert after == {one.id: one for one in [*before, *updates]}
+    assert [part for part in merged if isinstance(part, str)][2:] == own
