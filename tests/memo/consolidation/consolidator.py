@@ -1,4 +1,4 @@
-"""A process that consolidates one SQLite file; the tests start several, and kill some.
+"""A process that consolidates one SQLite file or directory; the tests start several, and kill some.
 
     consolidator.py PATH once          run whoever is due, once
     consolidator.py PATH watch         run whoever becomes due, until terminated
@@ -29,6 +29,8 @@ from memo.consolidation import (
 )
 from memo.consolidation.summarisers import SessionDraft
 from memo.consolidation.transcripts import Transcript
+from memo.stores import BaseStore
+from memo.stores.filesystem import FilesystemStore
 
 LEASE_S = 1.0
 SETTINGS = ConsolidationSettings(policy=Policy(idle=timedelta(0)), lease_s=LEASE_S, scan_s=600)
@@ -45,6 +47,10 @@ class Hanging(EmbeddedSummariser):
         return await super().summarise(transcript, budget)
 
 
+def open_at(path: Path) -> BaseStore:
+    return SQLiteStore(path) if path.suffix == ".db" else FilesystemStore(path, watch=False)
+
+
 def tell(what: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
@@ -56,7 +62,7 @@ def observe(progress: Progress) -> None:
 
 
 async def main(path: Path, mode: str, user: str = "") -> None:
-    async with SQLiteStore(path) as store:
+    async with open_at(path) as store:
         summariser = Hanging(user) if mode == "hang" else EmbeddedSummariser()
         service = UserMemoryConsolidationService(store, summariser, settings=SETTINGS, observe=observe)
         tell({"ready": True})

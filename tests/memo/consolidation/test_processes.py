@@ -1,4 +1,4 @@
-"""Two processes on one SQLite file: every user is consolidated exactly once, also when one process is killed."""
+"""Two processes on one store: every user is consolidated exactly once, also when one process is killed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
-from memo import SQLiteStore
 from memo.consolidation import Standing
 from memo.ids import UserRef
+from tests.memo.consolidation.consolidator import open_at
 from tests.memo.consolidation.scenes import page, revisions, say
 
 pytestmark = pytest.mark.anyio
@@ -27,14 +27,15 @@ USERS = [UserRef.of(f"tenant{n % 3}", f"user{n}") for n in range(50)]
 HANG_GUARD_S = 60
 
 
-@pytest.fixture
-async def path(tmp_path: Path) -> Path:
-    async with SQLiteStore(tmp_path / "memo.db") as store:
+@pytest.fixture(params=["memo.db", "directory"])
+async def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    path: Path = tmp_path / request.param
+    async with open_at(path) as store:
         for user in USERS:
             for number in (1, 2):
                 said = f"I prefer colour{number}."
                 await say(store, f"{user.user}-{number}", said, user=user.user, tenant=user.tenant)
-    return tmp_path / "memo.db"
+    return path
 
 
 async def start(path: Path, *words: str) -> Process:
@@ -63,7 +64,7 @@ async def go(*processes: Process) -> list[AsyncIterator[dict[str, Any]]]:
 
 
 async def assert_each_once(path: Path) -> None:
-    async with SQLiteStore(path) as store:
+    async with open_at(path) as store:
         assert await store.list_pending() == []
         standings = {user: Standing.parse(standing) for user, standing in await store.list_standings()}
         assert {user: standings[user].runs for user in USERS} == dict.fromkeys(USERS, 1)
@@ -104,7 +105,7 @@ async def test_the_users_of_a_killed_process_are_taken_over_after_the_lease_once
                     break
             doomed.kill()
             done: set[str] = set()
-            async with SQLiteStore(path) as store:
+            async with open_at(path) as store:
                 async for line in told_by_other:
                     if line["outcome"] == "written":
                         done.add(line["user"])

@@ -8,15 +8,12 @@ from typing import Any
 import anyio
 import pytest
 
-from memo import SQLiteStore
 from memo.consolidation import (
-    Backoff,
     Budget,
     Bullet,
     ConsolidationSettings,
     Outcome,
     Part,
-    Policy,
     ProfileDraft,
     Progress,
     RunResult,
@@ -24,15 +21,12 @@ from memo.consolidation import (
     Source,
     Why,
 )
-from memo.consolidation.fair_queue import FairQueue
 from memo.consolidation.summarisers import BadAnswer, ProfileRequest, SummariserUnavailable
 from memo.consolidation.transcripts import Transcript
 from memo.documents import USER, DocumentKey
-from memo.errors import Unavailable
 from memo.ids import SessionId, UserRef
 from memo.stores import BaseStore
-from memo.stores.options import utc_now
-from tests.memo.consolidation.scenes import ANN, Clock, Scripted, page, revisions, say, service_of, write_page
+from tests.memo.consolidation.scenes import ANN, Clock, Scripted, page, say, service_of, write_page
 
 pytestmark = pytest.mark.anyio
 
@@ -302,56 +296,6 @@ async def test_a_budget_for_all_users_of_a_scan_postpones_those_it_does_not_reac
     assert sorted(outcomes(await service.run_once()).values()) == [Outcome.WRITTEN, Outcome.WRITTEN]
 
 
-async def test_two_services_never_run_the_same_user_at_once(store: BaseStore, clock: Clock) -> None:
-    inside, go_on = anyio.Event(), anyio.Event()
-
-    async def wait(transcript: Transcript, budget: Budget) -> None:
-        inside.set()
-        await go_on.wait()
-
-    await say(store, "s1", "I prefer short answers.")
-    clock.advance(hours=1)
-    slow, other = service_of(store, clock, Scripted(wait)), service_of(store, clock)
-    results: list[RunResult] = []
-
-    async def run_slowly() -> None:
-        results.extend(await slow.run_once())
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run_slowly)
-        await inside.wait()
-        held = await other.consolidate("acme", "ann")
-        assert (held.outcome, held.reason) == (Outcome.HELD, f"held by {slow.holder}")
-        assert (await other.state("acme", "ann")).holder == slow.holder
-        go_on.set()
-    assert outcomes(results) == {"acme:ann": Outcome.WRITTEN}
-    assert await other.run_once() == []
-    assert await revisions(store) == 1
-
-
-async def test_a_holder_that_stalls_past_its_lease_writes_nothing(store: BaseStore, clock: Clock) -> None:
-    async def stall(request: ProfileRequest, budget: Budget) -> None:
-        clock.advance(minutes=5)
-        assert (await service_of(store, clock).consolidate("acme", "ann")).outcome is Outcome.WRITTEN
-
-    await say(store, "s1", "I prefer short answers.")
-    late = await service_of(store, clock, Scripted(on_profile=stall)).consolidate("acme", "ann")
-    assert late.outcome is Outcome.LOST
-    assert await revisions(store) == 1
-
-
-async def test_a_lost_lease_ends_the_work_that_could_not_be_written(store: BaseStore, clock: Clock) -> None:
-    async def hang(request: ProfileRequest, budget: Budget) -> None:
-        clock.advance(minutes=5)
-        await anyio.sleep_forever()
-
-    await say(store, "s1", "I prefer short answers.")
-    service = service_of(store, clock, Scripted(on_profile=hang), ConsolidationSettings(lease_s=0.3))
-    with anyio.fail_after(30):
-        result = await service.consolidate("acme", "ann")
-    assert result.outcome is Outcome.LOST
-
-
 async def test_a_run_that_takes_too_long_is_ended_and_backs_off(store: BaseStore, clock: Clock) -> None:
     async def hang(request: ProfileRequest, budget: Budget) -> None:
         await anyio.sleep_forever()
@@ -443,84 +387,3 @@ async def test_one_users_profile_holds_nothing_of_anothers(store: BaseStore, clo
     texts = [await page(store, user) for user in (ANN, BOB, UserRef.of("other", "ann"))]
     for word, owner in (("short answers", 0), ("graphs", 1), ("maps", 2)):
         assert [word in text for text in texts] == [n == owner for n in range(3)]
-
-
-async def test_watching_runs_whoever_becomes_due_and_stops_when_told(store: BaseStore) -> None:
-    """With the real clock: the idle time is short, and the scan interval much too long to be what wakes it."""
-    finished: list[RunResult] = []
-    first = anyio.Event()
-
-    def observe(progress: Progress) -> None:
-        if progress.result is not None:
-            finished.append(progress.result)
-            first.set()
-            if len(finished) == 2:
-                service.stop()
-
-    store.options.clock.now = utc_now()  # type: ignore[attr-defined]
-    settings = ConsolidationSettings(policy=Policy(idle=timedelta(seconds=0.3)), scan_s=600)
-    service = service_of(store, utc_now, settings=settings, observe=observe)  # type: ignore[arg-type]
-    await say(store, "s1", "I prefer short answers.")
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(service.watch)
-            await first.wait()
-            await say(store, "s2", "I like graphs.", user="bob")
-            service.nudge()
-    assert outcomes(finished) == {"acme:ann": Outcome.WRITTEN, "acme:bob": Outcome.WRITTEN}
-
-
-async def test_watching_survives_a_store_that_is_away(sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = anyio.Event()
-    list_pending = sqlite.list_pending
-
-    async def away() -> Any:
-        monkeypatch.setattr(sqlite, "list_pending", list_pending)
-        asked.set()
-        raise Unavailable("cannot use the store: it is away")
-
-    monkeypatch.setattr(sqlite, "list_pending", away)
-    finished = anyio.Event()
-    settings = ConsolidationSettings(policy=Policy(idle=timedelta(0), backoff=Backoff()), scan_s=600)
-    service = service_of(
-        sqlite, utc_now, settings=settings, observe=lambda p: finished.set() if p.kind == "finished" else None
-    )  # type: ignore[arg-type]
-    await say(sqlite, "s1", "I prefer short answers.")
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(service.watch)
-            await asked.wait()
-            service.nudge()
-            await finished.wait()
-            service.stop()
-    assert "Prefers short answers" in await page(sqlite)
-
-
-async def test_a_queue_serves_the_tenant_with_the_least_under_way() -> None:
-    queue = FairQueue()
-    for user in [*(f"big:u{n}" for n in range(6)), "small:a", "small:b", "tiny:x"]:
-        assert queue.put(UserRef.of(*user.split(":")))
-    assert not queue.put(UserRef.of("big", "u0")), "nobody is in it twice"
-    first = [str(await queue.take()) for _ in range(4)]
-    assert first == ["big:u0", "small:a", "tiny:x", "big:u1"] or first == ["big:u0", "small:a", "tiny:x", "small:b"]
-    queue.done(UserRef.of("small", "a"))
-    assert str(await queue.take()) == "small:b"
-    queue.close()
-    rest = []
-    while (user := await queue.take()) is not None:
-        rest.append(str(user))
-    assert rest == ["big:u2", "big:u3", "big:u4", "big:u5"]
-
-
-async def test_one_tenant_with_many_users_does_not_keep_another_waiting(store: BaseStore, clock: Clock) -> None:
-    order: list[str] = []
-
-    async def note(transcript: Transcript, budget: Budget) -> None:
-        order.append(transcript.session)
-
-    for number in range(12):
-        await say(store, f"big-{number}", "I prefer short answers.", user=f"u{number}", tenant="big")
-    await say(store, "small-1", "I prefer short answers.", tenant="small")
-    clock.advance(hours=1)
-    await service_of(store, clock, Scripted(note), ConsolidationSettings(concurrency=2)).run_once()
-    assert order.index("small-1") <= 2
