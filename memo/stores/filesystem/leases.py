@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -23,6 +23,7 @@ from memo.stores.filesystem import documents, pending, sessions
 from memo.stores.filesystem.disk import Directory
 from memo.stores.filesystem.layout import STAGED, Owner
 from memo.stores.filesystem.owners import Place
+from memo.stores.filesystem.session_log import SessionRecord
 from memo.stores.filesystem.times import from_micros, to_micros
 from memo.stores.options import StoreOptions
 from memo.stores.prepared import PreparedText, check_author, prepare_document
@@ -48,6 +49,7 @@ class FilesystemLedger(ABC):
 
     async def acquire_lease(self, user: UserRef, holder: str, ttl_s: float) -> Lease | Held:
         def acquire(place: Place) -> Lease | Held:
+            _finish_state(place)
             granted = grant(read_lease(place, user), user, holder, ttl_s, self.options.clock())
             if isinstance(granted, Lease):
                 _keep_lease(place, granted)
@@ -106,40 +108,53 @@ class FilesystemLedger(ABC):
             check_author(change.author)
             content = change.content
             text = await self._on_root(lambda _: prepare_document(content, self.options))
+        left = (await self._on_root(lambda root: _state_of(root, lease.user))).get("settled", {})
+        await self._unmark(lease.user, left)  # what a killed run left; its list makes room for ours
         written = await self._write(Owner.of_user(lease.user), lambda place: settle(place, lease, settlement, text))
-        for session, revision in settlement.settled.items():
-            await self._unmark(SessionRef(lease.user.tenant, session), revision)
+        await self._unmark(lease.user, settlement.settled)
         return written
 
-    async def _unmark(self, ref: SessionRef, revision: int) -> None:
-        def unmark(root: Directory, place: Place) -> None:
-            record = pending.record_of(root, ref)
-            if record is None or pending.revision_of(record) <= revision:
-                pending.unmark(root, ref)
-
+    async def _unmark(self, user: UserRef, settled: Mapping[Any, int]) -> None:
         root = await self._on_root(lambda root: root)
-        await self._write(Owner.of_session(ref), partial(unmark, root))
+        marked = await self._on_root(
+            lambda root: [s for s in settled if pending.is_marked(root, SessionRef(user.tenant, SessionId(s)))]
+        )
+        for session in marked:
+            ref = SessionRef(user.tenant, SessionId(session))
+            await self._write(Owner.of_session(ref), partial(_unmark, root, ref, settled[session]))
+
+
+def _unmark(root: Directory, ref: SessionRef, revision: int, locked: Place) -> None:
+    record = pending.record_of(root, ref)
+    if record is None or pending.revision_of(record) <= revision:
+        pending.unmark(root, ref)
 
 
 def list_pending(root: Directory) -> list[PendingUser]:
-    found: dict[UserRef, list[int]] = {}
+    found: dict[UserRef, list[SessionRecord]] = {}
     for record in pending.records(root):
-        found.setdefault(UserRef(record.ref.tenant, record.user), []).append(record.state.updated_at)
-    return [
-        PendingUser(user, len(changes), from_micros(max(changes)), _standing_of(root, user))
-        for user, changes in sorted(found.items())
-    ]
+        found.setdefault(UserRef(record.ref.tenant, record.user), []).append(record)
+    users: list[PendingUser] = []
+    for user, records in sorted(found.items()):
+        state = _state_of(root, user)
+        settled = state.get("settled", {})
+        changes = [r.state.updated_at for r in records if pending.revision_of(r) > settled.get(r.ref.session, 0)]
+        if changes:
+            users.append(PendingUser(user, len(changes), from_micros(max(changes)), state.get("standing", {})))
+    return users
 
 
 def list_session_revisions(root: Directory, user: UserRef) -> list[SessionRevision]:
     pending.index_once(root)
+    settled = _state_of(root, user).get("settled", {})
     found: list[SessionRevision] = []
     for meta in sessions.list_of_user(root, user):
         ref = SessionRef(user.tenant, SessionId(meta.session))
         record = pending.record_of(root, ref)
         revision = 0 if record is None else pending.revision_of(record)
         if revision:
-            found.append(SessionRevision(ref.session, revision, meta.updated_at, pending.is_marked(root, ref)))
+            is_pending = revision > settled.get(ref.session, 0) and pending.is_marked(root, ref)
+            found.append(SessionRevision(ref.session, revision, meta.updated_at, is_pending))
     return found
 
 
@@ -147,7 +162,8 @@ def settle(place: Place, lease: Lease, settlement: Settlement, text: PreparedTex
     check_fence(read_lease(place, lease.user), lease, place.options.clock())
     before = _read_state(place)
     memory = before.get("memory", {}) if settlement.memory is None else settlement.memory
-    state: Json = {"standing": settlement.standing, "memory": memory}
+    # What is settled is part of the state: marks are taken away afterwards, and a killed run may not get there.
+    state: Json = {"standing": settlement.standing, "memory": memory, "settled": dict(settlement.settled)}
     change, written = settlement.document, None
     if change is not None and text is not None:
         revision = len(place.state.documents.get(change.key.name, [])) + 1
@@ -193,28 +209,33 @@ def _read_state(place: Place) -> Json:
     return {} if content is None else decode_object(content, place.directory.where(STATE))
 
 
+def _finish_state(place: Place) -> None:
+    """Put the state of a killed run in place, if it counts."""
+    if place.hidden.stat(NEXT_STATE) is not None:
+        _keep_state(place, _read_state(place))
+
+
 def _keep_state(place: Place, state: Json) -> None:
     place.hidden.stage(STAGED, _encoded(state))
     place.hidden.move(STAGED, place.directory, STATE)
     place.hidden.remove(NEXT_STATE)
 
 
-def _standing_of(root: Directory, user: UserRef) -> Json:
-    """Read without a lock: the file is replaced whole. A run that was killed is looked at when its user is run."""
+def _state_of(root: Directory, user: UserRef) -> Json:
+    """Read without a lock: the file is replaced whole. A killed run's state is put in place when its user is run."""
     directory = root.descend(*Owner.of_user(user).path)
     if directory is None:
         return {}
     with directory:
         content = directory.read(STATE)
-        standing: Any = {} if content is None else decode_object(content, directory.where(STATE)).get("standing")
-    return standing if isinstance(standing, dict) else {}
+        return {} if content is None else decode_object(content, directory.where(STATE))
 
 
 def _standings(root: Directory, tenant: TenantId | None) -> Iterator[tuple[UserRef, Json]]:
     for owner in sessions.owners_of(root, tenant):
         if owner.scope is Scope.USER:
             user = UserRef(owner.tenant, UserId(owner.owner))
-            standing = _standing_of(root, user)
+            standing = _state_of(root, user).get("standing")
             if standing:
                 yield user, standing
 

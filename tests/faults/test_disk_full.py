@@ -1,0 +1,77 @@
+"""No room on the data directory, for real: clear errors, old content whole, and recovery without a restart."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from sandboxd.client import Client
+from sandboxd.errors import SandboxdError
+from tests.faults.test_memory_killed import NOTES, inside, wait_in_sync
+from tests.running import RunningDaemon
+
+pytestmark = [pytest.mark.engine, pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")]
+
+BIG = "x" * 200_000
+
+
+@pytest.fixture
+def small(daemon: RunningDaemon) -> Iterator[RunningDaemon]:
+    """A daemon whose data directory is a filesystem of 64 MB."""
+    daemon.data.mkdir(mode=0o711)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=711", "small", str(daemon.data)], check=True)
+    try:
+        yield daemon
+    finally:
+        with daemon.client() as client, suppress(SandboxdError):
+            client.destroy_sandbox("s1")
+        daemon.terminate()
+        subprocess.run(["umount", "--lazy", str(daemon.data)], check=True)
+
+
+def fill(directory: Path) -> Path:
+    ballast = directory / "ballast"
+    with ballast.open("wb") as file, suppress(OSError):
+        while True:
+            file.write(b"\0" * 65_536)
+            file.flush()
+    return ballast
+
+
+def write_until_refused(client: Client) -> tuple[str, SandboxdError | None]:
+    """Write larger and larger texts; return the last one acknowledged, and the refusal."""
+    acknowledged = client.read_memo("s1", "NOTES.md").text
+    for number in range(20):
+        text = f"{number}\n{BIG}\n"
+        try:
+            client.write_memo("s1", "NOTES.md", text)
+        except SandboxdError as error:
+            return acknowledged, error
+        acknowledged = text
+    return acknowledged, None
+
+
+def test_a_full_data_directory_refuses_clearly_and_recovers_by_itself(small: RunningDaemon) -> None:
+    small.start(limits='{"disk_mb": 8}')
+    with small.client() as client:
+        client.ensure_sandbox("s1", user="ada")
+        client.write_memo("s1", "NOTES.md", "whole\n")
+        ballast = fill(small.data)
+        acknowledged, refusal = write_until_refused(client)
+        assert refusal is not None
+        assert refusal.code in ("host.full", "store.unavailable")
+        assert str(refusal).startswith("cannot")
+        assert client.read_memo("s1", "NOTES.md").text == acknowledged
+        assert inside(client, "s1", NOTES) in (acknowledged, "whole\n")  # never half a text
+        with pytest.raises(SandboxdError, match="cannot"):
+            client.ensure_sandbox("s2", user="ada")
+        ballast.unlink()
+        client.write_memo("s1", "NOTES.md", "room again\n")
+        wait_in_sync(client, "s1")
+        assert inside(client, "s1", NOTES) == "room again\n"
+        assert client.exec("s1", "echo fine").stdout == "fine\n"
