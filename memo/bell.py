@@ -1,7 +1,7 @@
 """Bells: how a feed hears of a commit without looking for it.
 
-`LocalBell` rings inside one event loop. `FileBell` rings across processes: a writer touches a file, and the kernel
-wakes whoever watches it; a slow periodic wake-up is the safety net for a writer that died before it could ring.
+`LocalBell` rings inside one event loop. `FileBell` rings across processes: a writer reads a file, and the kernel wakes
+whoever watches it; a slow periodic wake-up is the safety net for a writer that died before it could ring.
 """
 
 from __future__ import annotations
@@ -55,19 +55,26 @@ class LocalListener:
 
 
 class FileBell:
-    """Owns the open file that is touched. Ring from any thread, after the commit is visible to readers."""
+    """Owns the open file that is read. Ring from any thread, after the commit is visible to readers.
+
+    A ring is a read, not a write: a write makes an inode dirty, and the sync of the next commit has to wait for it.
+    """
+
+    _fd = -1
 
     def __init__(self, path: Path, check_s: float) -> None:
         self.path = path
         self.check_s = check_s
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            os.pwrite(self._fd, b"!", 0)  # there must be something to read: reading nothing wakes nobody
         except OSError as error:
+            self.close()
             raise Unavailable(f"cannot open the bell of the change feed: {error.strerror}") from error
 
     def ring(self) -> None:
         try:
-            os.pwrite(self._fd, b"!", 0)
+            os.pread(self._fd, 1, 0)
         except OSError as error:
             # The change is committed, so its writer must not hear of a failure; the periodic look will find it.
             _log.warning("cannot ring %s: %s", self.path.name, error.strerror)
@@ -81,7 +88,7 @@ class FileBell:
             os.close(fd)
 
 
-_IN_MODIFY = 0x2
+_IN_ACCESS = 0x1
 
 
 class FileListener:
@@ -122,7 +129,7 @@ def _watch(path: Path) -> int:
         return -1
     libc = ctypes.CDLL(None)
     fd: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-    if fd >= 0 and libc.inotify_add_watch(fd, os.fsencode(path), _IN_MODIFY) < 0:
+    if fd >= 0 and libc.inotify_add_watch(fd, os.fsencode(path), _IN_ACCESS) < 0:
         os.close(fd)
         return -1
     return fd

@@ -62,6 +62,11 @@ def checked_name(noun: str, text: object) -> str:
     return text
 
 
+def checked_group(group: object) -> str:
+    """Return the name of a group; a record may be in none, which is \"\"."""
+    return "" if group == "" else checked_name("record group", group)
+
+
 @dataclass(frozen=True, slots=True)
 class Put:
     """Keep the value, whatever was there. A record that was there keeps its place in the order."""
@@ -139,12 +144,13 @@ def outcome(change: RecordChange, current: Record | None) -> Record | None:
     """Return what the change makes of the record that is there; None means that there is none afterwards."""
     match change:
         case Put(key, value, group):
-            return Record(key.id, dict(value), group)
+            return Record(key.id, dict(value), checked_group(group))
         case Merge(key, fields, group, create):
             if current is None and not create:
                 raise Absent(f"cannot update {key}: there is no such record")
             merged = {**(current.value if current else {}), **fields}
-            return Record(key.id, merged, (current.group if current else "") if group is None else group)
+            inherited = current.group if current else ""
+            return Record(key.id, merged, inherited if group is None else checked_group(group))
         case Delete():
             return None
 

@@ -17,6 +17,7 @@ from tests.running import RunningDaemon
 
 INSIDE = Path(__file__).parent / "inside"
 SECRET_ENV = "SANDBOXD_RUNNER_SECRET"
+MILK = "remember the milk\n"
 
 # PID 1 hides nothing, and beside it runs a process of somebody else.
 WEAK_STAND_IN = """
@@ -82,17 +83,20 @@ def probe_sandbox(engine: str, image: str) -> Report:
         with Client(daemon.socket, tenant=names["tenant"]) as client:
             session = names["session"]
             client.ensure_sandbox(session, user=names["user"], agent=names["agent"])
+            client.write_memo(session, "NOTES.md", MILK)
+            client.write_memo(names["user"], "USER.md", MILK, scope="user")
             (mirror,) = (daemon.data / "mirrors").iterdir()
-            for name in ("NOTES.md", "USER.md"):
-                (mirror / name).write_text("remember the milk\n")
-                (mirror / name).chmod(0o666)  # so that only the mount stands in the way of a writer
-            mirror.chmod(0o777)
+            for path in [mirror, *mirror.rglob("*")]:  # so that only the mount stands in the way of a writer
+                path.chmod(0o777 if path.is_dir() else 0o666)
             for file in INSIDE.glob("*.py"):
                 client.write_file(session, f"/workspace/probe/{file.name}", file.read_bytes())
             hidden = [word for name in names.values() for word in ("--backwards", name[::-1])]
             done = client.exec(session, ["python3", "-B", "/workspace/probe/probes.py", *hidden], timeout_s=110)
             assert done.exit_code == 0, done.stderr
-            assert {path.read_text() for path in mirror.iterdir()} == {"remember the milk\n"}
+            assert {path.read_text() for path in mirror.rglob("*.md")} == {MILK}
+            assert {path.name for path in mirror.rglob("*")} == {
+                *("session", "NOTES.md", "tool-results", "user", "USER.md", ".manifest.json")
+            }
             client.destroy_sandbox(session)
         report: Report = json.loads(done.stdout)
         return report

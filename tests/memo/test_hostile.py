@@ -13,7 +13,7 @@ from memo.documents import Author, DocumentKey, sha256_of
 from memo.errors import InvalidContent, InvalidKey, MemoError, TooLarge
 from memo.ids import OwnerId, SessionRef, TenantId
 from memo.limits import StoreLimits
-from memo.records import Put, RecordScope, require_records
+from memo.records import Merge, Put, RecordScope, require_records
 from memo.stores import BaseStore, StoreOptions
 from memo.stores.filesystem import FilesystemStore
 
@@ -311,6 +311,18 @@ async def test_a_hostile_name_of_a_record_is_refused(store: BaseStore, bad: Any)
         RecordScope.of("acme", "fact", "p").key(bad)
     with pytest.raises(InvalidKey, match=r"^cannot use this record scope"):
         RecordScope.of("acme", "fact", bad)
+    assert await everything(store) == before
+
+
+@pytest.mark.parametrize("bad", ["a\0b", "\ud800", "x" * 2**20, 7])
+async def test_a_hostile_group_of_a_record_is_refused(store: BaseStore, bad: Any) -> None:
+    before = await everything(store)
+    records, scope = require_records(store), RecordScope.of("acme", "fact", "p")
+    for change in (Put(scope.key("r2"), {"n": 2}, bad), Merge(scope.key("r1"), {"n": 2}, bad)):
+        with pytest.raises(InvalidKey, match=r"^cannot use this record group"):
+            await records.apply_records([change])
+    with pytest.raises(InvalidKey, match=r"^cannot use this record group"):
+        await records.list_records(scope, bad)
     assert await everything(store) == before
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from memo.ids import TenantId
-from memo.records import Record, RecordChange, RecordKey, RecordScope, Value, tenant_of
+from memo.records import Record, RecordChange, RecordKey, RecordScope, Value, checked_group, tenant_of
 from memo.spool.disk import DiskSpool
 from memo.stores.filesystem.disk import Directory
 from memo.stores.filesystem.layout import HIDDEN
@@ -72,7 +72,8 @@ class FilesystemRecords(ABC):
         return await self._query(key.scope.tenant, lambda log, directory: log.read(directory, key))
 
     async def list_records(self, scope: RecordScope, group: str | None = None) -> list[Record]:
-        found = await self._query(scope.tenant, lambda log, directory: log.list_of(directory, scope, group))
+        wanted = None if group is None else checked_group(group)
+        found = await self._query(scope.tenant, lambda log, directory: log.list_of(directory, scope, wanted))
         return found or []
 
     def spool(self, tenant: str, place: str) -> DiskSpool:

@@ -17,6 +17,7 @@ from memo.records import (
     RecordKey,
     RecordScope,
     Value,
+    checked_group,
     encode_record,
     needs_current,
     outcome,
@@ -84,7 +85,8 @@ class InMemoryRecords(ABC):
         return (await self._records()).read(key)
 
     async def list_records(self, scope: RecordScope, group: str | None = None) -> list[Record]:
-        return (await self._records()).list_of(scope, group)
+        wanted = None if group is None else checked_group(group)
+        return (await self._records()).list_of(scope, wanted)
 
     async def _records(self) -> RecordBook:
         await self._turn()

@@ -15,6 +15,7 @@ from memo.records import (
     RecordKey,
     RecordScope,
     Value,
+    checked_group,
     encode_record,
     needs_current,
     outcome,
@@ -39,7 +40,8 @@ class SQLiteRecords:
         return await self._database.read(lambda db: read(db, key))
 
     async def list_records(self, scope: RecordScope, group: str | None = None) -> list[Record]:
-        return await self._database.read(lambda db: list_of(db, scope, group))
+        wanted = None if group is None else checked_group(group)
+        return await self._database.read(lambda db: list_of(db, scope, wanted))
 
 
 def apply(db: sqlite3.Connection, changes: Sequence[RecordChange], limit_bytes: int) -> list[Value | None]:
