@@ -208,12 +208,17 @@ def sha256_of(content: bytes) -> str:
 
 
 _MARKS = re.compile(r"^[#>*\-+\s\d.]*")
+_SUMMARY = re.compile(r"<!-- summary: (.*) -->")
 
 
 def summary_of(content: str) -> str:
-    """Return the first line that says something, without Markdown marks, at most 120 characters."""
+    """Return the first line that says something, without Markdown marks, at most 120 characters.
+
+    A document may say it for itself: a profile opens with a comment `<!-- summary: … -->`.
+    """
     for line in content[:4096].splitlines():
-        text = _MARKS.sub("", line).strip()
+        own = _SUMMARY.fullmatch(line.strip())
+        text = own[1].strip() if own else _MARKS.sub("", line).strip()
         if text:
             return text if len(text) <= 120 else text[:119] + "…"
     return ""

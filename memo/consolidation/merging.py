@@ -174,8 +174,8 @@ def _put_summary(edit: Edit, memory: ProfileMemory, summary: str) -> ProfileMemo
             return memory  # somebody changed it or took it away
         edit.replaced[index] = line
     else:
-        has_own = any(text.startswith(("<!-- summary:", "---")) for text in edit.page.lines[:2])
-        if has_own:
+        has_own = any(text.lstrip().startswith("<!-- summary:") for text in edit.page.lines)
+        if has_own or edit.page.lines[0].startswith("---"):  # front matter must stay on top
             return memory
         top = edit.after.get(-1, [])
         is_blank = not any(text.strip() for text in edit.page.lines)

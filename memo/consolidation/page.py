@@ -99,9 +99,9 @@ def _end_of_hidden(lines: tuple[str, ...], index: int) -> int | None:
         mark = fence.group(1)
         closing = re.compile(rf"^ {{0,3}}{re.escape(mark[0])}{{{len(mark)},}}\s*$")
         return next((i for i in range(index + 1, len(lines)) if closing.match(lines[i].rstrip())), None)
-    rest = _COMMENT.sub("", lines[index])
-    if "<!--" in rest:
-        return next((i for i in range(index + 1, len(lines)) if "-->" in lines[i]), None)
+    if "<!--" in _COMMENT.sub("", lines[index]):
+        # A whole comment on one line ends nothing: else ours would end one that somebody left open, and be hidden.
+        return next((i for i in range(index + 1, len(lines)) if "-->" in _COMMENT.sub("", lines[i])), None)
     return None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from memo.documents import ANY, Author, DocumentKey, sha256_of
+from memo.documents import ANY, Author, DocumentKey, sha256_of, summary_of
 from memo.errors import InvalidContent, InvalidKey, RevisionConflict, TooLarge
 from memo.ids import SessionRef
 from memo.limits import StoreLimits
@@ -184,3 +184,19 @@ async def test_a_hostile_request_id_is_refused(store: BaseStore, request_id: Any
     await store.get_or_create("acme", "ann", "a", "s1")
     with pytest.raises(InvalidContent, match="request id"):
         await store.append_messages("acme", "s1", [], request=request_id)
+
+
+@pytest.mark.parametrize(
+    ("content", "summary"),
+    [
+        ("\n\n# Ann\ntext", "Ann"),
+        ("<!-- summary: Likes tea -->\n# Ann\n", "Likes tea"),
+        ("<!-- a comment -->\n", "<!-- a comment -->"),
+        ("", ""),
+        ("x" * 500, "x" * 119 + "…"),
+    ],
+)
+def test_a_summary_is_the_first_line_that_says_something_or_what_the_document_says_of_itself(
+    content: str, summary: str
+) -> None:
+    assert summary_of(content) == summary

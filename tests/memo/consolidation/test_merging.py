@@ -188,6 +188,14 @@ def test_a_fence_that_is_never_closed_does_not_make_sections_pile_up() -> None:
     assert page.count("## Preferences") == 1
 
 
+def test_a_comment_that_is_never_closed_does_not_make_sections_pile_up() -> None:
+    page, memory = "<!--\n- LIKE:RAIN\n", ProfileMemory()
+    for _ in range(3):
+        merged = merge(page, memory, draft(TEA, "Likes rain"), NOW)
+        page, memory = merged.text, merged.memory
+    assert page.count("## Preferences") == 1
+
+
 def test_a_drastically_smaller_draft_is_refused_and_names_the_numbers() -> None:
     first = merge("", ProfileMemory(), draft(*(f"Likes thing{n}" for n in range(8))), NOW)
     with pytest.raises(ProfileRefused, match="3 bullets where there were 8"):
