@@ -8,6 +8,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from memo import capabilities_of, open_store
+from memo.errors import MemoError
 from sandboxd.engine.protocol import Engine, Finding
 from sandboxd.engine.select import open_engine
 from sandboxd.errors import SandboxdError
@@ -18,7 +20,7 @@ from sandboxd.workspace import Workspaces
 
 
 async def examine(settings: Settings) -> list[Finding]:
-    findings = diagnose_host(settings.data) + await _examine_workspaces(settings)
+    findings = diagnose_host(settings.data) + await _examine_workspaces(settings) + [await _examine_store(settings)]
     try:
         engine = await open_engine(settings.engine, settings.data / "engine")
     except SandboxdError as error:
@@ -31,6 +33,19 @@ async def examine(settings: Settings) -> list[Finding]:
     finally:
         await engine.aclose()
     return findings
+
+
+async def _examine_store(settings: Settings) -> Finding:
+    if settings.store is None and not (settings.data / "memo.db").exists():
+        return Finding("store", "ok", "SQLite in the data directory, made at the first start")
+    try:
+        async with open_store(settings.store_url) as store:
+            missing = capabilities_of(store).missing()
+    except MemoError as error:
+        return Finding("store", "missing", str(error), "start the store, or give another --store")
+    if missing:
+        return Finding("store", "weak", f"it cannot: {', '.join(missing)}", "memory works as far as the store goes")
+    return Finding("store", "ok", "it can do everything that memory needs")
 
 
 async def _examine_workspaces(settings: Settings) -> list[Finding]:
