@@ -28,6 +28,7 @@ class Pending:
         "_allowance",
         "_body",
         "_has_news",
+        "_is_given_up",
         "_loop",
         "_timer",
         "_waiter",
@@ -46,6 +47,7 @@ class Pending:
         self._allowance = allowance
         self._body = memoryview(b"")
         self._has_news = False
+        self._is_given_up = False
         self._loop = link.loop
         self._waiter: asyncio.Future[None] | None = None
         self._timer = self._loop.call_later(patience_s, self._expire, patience_s)
@@ -95,7 +97,9 @@ class Pending:
         self.link.send(wire.pack_credit(self.id, size_bytes))
 
     def fail(self, error: SandboxdError) -> None:
+        """End it from this side. What the runner has sent already, or sends before it hears of it, is dropped."""
         if not self.is_over:
+            self._is_given_up = True
             self.error = error
             self._wake()
 
@@ -106,6 +110,8 @@ class Pending:
             self.fail(error)
 
     def receive(self, kind: int, head: bytes, data: bytes) -> None:
+        if self._is_given_up:
+            return
         if self.is_over:
             raise wire.WireError("more after the end of a call")
         if kind in (wire.EXITED, wire.RESULT):
