@@ -26,12 +26,13 @@ _QUIET_S = 30.0
 
 async def watch_workspaces(sandboxes: Callable[[], Iterable[Sandbox]]) -> None:
     measured_at: dict[str, float] = {}
+    over_by: dict[str, int] = {}
     while True:
         now = time.monotonic()
         due = [sandbox for sandbox in sandboxes() if _is_due(sandbox, now, measured_at.get(sandbox.record.id, 0.0))]
         for sandbox in due:
             measured_at[sandbox.record.id] = now
-            await _enforce(sandbox)
+            await _enforce(sandbox, over_by)
         known = {sandbox.record.id for sandbox in sandboxes()}
         measured_at = {sandbox_id: at for sandbox_id, at in measured_at.items() if sandbox_id in known}
         await anyio.sleep(_BUSY_S)
@@ -43,14 +44,21 @@ def _is_due(sandbox: Sandbox, now: float, measured_at: float) -> bool:
     return sandbox.idle_s(now) < 2 * _BUSY_S or now - measured_at >= _QUIET_S
 
 
-async def _enforce(sandbox: Sandbox) -> None:
-    runner = sandbox.runner
+async def _enforce(sandbox: Sandbox, over_by: dict[str, int]) -> None:
+    """End who writes in a workspace over its limit, and again only if it grew: whoever removes files may go on."""
+    runner, sandbox_id = sandbox.runner, sandbox.record.id
     if runner is None:
         return
     try:
         usage = await runner.usage()
-        if is_over(usage.bytes_used, usage.inodes_used, sandbox.record.limits.disk_mb):
+        if not is_over(usage.bytes_used, usage.inodes_used, sandbox.record.limits.disk_mb):
+            over_by.pop(sandbox_id, None)
+            return
+        size = usage.bytes_used + usage.inodes_used
+        if size > over_by.get(sandbox_id, 0):
             await _end_writers(runner, sandbox.record.limits.disk_mb)
+            after = await runner.usage()  # what they still wrote while they were being ended is not growth
+            over_by[sandbox_id] = max(size, after.bytes_used + after.inodes_used)
             _log.warning("workspace over its limit", sandbox=sandbox.record.id, bytes_used=usage.bytes_used)
     except SandboxError as error:
         _log.info("cannot measure a workspace", sandbox=sandbox.record.id, error=str(error))
