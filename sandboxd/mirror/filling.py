@@ -59,6 +59,7 @@ async def fill(mirror: Mirror, mirrors: Mirrors, source: Source, is_pending: Cal
         filling.done.update({relative: mirror.shown[relative] for relative in kept})
         await mirrors.in_thread(filling.remove_others)
         mirror.shown = filling.done
+        mirror.is_known = True
     finally:
         mirror.filling -= 1
     return Filled(len(mirror.shown), filling.drift())
@@ -155,7 +156,10 @@ class _Filling:
 def _look(mirror: Mirror) -> tuple[dict[str, str | None], dict[str, Shown]]:
     with mirror.guard:
         tree.prepare(mirror.root)
-        return tree.scan(mirror.root, is_quiet=True), manifest.decode(tree.read_manifest(mirror.root))
+        found = tree.scan(mirror.root, is_quiet=True)
+        if mirror.is_known:  # the manifest may be behind
+            return found, dict(mirror.shown)
+        return found, manifest.decode(tree.read_manifest(mirror.root))
 
 
 def _batches(cold: Iterable[Listed], source: Source) -> Iterator[list[Listed]]:

@@ -78,6 +78,7 @@ class Keeper:
             self._announcer.mirror("lagging", tenant=ref.tenant, session=ref.session)
             claims, found = await self._mirrors.in_thread(_read_back, mirror)
             mirror.shown = {path: shown for path, shown in claims.items() if found.get(path) == shown.sha256}
+            mirror.is_known = True
             self._tasks.start_soon(self._refill_later, mirror)
         return Path(mirror.root)
 

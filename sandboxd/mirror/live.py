@@ -49,6 +49,8 @@ class Mirror:
         self.manifest_after = 0.0
         """The manifest is not written again before this moment: a long one costs more than what it tells of."""
         self.is_dropped = False
+        self.is_known = False
+        """Whether `shown` tells what the files are. Before that only the manifest of an earlier daemon can."""
         self.filling = 0
         """While it is filled from a snapshot, changes only note that they were missed."""
         self.missed: set[Key] = set()

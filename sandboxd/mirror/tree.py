@@ -162,6 +162,14 @@ def scan(root: str, *, is_quiet: bool) -> dict[str, str | None]:
     return found
 
 
+def look_at(root: str, relative: str) -> dict[str, str | None]:
+    """Hash one file, as `scan` does."""
+    try:
+        return {relative: _hash(f"{root}/{relative}")}
+    except FileNotFoundError:
+        return {}
+
+
 def walk(root: str) -> Iterator[str]:
     """Yield what is in the tree, below its root, without our own directories and the manifest."""
     for directory in DIRECTORIES:

@@ -7,7 +7,7 @@ only behind its store is no drift; it is refreshed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 import anyio
@@ -71,12 +71,13 @@ class Verifier:
             return 0
         before = dict(mirror.shown)
         found = await self._mirrors.in_thread(tree.scan, mirror.root, is_quiet=False)
-        drift = self._compare(mirror, before, found)
-        for relative, how in drift:
-            self._announcer.drift(mirror.ref, relative, how)
-            await self._repair(mirror, relative)
+        repaired = 0
+        for relative in sorted(before.keys() | found.keys()):
+            is_as_before = mirror.shown.get(relative) is before.get(relative)  # not refreshed while files were hashed
+            if is_as_before and _difference(relative, before, found) is not None:
+                repaired += await self._repair(mirror, relative)
         await self._catch_up(mirror)
-        return len(drift)
+        return repaired
 
     async def inspect(self, mirror: Mirror) -> list[MirrorFile]:
         """Compare every file with the store, by hash."""
@@ -98,32 +99,25 @@ class Verifier:
         text = await self._source.read(item.key)
         return None if text is None else text.sha256
 
-    def _compare(self, mirror: Mirror, before: dict[str, Shown], found: dict[str, str | None]) -> list[tuple[str, str]]:
-        """Say what differs, leaving out whatever was refreshed while the files were hashed."""
-        drift = []
-        for relative in before.keys() | found.keys():
-            shown = mirror.shown.get(relative)
-            if shown is not before.get(relative):
-                continue
-            if shown is None:
-                drift.append((relative, "extra"))
-            elif relative not in found:
-                drift.append((relative, "missing"))
-            elif found[relative] != shown.sha256:
-                drift.append((relative, "content"))
-        return sorted(drift)
-
-    async def _repair(self, mirror: Mirror, relative: str) -> None:
+    async def _repair(self, mirror: Mirror, relative: str) -> bool:
+        """Set a file right if it still differs, and say whether it did."""
         try:
             key = key_at(f"{MEMO_ROOT}/{relative}", mirror.ref, mirror.user)
         except InvalidKey:
+            self._announcer.drift(mirror.ref, relative, "extra")
             await self._mirrors.remove(mirror, relative)  # nothing of ours can ever be there
-            return
+            return True
+        # Looked at again in the key's turn: a text that is just being installed is there before it is noted.
         async with self._turns.of(key):
+            found = await self._mirrors.in_thread(tree.look_at, mirror.root, relative)
+            how = _difference(relative, mirror.shown, found)
+            if how is None or mirror.filling or mirror.is_dropped:
+                return False
+            self._announcer.drift(mirror.ref, relative, how)
             shown = mirror.shown.get(relative)
             if shown is None:
                 await self._mirrors.remove(mirror, relative)
-                return
+                return True
             text = await self._intact(mirror, key, shown)
             mirror.shown.pop(relative)  # so that even the revision that it claims to show is newer
             try:
@@ -136,6 +130,7 @@ class Verifier:
             except HostFull:
                 mirror.shown.setdefault(relative, shown)
                 raise
+            return True
 
     async def _intact(self, mirror: Mirror, key: Key, shown: Shown) -> Text | None:
         """Return what the file should show: from the blob cache, unless its link was tampered with, too."""
@@ -156,6 +151,14 @@ class Verifier:
         for item in await self._source.list_session(mirror.ref, mirror.user):
             if item.revision is not None and self._mirrors.is_behind(item.key, item.revision):
                 await self._refresher.hint(item.key)
+
+
+def _difference(relative: str, shown: Mapping[str, Shown], found: Mapping[str, str | None]) -> str | None:
+    if relative not in found:
+        return "missing" if relative in shown else None
+    if relative not in shown:
+        return "extra"
+    return None if found[relative] == shown[relative].sha256 else "content"
 
 
 def _file(

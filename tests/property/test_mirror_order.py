@@ -10,7 +10,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from memo import InMemoryStore
@@ -36,6 +36,7 @@ STEPS = st.lists(
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+@example(steps=["write", "refresh all", "store", "refresh all", "write", "verify", "refresh all"], at_once=True)
 @given(steps=STEPS, at_once=st.booleans())
 def test_any_order_of_hints_and_writes_ends_at_the_newest_revision(steps: list[str], at_once: bool) -> None:
     anyio.run(_play, steps, at_once, backend_options={"use_uvloop": True})
