@@ -38,6 +38,7 @@ def show(text: str) -> None:
 
 def serve(root: Path) -> subprocess.Popen[bytes]:
     env = {**os.environ, "SANDBOXD_DATA": str(root / "data"), "SANDBOXD_SOCKET": str(root / "d.sock")}
+    env["SANDBOXD_POOL"] = "0"  # warm sandboxes outlive a daemon, and this tour leaves nothing behind
     with (root / "daemon.log").open("ab") as log:
         daemon = subprocess.Popen([sys.executable, "-m", "sandboxd", "serve"], env=env, stdout=-1, stderr=log)
     assert daemon.stdout is not None  # noqa: S101  # it was asked for
@@ -85,6 +86,7 @@ def show_memory(client: Client) -> None:
         client.write_memo("research", "NOTES.md", "mine alone", expected=seen.revision)
     except RevisionConflict as error:
         show(str(error))
+        show(error.current.content if error.current else "")
 
     say("A host job writes; a process inside that waits for it sees it")
     text = "# Ada\n- prefers short answers\n- likes tea\n"
@@ -94,10 +96,24 @@ def show_memory(client: Client) -> None:
     show(f"{took:.1f} ms after the write was acknowledged (below zero: before)")
     show(f"in the other sandbox, too: {client.exec('research', ['cat', USER]).stdout == text}")
 
-    say("Compaction puts a long tool result where the agent can read it")
-    client.write_artifact("research", "call-7", "a very long tool result\n" * 3)
-    show(client.exec("research", "head -1 memo/session/tool-results/call-7.txt").stdout)
+    show_compaction(client)
     client.destroy_sandbox("writing")
+
+
+def show_compaction(client: Client) -> None:
+    say("A long conversation is compacted: a section in NOTES.md, and nothing is lost")
+    talk = [{"role": role, "content": f"{role} {n}: boards"} for n in range(1, 4) for role in ("user", "assistant")]
+    client.append_turn("research", talk, {"input": 900, "output": 120})
+    done = client.compact_session("research", force=True)
+    show(f"{done.archived} messages archived; {len(client.load_messages('research'))} are left to load")
+    show(f"all of them can still be read: {client.load_messages('research', full=True) == talk}")
+    show(client.exec("research", ["tail", "-n", "+5", NOTES]).stdout)
+
+    say("A long tool result becomes a stub; the whole of it appears inside as a file")
+    result = {"role": "toolResult", "toolCallId": "call-7", "content": "one of very many lines of a log\n" * 2000}
+    short = client.compact_tool_results("research", [result], keep_recent=0)
+    show(short.messages[0]["content"][:300])
+    show(client.exec("research", "wc memo/session/tool-results/call-7.txt").stdout)
 
 
 def tour(root: Path) -> None:

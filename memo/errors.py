@@ -4,6 +4,9 @@
     ├─ InvalidKey · InvalidContent · TooLarge · Unsupported
     ├─ Absent (what a verb needs was never written) · Redacted · SessionTaken
     ├─ RevisionConflict   the document moved on; `current` holds what it is now
+    ├─ LeaseLost (memo.leases)   another holder has the lease, or it is over
+    ├─ BudgetSpent · ProfileRefused · SummariserError (memo.consolidation)
+    │                     SummariserUnavailable: not now, whatever it is asked · BadAnswer: not this
     └─ ProviderError      `outcome_unknown` says that the change may or may not have happened
        ├─ Unavailable   nothing was done; try again
        ├─ Timeout       the outcome may be unknown, and says so

@@ -36,13 +36,13 @@ def container_spec(
         mounts.append(Mount(skills, SKILLS, read_only=True))
     return ContainerSpec(
         name=record.container_name,
-        image=record.image,
+        image=record.shape.image,
         # Isolated and without site: the image's own packages and environment cannot change the runner.
         command=RUNNER_COMMAND,
         uid=uid,
         gid=gid,
         labels={LABEL_INSTANCE: instance, LABEL_SANDBOX: record.id},
         mounts=tuple(mounts),
-        limits=record.limits,
+        limits=record.shape.limits,
         runtime=runtime,
     )

@@ -24,6 +24,7 @@ from sandboxd import failpoints, logs
 from sandboxd.api.app import create_app
 from sandboxd.api.guard import TcpGuard, allowed_hosts, read_token
 from sandboxd.api.routes import Check, Readiness
+from sandboxd.consolidation.background import Consolidation
 from sandboxd.engine.protocol import LABEL_INSTANCE
 from sandboxd.errors import SandboxdError
 from sandboxd.idempotency import IdempotencyStore
@@ -48,40 +49,66 @@ async def serve(settings: Settings) -> None:
         store = await stack.enter_async_context(open_store(settings.store_url))
         manager = await stack.enter_async_context(SandboxManager(settings, memo_provider=store))
         idempotency = await stack.enter_async_context(IdempotencyStore(manager.layout.idempotency))
+        metrics = Metrics(
+            states=lambda: manager.states,
+            dropped=lambda: manager.events.dropped,
+            pool=lambda: manager.pool,
+            outbox=lambda: manager.outbox,
+        )
+        consolidation = await stack.enter_async_context(_open_consolidation(settings, store, manager, metrics))
         app: ASGIApp = create_app(
             manager,
             idempotency=idempotency,
-            metrics=Metrics(states=lambda: manager.states, dropped=lambda: manager.events.dropped),
+            metrics=metrics,
             readiness=lambda: _readiness(manager),
             version=version("sandboxd"),
             default_limits=settings.limits,
             memory=manager.memory,
+            consolidator=consolidation,
+            max_calls=settings.max_calls,
         )
         if settings.tcp is not None and settings.token_file is not None:
             host, _, port = settings.tcp.rpartition(":")
             app = TcpGuard(app, read_token(settings.token_file), allowed_hosts(host, int(port)))
             listeners.append(stack.enter_context(tcp_listener(host.strip("[]"), int(port))))
-        await _serve_until_signalled(Server(app, listeners, drain_s=settings.drain_s), manager)
+        await _serve_until_signalled(Server(app, listeners, drain_s=settings.drain_s), manager, consolidation)
 
 
-async def _serve_until_signalled(server: Server, manager: SandboxManager) -> None:
+def _open_consolidation(settings: Settings, store: object, manager: SandboxManager, metrics: Metrics) -> Consolidation:
+    return Consolidation(
+        store,
+        settings.consolidation,
+        events=manager.events,
+        metrics=metrics,
+        mirrors=manager,
+        busy_users=manager.busy_users,
+        drain_s=settings.drain_s,
+    )
+
+
+async def _serve_until_signalled(server: Server, manager: SandboxManager, consolidation: Consolidation) -> None:
     async with anyio.create_task_group() as tasks:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            tasks.start_soon(_stop_when_signalled, server, manager, signals)
+            tasks.start_soon(_stop_when_signalled, server, manager, consolidation, signals)
             async with anyio.create_task_group() as serving:
                 serving.start_soon(server.run_until_stopped)
                 await server.has_started.wait()
                 _say_ready(manager)
+            await consolidation.drain()
             tasks.cancel_scope.cancel()
 
 
-async def _stop_when_signalled(server: Server, manager: SandboxManager, signals: AsyncIterator[signal.Signals]) -> None:
+async def _stop_when_signalled(
+    server: Server, manager: SandboxManager, consolidation: Consolidation, signals: AsyncIterator[signal.Signals]
+) -> None:
     is_draining = False
     async for number in signals:
         if is_draining:  # asked twice: whoever asks cannot wait
             server.stop_now()
+            consolidation.stop_now()
         _log.info("draining", signal=number.name)
         is_draining = True
+        consolidation.stop()
         manager.events.close()  # a reader of events would hold up the drain to its end
         server.stop()
 

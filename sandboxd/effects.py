@@ -9,18 +9,31 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from pathlib import Path
 
 import anyio
 from anyio import to_thread
 
+from memo.documents import sha256_of
 from sandboxd import failpoints
 from sandboxd.blueprint import container_spec
 from sandboxd.engine.protocol import LABEL_INSTANCE, LABEL_SANDBOX, Container, ContainerDied, Engine
 from sandboxd.errors import EngineUnavailable, Gone, NotReady
 from sandboxd.events import EventBus
 from sandboxd.layout import Layout
-from sandboxd.lifecycle import Effect, Event, Launched, RunnerReady, State, TornDown, step
+from sandboxd.lifecycle import (
+    Claimed,
+    Effect,
+    Event,
+    Launched,
+    Owner,
+    Record,
+    RunnerReady,
+    State,
+    TornDown,
+    step,
+)
 from sandboxd.live import Sandbox
 from sandboxd.mirror import Memory
 from sandboxd.registry import Registry
@@ -29,6 +42,7 @@ from sandboxd.settings import Settings
 from sandboxd.workspace import Workspaces
 
 _DESTROY_DRAIN_S = 1.0
+_HAND_OVER_S = 5.0
 _CLEANUP_S = 60.0
 _EARLY_DEATHS = 256
 _BAD_PYTHON_EXIT = 78
@@ -68,6 +82,7 @@ class Effects:
         self._carry_out: dict[Effect, Callable[[Sandbox], Awaitable[None]]] = {
             Effect.LAUNCH: self._launch,
             Effect.AWAIT_RUNNER: self._await_runner,
+            Effect.HAND_OVER: self._hand_over,
             Effect.DRAIN_CALLS: self._drain_calls,
             Effect.FAIL_CALLS: self._fail_calls,
             Effect.REMOVE_CONTAINER: self._remove_container,
@@ -76,11 +91,25 @@ class Effects:
             Effect.ANNOUNCE: self._announce,
         }
 
+    @property
+    def fittings(self) -> str:
+        """A digest of what every container of this daemon gets, whatever is asked for."""
+        settings = self._settings
+        parts = (self._runner_files.name, settings.skills, settings.runtime, settings.uid, settings.gid)
+        return sha256_of(repr(parts).encode())[:16]
+
     async def begin(self, sandbox: Sandbox) -> None:
-        """Bring up a sandbox that nobody has heard of yet."""
+        """Bring up a sandbox that nobody has heard of yet: a new one, or a warm one that was just claimed."""
+        if sandbox.record.from_pool:
+            await self._hand_over(sandbox)
+            return
         await self._registry.save(sandbox.record)
         await failpoints.reach("create.intent")
         await self._launch(sandbox)
+
+    def claim(self, sandbox: Sandbox, owner: Owner, at: datetime) -> None:
+        """Make a warm sandbox somebody's, for every other task to see at once. `begin` does the rest."""
+        sandbox.record, _ = step(sandbox.record, Claimed(owner, at))
 
     async def advance(self, sandbox: Sandbox, event: Event) -> None:
         """Take one step of the life cycle."""
@@ -98,8 +127,9 @@ class Effects:
         if sandbox.record.container is not None:
             self._sandbox_of[sandbox.record.container] = sandbox
         self._listen(sandbox, is_adoption=True)  # first: calls that come meanwhile wait for the runner
-        if self._memory is not None:
-            await self._memory.adopt(sandbox.record.id, sandbox.record.ref, sandbox.record.user)
+        owner = sandbox.record.owner
+        if self._memory is not None and owner is not None:
+            await self._memory.adopt(sandbox.record.id, owner.ref, owner.user)
         await self._hear_runner(sandbox)
         await self._announce(sandbox)
 
@@ -125,7 +155,7 @@ class Effects:
                 self._early_deaths.popitem(last=False)
         elif sandbox.settled is not None:
             _fail_start(sandbox, death)
-        elif sandbox.record.state is State.READY:
+        elif sandbox.record.state in (State.READY, State.WARM):
             return sandbox
         return None
 
@@ -136,11 +166,10 @@ class Effects:
 
     async def _launch(self, sandbox: Sandbox) -> None:
         record = sandbox.record
-        workspace = await self._workspaces.create(record.id, record.limits.disk_mb)
+        workspace = await self._workspaces.create(record.id, record.shape.limits.disk_mb)
         await failpoints.reach("create.workspace")
         self._layout.make(record.id)
-        if self._memory is not None:
-            await self._memory.create(record.id, record.ref, record.user)
+        await self._fill_mirror(record)
         await failpoints.reach("create.mirror")
         self._listen(sandbox)
         await failpoints.reach("create.listener")
@@ -169,6 +198,32 @@ class Effects:
         await failpoints.reach("create.hello")
         sandbox.last_used = time.monotonic()
         await self.advance(sandbox, RunnerReady())
+
+    async def _hand_over(self, sandbox: Sandbox) -> None:
+        """Give a claimed sandbox its owner's memory and environment."""
+        record, runner = sandbox.record, sandbox.runner
+        ready, effects = step(record, RunnerReady())
+        # Recorded as ready before it is: should the daemon die now, taking it over gives it the same memory and env.
+        await self._registry.save(ready)
+        await failpoints.reach("claim.intent")
+        await self._fill_mirror(record)
+        await failpoints.reach("claim.mirror")
+        if runner is None:
+            raise NotReady("cannot hand over this sandbox: its runner is gone")
+        try:
+            with anyio.fail_after(_HAND_OVER_S):
+                await runner.configure(record.owner.env if record.owner is not None else {})
+        except TimeoutError:
+            raise NotReady("cannot hand over this sandbox: its runner does not answer") from None
+        await failpoints.reach("claim.configured")
+        sandbox.last_used = time.monotonic()
+        sandbox.record = ready
+        for effect in effects:
+            await self._carry_out[effect](sandbox)
+
+    async def _fill_mirror(self, record: Record) -> None:
+        if self._memory is not None and record.owner is not None:
+            await self._memory.create(record.id, record.owner.ref, record.owner.user)
 
     async def _drain_calls(self, sandbox: Sandbox) -> None:
         await sandbox.wait_quiet(_DESTROY_DRAIN_S)
@@ -204,12 +259,14 @@ class Effects:
         await failpoints.reach("destroy.forgotten")
 
     async def _announce(self, sandbox: Sandbox) -> None:
-        record = sandbox.record
+        record, owner = sandbox.record, sandbox.record.owner
+        if owner is None:  # nobody knows of it, so there is nobody to tell
+            return
         self._events.publish(
             "sandbox",
-            tenant=record.ref.tenant,
-            session=record.ref.session,
-            user=record.user,
+            tenant=owner.ref.tenant,
+            session=owner.ref.session,
+            user=owner.user,
             state=record.state.value,
             cause=record.cause,
         )
@@ -223,7 +280,7 @@ class Effects:
             record.secret,
             uid=self._settings.uid,
             gid=self._settings.gid,
-            env=record.env,
+            env=record.owner.env if record.owner is not None else {},
             is_adoption=is_adoption,
         )
         listener.open()

@@ -19,6 +19,9 @@ from sandboxd.errors import InvalidRequest
 
 POINTS: Final = frozenset(
     {
+        "claim.configured",
+        "claim.intent",
+        "claim.mirror",
         "create.intent",
         "create.workspace",
         "create.mirror",
@@ -75,6 +78,11 @@ def arm(text: str) -> None:
             actions[match["point"]] = _kill
     _actions.clear()
     _actions.update(actions)
+
+
+def is_armed() -> bool:
+    """Say whether anything is armed: who would do a step in two halves only for a point between them may ask."""
+    return bool(_actions)
 
 
 async def reach(point: str) -> None:

@@ -5,7 +5,9 @@ crash between the two has an answer at the next start (see `reconcile`). An even
 state raises InvalidTransition with its story.
 
     CREATING ──launched──► STARTING ──runner ready──► READY ──died──► GONE ──asked again──► CREATING
-        └──────failed─────────┴─► DESTROYING (first launch) or GONE (a later one: the workspace is kept)
+        │                   │  ▲  └──nobody's yet──► WARM ──died──► DESTROYING
+        │                   │  └──────claimed─────────┘
+        └──────failed───────┴─► DESTROYING (first launch) or GONE (a later one: the workspace is kept)
     any state ──destroy asked──► DESTROYING ──torn down──► REMOVED
 """
 
@@ -25,6 +27,7 @@ from sandboxd.limits import Limits
 class State(StrEnum):
     CREATING = "creating"
     STARTING = "starting"
+    WARM = "warm"
     READY = "ready"
     GONE = "gone"
     DESTROYING = "destroying"
@@ -32,24 +35,42 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose sandbox it is, and what its commands find in their environment."""
+
+    ref: SessionRef
+    user: UserId
+    agent: AgentId | None = None
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is settled about a container before anybody asks for it. Only what has the same shape can be claimed."""
+
+    image: str
+    limits: Limits
+    fittings: str = ""
+    """What this daemon mounts and runs in every container: another daemon's may differ."""
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """All that must survive the daemon about one sandbox. `id` is opaque and names everything on disk."""
 
     id: str
-    ref: SessionRef
-    user: UserId
-    agent: AgentId | None
-    image: str
-    limits: Limits
+    shape: Shape
     engine: str
     secret: str = field(repr=False)
     created_at: datetime
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    owner: Owner | None = None
+    """None while it waits in the pool: it has never been anybody's."""
     state: State = State.CREATING
     generation: int = 1
     """How many containers this sandbox has had: a workspace outlives a container that died."""
     container: str | None = None
     cause: Cause | None = None
+    from_pool: bool = False
 
     @property
     def container_name(self) -> str:
@@ -75,6 +96,14 @@ class RunnerReady:
 
 
 @dataclass(frozen=True, slots=True)
+class Claimed:
+    """A warm sandbox becomes somebody's, for good."""
+
+    owner: Owner
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchFailed:
     pass
 
@@ -94,7 +123,7 @@ class TornDown:
     pass
 
 
-Event = LaunchAsked | Launched | RunnerReady | LaunchFailed | ContainerDied | DestroyAsked | TornDown
+Event = LaunchAsked | Launched | RunnerReady | Claimed | LaunchFailed | ContainerDied | DestroyAsked | TornDown
 
 
 class Effect(StrEnum):
@@ -102,6 +131,7 @@ class Effect(StrEnum):
 
     LAUNCH = "launch"
     AWAIT_RUNNER = "await_runner"
+    HAND_OVER = "hand_over"
     DRAIN_CALLS = "drain_calls"
     FAIL_CALLS = "fail_calls"
     REMOVE_CONTAINER = "remove_container"
@@ -115,8 +145,16 @@ def step(record: Record, event: Event) -> tuple[Record, list[Effect]]:
     match record.state, event:
         case State.CREATING, Launched(container):
             return record.to(State.STARTING, container=container), [Effect.AWAIT_RUNNER]
+        case State.STARTING, RunnerReady() if record.owner is None:
+            return record.to(State.WARM, container=record.container), []
         case State.STARTING, RunnerReady():
             return record.to(State.READY, container=record.container), [Effect.ANNOUNCE]
+        case State.WARM, Claimed(owner, at):
+            # Starting again, not ready: a crash before it is handed over must not leave it to anybody else.
+            claimed = record.to(State.STARTING, container=record.container)
+            return replace(claimed, owner=owner, created_at=at, from_pool=True), [Effect.HAND_OVER]
+        case State.WARM, ContainerDied():
+            return record.to(State.DESTROYING), [Effect.TEAR_DOWN]
         case ((State.CREATING | State.STARTING), (LaunchFailed() | ContainerDied())):
             return _launch_failed(record)
         case State.READY, ContainerDied(cause):
@@ -126,10 +164,10 @@ def step(record: Record, event: Event) -> tuple[Record, list[Effect]]:
             )
         case State.GONE, LaunchAsked():
             again = record.to(State.CREATING)
-            return replace(again, generation=record.generation + 1), [Effect.LAUNCH]
+            return replace(again, generation=record.generation + 1, from_pool=False), [Effect.LAUNCH]
         case ((State.GONE | State.DESTROYING), ContainerDied()):
             return record, []  # late news: the container of a sandbox that has already moved on
-        case ((State.CREATING | State.STARTING | State.READY | State.GONE), DestroyAsked()):
+        case ((State.CREATING | State.STARTING | State.WARM | State.READY | State.GONE), DestroyAsked()):
             return (
                 record.to(State.DESTROYING, container=record.container),
                 [Effect.ANNOUNCE, Effect.DRAIN_CALLS, Effect.TEAR_DOWN],

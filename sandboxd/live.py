@@ -11,8 +11,8 @@ from types import TracebackType
 
 import anyio
 
-from sandboxd.errors import Gone, NotReady, SandboxdError
-from sandboxd.lifecycle import Record, State
+from sandboxd.errors import Gone, NotFound, NotReady, SandboxdError
+from sandboxd.lifecycle import Owner, Record, State
 from sandboxd.runner.client import RunnerClient
 from sandboxd.runner.listener import RunnerListener
 from sandboxd.sandbox import SandboxView
@@ -61,21 +61,28 @@ class Sandbox:
     def idle_s(self, now: float) -> float:
         return 0.0 if self.active_calls else now - self.last_used
 
+    @property
+    def owner(self) -> Owner:
+        """Whose it is. Only the pool holds sandboxes that are nobody's, and it shows them to nobody."""
+        if self.record.owner is None:
+            raise NotFound("cannot use this sandbox: it belongs to nobody yet")
+        return self.record.owner
+
     def view(self) -> SandboxView:
-        record = self.record
+        record, owner = self.record, self.owner
         return SandboxView(
-            tenant=record.ref.tenant,
-            session=record.ref.session,
-            user=record.user,
-            agent=record.agent,
+            tenant=owner.ref.tenant,
+            session=owner.ref.session,
+            user=owner.user,
+            agent=owner.agent,
             state=record.state.value,
             engine=record.engine,
             container=record.container,
             created_at=record.created_at,
-            from_pool=False,
+            from_pool=record.from_pool,
             cause=record.cause,
-            image=record.image,
-            limits=record.limits,
+            image=record.shape.image,
+            limits=record.shape.limits,
         )
 
 

@@ -21,3 +21,14 @@ def configure(level: str) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    memo = logging.getLogger("memo")
+    memo.handlers = [_Forward()]
+    memo.setLevel(level.upper())
+    memo.propagate = False
+
+
+class _Forward(logging.Handler):
+    """What the library `memo` says, in the same form as everything else. It uses the standard logging, as a library."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        structlog.get_logger(record.name).log(record.levelno, record.getMessage())

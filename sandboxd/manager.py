@@ -20,7 +20,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from memo.ids import SessionRef, TenantId, UserId
+from memo.ids import SessionRef, TenantId, UserId, UserRef
 from sandboxd import failpoints, lifecycle
 from sandboxd.effects import Effects
 from sandboxd.engine.protocol import LABEL_SANDBOX, Container, ContainerDied, Engine, Resynced, Stats
@@ -40,9 +40,11 @@ from sandboxd.errors import (
 from sandboxd.events import EventBus
 from sandboxd.image import default_image
 from sandboxd.layout import Layout
-from sandboxd.lifecycle import DestroyAsked, LaunchAsked, LaunchFailed, Record, State
+from sandboxd.lifecycle import DestroyAsked, LaunchAsked, LaunchFailed, Owner, Record, Shape, State
+from sandboxd.limits import Limits
 from sandboxd.live import Call, Sandbox
 from sandboxd.mirror import Memory
+from sandboxd.pool import Pool, PoolFigures
 from sandboxd.reconcile import Action, Adopt, FinishDestroy, MarkGone, RemoveContainer, RemoveFiles, plan
 from sandboxd.registry import Registry
 from sandboxd.sandbox import SandboxRequest, SandboxView
@@ -77,6 +79,16 @@ class SandboxManager:
         self._registry = Registry(self.layout.registry)
         self._sandboxes: dict[SessionRef, Sandbox] = {}
         self._effects: Effects
+        self._pool = Pool(
+            settings.pool,
+            settings.pool_max,
+            settings.pool_shrink_s,
+            warm_up=self._warm_up,
+            retire=self._retire,
+            is_busy=lambda: self._awaited > 0,
+        )
+        self._awaited = 0
+        """How many callers wait for a container: the pool is refilled when there are none."""
         self._tasks: TaskGroup
         self._stack = AsyncExitStack()
 
@@ -99,6 +111,9 @@ class SandboxManager:
             )
             await self._reconcile_at_start()
             self._tasks.start_soon(self._watch_engine)
+            if self.settings.pool:
+                self._pool.prefer(self._shape(None, self.settings.limits))
+            self._tasks.start_soon(self._pool.tend)
             if self.settings.idle_timeout_s:
                 self._tasks.start_soon(self._reap_idle)
             if self.workspaces.kind == "watchdog":
@@ -119,7 +134,7 @@ class SandboxManager:
             if sandbox is None:
                 sandbox = self._admit(ref, request)
                 created = True
-            elif sandbox.record.user != request.user:
+            elif sandbox.owner.user != request.user:
                 raise Conflict("cannot create this sandbox: the session belongs to another user")
             elif sandbox.settled is not None:
                 is_coming_up = sandbox.record.state in (State.CREATING, State.STARTING)
@@ -184,6 +199,23 @@ class SandboxManager:
             counts[sandbox.record.state.value] += 1
         return counts
 
+    def busy_users(self) -> set[UserRef]:
+        """Return for whom a call is under way."""
+        live = self._sandboxes.items()
+        return {UserRef(ref.tenant, sandbox.owner.user) for ref, sandbox in live if sandbox.active_calls}
+
+    @property
+    def pool(self) -> PoolFigures:
+        """How the pool does."""
+        return self._pool.figures()
+
+    @property
+    def outbox(self) -> dict[str, int]:
+        """How many queued writes wait for the store, and how many it refused for good."""
+        if self.memory is None:
+            return {}
+        return {"waiting": self.memory.waiting, "refused": len(self.memory.refused())}
+
     def _open_memory(self) -> Memory:
         return Memory(
             self.settings.data,
@@ -192,6 +224,7 @@ class SandboxManager:
             uid=self.settings.uid,
             gid=self.settings.gid,
             outbox=self.settings.outbox,
+            blob_bytes=self.settings.blob_cache_mb * 1024 * 1024,
         )
 
     def _find(self, ref: SessionRef) -> Sandbox:
@@ -203,21 +236,38 @@ class SandboxManager:
     def _admit(self, ref: SessionRef, request: SandboxRequest) -> Sandbox:
         if len(self._sandboxes) >= self.settings.max_sandboxes:
             raise LimitReached(f"cannot create another sandbox: {self.settings.max_sandboxes} exist; destroy one first")
-        record = Record(
+        owner = Owner(ref, request.user, request.agent, dict(request.env))
+        shape = self._shape(request.image, request.limits)
+        sandbox = self._pool.take(shape)
+        if sandbox is None:
+            sandbox = Sandbox(self._new_record(shape, owner))
+        else:
+            self._effects.claim(sandbox, owner, datetime.now(UTC))
+        self._sandboxes[ref] = sandbox
+        self._start(sandbox, self._bring_up)
+        return sandbox
+
+    def _new_record(self, shape: Shape, owner: Owner | None) -> Record:
+        return Record(
             id=secrets.token_hex(8),
-            ref=ref,
-            user=request.user,
-            agent=request.agent,
-            image=request.image or self.settings.image or default_image(self.engine.name),
-            limits=request.limits,
+            shape=shape,
             engine=self.engine.name,
             secret=secrets.token_hex(32),
             created_at=datetime.now(UTC),
-            env=dict(request.env),
+            owner=owner,
         )
-        sandbox = self._sandboxes[ref] = Sandbox(record)
+
+    def _shape(self, image: str | None, limits: Limits) -> Shape:
+        image = image or self.settings.image or default_image(self.engine.name)
+        return Shape(image, limits, self._effects.fittings)
+
+    def _warm_up(self, shape: Shape) -> Sandbox:
+        sandbox = Sandbox(self._new_record(shape, None))
         self._start(sandbox, self._bring_up)
         return sandbox
+
+    def _retire(self, sandbox: Sandbox) -> None:
+        self._start(sandbox, self._effects.advance, DestroyAsked())
 
     def _start(self, sandbox: Sandbox, move: Callable[..., Awaitable[None]], *args: object) -> anyio.Event:
         """Start a move. The caller has seen, without an await in between, that none is under way."""
@@ -233,18 +283,39 @@ class SandboxManager:
         move: Callable[..., Awaitable[None]],
         args: tuple[object, ...],
     ) -> None:
+        started = time.monotonic()
         try:
             await move(sandbox, *args)
         except (SandboxdError, OSError) as error:
             sandbox.failure = _explain(error)
             _log.warning("move failed", sandbox=sandbox.record.id, state=sandbox.record.state, error=str(error))
         finally:
-            if sandbox.record.state is State.REMOVED:
-                self._sandboxes.pop(sandbox.record.ref, None)
+            owner = sandbox.record.owner
+            if owner is not None and sandbox.record.state is State.REMOVED:
+                self._sandboxes.pop(owner.ref, None)
             sandbox.settled = None
             settled.set()
+            if owner is None:
+                self._pool.settled(sandbox, time.monotonic() - started)
 
     async def _bring_up(self, sandbox: Sandbox) -> None:
+        """Make the container of a new sandbox, or of one whose container died, or hand over a warm one."""
+        owner = sandbox.record.owner
+        self._awaited += owner is not None
+        try:
+            await self._launch(sandbox)
+        except (Gone, NotReady):
+            is_unfit = sandbox.record.from_pool and sandbox.record.state is State.REMOVED
+            if not is_unfit:
+                raise
+            # The warm one was dead or does not answer, and is gone: its owner need not know.
+            sandbox.record = self._new_record(sandbox.record.shape, owner)
+            await self._launch(sandbox)
+        finally:
+            self._awaited -= owner is not None
+            self._pool.nudge()  # which holds back while somebody waits
+
+    async def _launch(self, sandbox: Sandbox) -> None:
         try:
             with anyio.CancelScope() as scope:
                 sandbox.scope = scope
@@ -282,8 +353,11 @@ class SandboxManager:
             raise
 
     def _close_listeners(self) -> None:
-        for sandbox in self._sandboxes.values():
+        for sandbox in self._everybody():
             self._effects.close_listener(sandbox)
+
+    def _everybody(self) -> list[Sandbox]:
+        return [*self._sandboxes.values(), *self._pool.all()]
 
     async def _watch_engine(self) -> None:
         async for event in self.engine.events():
@@ -324,7 +398,10 @@ class SandboxManager:
                 f"answer; start it, or give them up with --engine {self.engine.name}"
             )
         for record in records:
-            self._sandboxes[record.ref] = Sandbox(record)
+            if record.owner is None:
+                self._pool.add(Sandbox(record))
+            else:
+                self._sandboxes[record.owner.ref] = Sandbox(record)
         actions = self._plan(await self._effects.containers(), await self._effects.ids_on_disk())
         await failpoints.reach("reconcile.planned")
         for action in actions:
@@ -334,8 +411,9 @@ class SandboxManager:
 
     def _plan(self, containers: list[Container], on_disk: set[str]) -> list[Action]:
         """Plan for every sandbox at rest; one with a move under way is that move's business."""
-        at_rest = [sandbox.record for sandbox in self._sandboxes.values() if sandbox.settled is None]
-        moving = {sandbox.record.id for sandbox in self._sandboxes.values() if sandbox.settled is not None}
+        everybody = self._everybody()
+        at_rest = [sandbox.record for sandbox in everybody if sandbox.settled is None]
+        moving = {sandbox.record.id for sandbox in everybody if sandbox.settled is not None}
         mine = [container for container in containers if container.labels.get(LABEL_SANDBOX) not in moving]
         return plan(at_rest, mine, on_disk - moving)
 
@@ -355,7 +433,8 @@ class SandboxManager:
                 self._start_at_rest(record, self._effects.advance, DestroyAsked())
 
     def _start_at_rest(self, record: Record, move: Callable[..., Awaitable[None]], *args: object) -> None:
-        sandbox = self._sandboxes.get(record.ref)
+        owner = record.owner
+        sandbox = self._pool.get(record.id) if owner is None else self._sandboxes.get(owner.ref)
         # The plan is a moment old: whoever moved since then knows better.
         if sandbox is not None and sandbox.settled is None and sandbox.record == record:
             self._start(sandbox, move, *args)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
+
+from sandboxd.pool import PoolFigures
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -20,13 +22,23 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 class Metrics:
     """`states` tells how many sandboxes are in which state; `dropped` how many events were lost to readers."""
 
-    def __init__(self, *, states: Callable[[], Mapping[str, int]], dropped: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        *,
+        states: Callable[[], Mapping[str, int]],
+        dropped: Callable[[], int],
+        pool: Callable[[], PoolFigures] = PoolFigures,
+        outbox: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
         self._registry = CollectorRegistry()
         self._calls = Counter("sandboxd_calls", "Calls answered.", ("kind", "outcome"), registry=self._registry)
         self._seconds = Histogram(
             "sandboxd_call_seconds", "Time to answer a call.", ("kind",), registry=self._registry, buckets=_BUCKETS
         )
+        self._consolidation = _Consolidation(self._registry)
         self._registry.register(_Observed(states, dropped))
+        self._registry.register(_ObservedPool(pool))
+        self._registry.register(_ObservedOutbox(outbox))
         ProcessCollector(registry=self._registry)
         self._counters: dict[tuple[str, str], Counter] = {}
         self._histograms: dict[str, Histogram] = {}
@@ -42,8 +54,31 @@ class Metrics:
             histogram = self._histograms[kind] = self._seconds.labels(kind)
         histogram.observe(seconds)
 
+    def record_consolidation(self, outcome: str, seconds: float, calls: int, tokens: int) -> None:
+        """Count one run of one user: what came of it, and what its summariser was asked for."""
+        self._consolidation.runs.labels(outcome).inc()
+        self._consolidation.seconds.observe(seconds)
+        self._consolidation.calls.inc(calls)
+        self._consolidation.tokens.inc(tokens)
+
+    def note_due(self, users: int) -> None:
+        """Keep how many users the last scan found due."""
+        self._consolidation.due.set(users)
+
     def render(self) -> bytes:
         return generate_latest(self._registry)
+
+
+class _Consolidation:
+    """What is counted of consolidation."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        name = "sandboxd_consolidation"
+        self.runs = Counter(f"{name}_runs", "Runs by outcome.", ("outcome",), registry=registry)
+        self.seconds = Histogram(f"{name}_seconds", "Time of a run.", registry=registry, buckets=_BUCKETS)
+        self.calls = Counter(f"{name}_calls", "Calls of summarisers.", registry=registry)
+        self.tokens = Counter(f"{name}_tokens", "Tokens that summarisers took, in and out.", registry=registry)
+        self.due = Gauge(f"{name}_due_users", "Users that the last scan found due.", registry=registry)
 
 
 class _Observed(Collector):
@@ -62,4 +97,35 @@ class _Observed(Collector):
 
     def describe(self) -> Iterator[Metric]:
         """Nothing is described, so that registering does not ask the manager before it is ready."""
+        return iter(())
+
+
+class _ObservedPool(Collector):
+    def __init__(self, pool: Callable[[], PoolFigures]) -> None:
+        self._pool = pool
+
+    def collect(self) -> Iterator[Metric]:
+        figures = self._pool()
+        yield GaugeMetricFamily("sandboxd_pool_ready", "Warm sandboxes that can be claimed.", value=figures.ready)
+        yield CounterMetricFamily("sandboxd_pool_hits", "Sandboxes that came from the pool.", value=figures.hits)
+        yield CounterMetricFamily("sandboxd_pool_misses", "Sandboxes that the pool did not have.", value=figures.misses)
+        refills = SummaryMetricFamily("sandboxd_pool_refill_seconds", "Time to make a warm sandbox.")
+        refills.add_metric((), count_value=figures.refills, sum_value=figures.refill_seconds)
+        yield refills
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+
+class _ObservedOutbox(Collector):
+    def __init__(self, outbox: Callable[[], Mapping[str, int]]) -> None:
+        self._outbox = outbox
+
+    def collect(self) -> Iterator[Metric]:
+        writes = GaugeMetricFamily("sandboxd_outbox_writes", "Queued writes to memory, by state.", labels=("state",))
+        for state, count in self._outbox().items():
+            writes.add_metric((state,), count)
+        yield writes
+
+    def describe(self) -> Iterator[Metric]:
         return iter(())

@@ -17,7 +17,7 @@ from sandboxd.lifecycle import Record, State
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """The container runs and its caller had an answer: take it over as it is."""
+    """The container runs, and its caller had an answer or it waits for one: take it over as it is."""
 
     record: Record
 
@@ -62,7 +62,7 @@ def plan(records: Iterable[Record], containers: Iterable[Container], ids_on_disk
         known.add(record.id)
         container = by_id.get(record.container) if record.container else None
         match record.state:
-            case State.READY if container is not None and container.running:
+            case State.READY | State.WARM if container is not None and container.running:
                 kept.add(container.id)
                 actions.append(Adopt(record))
             case State.READY:
@@ -70,7 +70,7 @@ def plan(records: Iterable[Record], containers: Iterable[Container], ids_on_disk
                 actions.append(MarkGone(record, cause))
             case State.CREATING | State.STARTING if record.generation > 1:
                 actions.append(MarkGone(record, "engine"))
-            case State.CREATING | State.STARTING | State.DESTROYING | State.REMOVED:
+            case State.CREATING | State.STARTING | State.WARM | State.DESTROYING | State.REMOVED:
                 actions.append(FinishDestroy(record))
             case State.GONE:
                 pass

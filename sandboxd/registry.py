@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from anyio import to_thread
@@ -20,7 +20,7 @@ from anyio import to_thread
 from memo.errors import InvalidKey
 from memo.ids import AgentId, SessionRef, UserId
 from sandboxd.errors import HostFull, RegistryCorrupt
-from sandboxd.lifecycle import Record, State
+from sandboxd.lifecycle import Owner, Record, Shape, State
 from sandboxd.limits import Limits
 
 SCHEMA_VERSION = 1
@@ -28,8 +28,8 @@ SCHEMA_VERSION = 1
 _SCHEMA = """
 CREATE TABLE sandboxes (
     id TEXT PRIMARY KEY,
-    tenant TEXT NOT NULL,
-    session TEXT NOT NULL,
+    tenant TEXT,  -- NULL, as the session is, while it waits in the pool
+    session TEXT,
     record TEXT NOT NULL,
     UNIQUE (tenant, session)  -- I6: one container per (tenant, session)
 );
@@ -62,11 +62,14 @@ class Registry:
         return await self._run(read)
 
     async def save(self, record: Record) -> None:
+        ref = None if record.owner is None else record.owner.ref
+        tenant, session = (None, None) if ref is None else (ref.tenant, ref.session)
+
         def write(db: sqlite3.Connection) -> None:
             db.execute(
-                "INSERT INTO sandboxes (id, tenant, session, record) VALUES (?, ?, ?, ?) "
-                "ON CONFLICT (id) DO UPDATE SET record = excluded.record",
-                (record.id, record.ref.tenant, record.ref.session, _encode(record)),
+                "INSERT INTO sandboxes (id, tenant, session, record) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
+                "SET tenant = excluded.tenant, session = excluded.session, record = excluded.record",
+                (record.id, tenant, session, _encode(record)),
             )
 
         await self._run(write)
@@ -138,22 +141,24 @@ def _make(path: Path) -> None:
 
 
 def _encode(record: Record) -> str:
+    owner, shape = record.owner, record.shape
     return json.dumps(
         {
             "id": record.id,
-            "ref": str(record.ref),
-            "user": record.user,
-            "agent": record.agent,
-            "image": record.image,
-            "limits": record.limits.model_dump(),
+            "owner": None
+            if owner is None
+            else {"ref": str(owner.ref), "user": owner.user, "agent": owner.agent, "env": dict(owner.env)},
+            "image": shape.image,
+            "limits": shape.limits.model_dump(),
+            "fittings": shape.fittings,
             "engine": record.engine,
             "secret": record.secret,
             "created_at": record.created_at.isoformat(),
-            "env": dict(record.env),
             "state": record.state,
             "generation": record.generation,
             "container": record.container,
             "cause": record.cause,
+            "from_pool": record.from_pool,
         }
     )
 
@@ -163,19 +168,25 @@ def _decode(text: str) -> Record:
         fields = json.loads(text)
         return Record(
             id=fields["id"],
-            ref=SessionRef.parse(fields["ref"]),
-            user=UserId(fields["user"]),
-            agent=AgentId(fields["agent"]) if fields["agent"] else None,
-            image=fields["image"],
-            limits=Limits.model_validate(fields["limits"]),
+            shape=Shape(fields["image"], Limits.model_validate(fields["limits"]), fields["fittings"]),
             engine=fields["engine"],
             secret=fields["secret"],
             created_at=datetime.fromisoformat(fields["created_at"]),
-            env=fields["env"],
+            owner=None if fields["owner"] is None else _decode_owner(fields["owner"]),
             state=State(fields["state"]),
             generation=fields["generation"],
             container=fields["container"],
             cause=fields["cause"],
+            from_pool=fields["from_pool"],
         )
     except (ValueError, KeyError, TypeError, InvalidKey) as error:
         raise RegistryCorrupt(f"cannot read a record of the registry: {type(error).__name__}") from error
+
+
+def _decode_owner(fields: dict[str, Any]) -> Owner:
+    return Owner(
+        ref=SessionRef.parse(fields["ref"]),
+        user=UserId(fields["user"]),
+        agent=AgentId(fields["agent"]) if fields["agent"] else None,
+        env=fields["env"],
+    )

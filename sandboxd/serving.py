@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import socket
 import stat
@@ -13,6 +14,7 @@ import anyio
 import uvicorn
 from starlette.types import ASGIApp
 
+from sandboxd.api.connection import Connection
 from sandboxd.errors import Conflict, HostFull
 
 _BACKLOG = 1024
@@ -25,11 +27,12 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=Connection,
                 ws="none",
                 lifespan="on",
                 log_config=None,
                 access_log=False,
+                proxy_headers=False,
                 server_header=False,
                 date_header=False,
                 backlog=_BACKLOG,
@@ -58,6 +61,8 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        gc.collect()
+        gc.freeze()  # what is loaded now stays: no collection in the middle of a call needs to look at it again
         self.has_started.set()
 
     async def main_loop(self) -> None:

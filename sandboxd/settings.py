@@ -17,6 +17,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from sandboxd.consolidation.settings import ConsolidationOptions
 from sandboxd.limits import Limits
 from sandboxd.places import default_data, default_socket
 
@@ -47,20 +48,31 @@ class Settings(BaseSettings):
     """Where memory is kept. The default is `sqlite:///<data>/memo.db`."""
     outbox: bool = False
     """Whether a write to memory while the store is down is kept and delivered later, instead of refused."""
+    blob_cache_mb: int = Field(default=1024, ge=0)
+    """How much text the cache of mirrors may keep beyond what live mirrors show."""
     image: str | None = None
     """The image of a sandbox that names none. The default is the one that `make image` builds."""
     runtime: str | None = None
     """Another OCI runtime for containers, for example `runsc` or `kata`."""
     pool: int = Field(default=2, ge=0, le=1000)
+    """How many sandboxes are kept warm for whoever comes next; 0 means that every one is made when it is asked for."""
+    pool_max: int = Field(default=8, ge=0, le=1000)
+    """How many there may be when demand asks for more, of all images and limits together."""
+    pool_shrink_s: float = Field(default=300, gt=0)
+    """After so long without a miss the pool gives one sandbox back that demand had added."""
     skills: Path | None = None
     """A directory shown read-only at /skills in every container."""
     limits: Limits = Limits()
+    consolidation: ConsolidationOptions = ConsolidationOptions()
+    """What happened in a user's sessions becomes USER.md, in the background."""
     idle_timeout_s: float = Field(default=1800, ge=0)
     """A sandbox without a call for so long is destroyed; 0 means never."""
     start_timeout_s: float = Field(default=60, gt=0)
     drain_s: float = Field(default=10, ge=0)
     """How long calls may go on after SIGTERM."""
     max_sandboxes: int = Field(default=500, ge=1)
+    max_calls: int = Field(default=1024, ge=4)
+    """Requests under way at once; one tenant may take three quarters of them."""
     failpoint: str = ""
     config: Path | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -51,12 +51,12 @@ async def _enforce(sandbox: Sandbox, over_by: dict[str, int]) -> None:
         return
     try:
         usage = await runner.usage()
-        if not is_over(usage.bytes_used, usage.inodes_used, sandbox.record.limits.disk_mb):
+        if not is_over(usage.bytes_used, usage.inodes_used, sandbox.record.shape.limits.disk_mb):
             over_by.pop(sandbox_id, None)
             return
         size = usage.bytes_used + usage.inodes_used
         if size > over_by.get(sandbox_id, 0):
-            await _end_writers(runner, sandbox.record.limits.disk_mb)
+            await _end_writers(runner, sandbox.record.shape.limits.disk_mb)
             after = await runner.usage()  # what they still wrote while they were being ended is not growth
             over_by[sandbox_id] = max(size, after.bytes_used + after.inodes_used)
             _log.warning("workspace over its limit", sandbox=sandbox.record.id, bytes_used=usage.bytes_used)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import memo
 from memo.errors import Unavailable
+from memo.limits import StoreLimits
+from memo.stores.options import StoreOptions
 
 STOPPED = "SANDBOXD_TEST_STOPPED"
-DATABASE = "SANDBOXD_TEST_DATABASE"
+BEHIND = "SANDBOXD_TEST_BEHIND"
+"""The URL of the real store."""
+MOST_BYTES = "SANDBOXD_TEST_MOST_BYTES"
+"""The largest document that the real store takes, which a daemon in front of it does not know."""
 
 
 class StoppingStore:
@@ -20,13 +26,6 @@ class StoppingStore:
     def __init__(self, inner: Any, stopped: Path) -> None:
         self._inner = inner
         self._stopped = stopped
-
-    async def __aenter__(self) -> StoppingStore:
-        await self._inner.__aenter__()
-        return self
-
-    async def __aexit__(self, *details: Any) -> None:
-        await self._inner.__aexit__(*details)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
@@ -41,5 +40,8 @@ class StoppingStore:
         return guarded
 
 
-def make() -> StoppingStore:
-    return StoppingStore(memo.SQLiteStore(Path(os.environ[DATABASE])), Path(os.environ[STOPPED]))
+@asynccontextmanager
+async def make() -> AsyncIterator[StoppingStore]:
+    limits = StoreLimits(document_bytes=int(os.environ.get(MOST_BYTES) or StoreLimits().document_bytes))
+    async with memo.open_store(os.environ[BEHIND], StoreOptions(limits=limits)) as inner:
+        yield StoppingStore(inner, Path(os.environ[STOPPED]))

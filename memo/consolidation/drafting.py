@@ -126,6 +126,13 @@ def _retained(memory: ProfileMemory, summaries: list[SessionSummary]) -> tuple[B
     return tuple(b for b in bullets if not any(source.session in looked_at for source in b.sources))
 
 
+def code_of(error: BaseException) -> str:
+    """Return the stable code of an error of ours; of a foreign one nothing."""
+    if isinstance(error, TimeoutError):
+        return Timeout.code
+    return error.code if isinstance(error, MemoError) else ""
+
+
 def reason_of(error: BaseException) -> str:
     """Return why something failed. The text of a foreign error may hold what the user said: only its type is kept."""
     return str(error) if isinstance(error, MemoError) else f"cannot go on: {type(error).__name__}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from memo.consolidation.policy import Why
+from memo.consolidation.policy import DUE, Why
 from memo.consolidation.standing import Standing
 from memo.ids import SessionId, UserRef
 
@@ -24,6 +24,11 @@ class Outcome(StrEnum):
     REFUSED = "refused"
     FAILED = "failed"
     LOST = "lease lost"
+
+    @property
+    def code(self) -> str:
+        """One word, for a program."""
+        return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,11 @@ class RunResult:
     is_dry: bool = False
     until: datetime | None = None
     """Of a user that another run holds: when its lease ends at the latest."""
+    code: str = ""
+    """The code of the error that ended it; \"\" if none did, or one that is not ours."""
+    retry_after_s: float | None = None
+    """When a summariser that failed said to come back."""
+    seconds: float = 0.0
 
     @property
     def is_changed(self) -> bool:
@@ -59,6 +69,7 @@ class Progress:
     done: int = 0
     total: int = 0
     result: RunResult | None = None
+    is_dry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +84,14 @@ class UserState:
     look_again_at: datetime | None
     holder: str | None
     revision: int | None
+
+    @property
+    def last_outcome(self) -> Outcome | None:
+        return next((outcome for outcome in Outcome if outcome == self.standing.last_outcome), None)
+
+    @property
+    def is_due(self) -> bool:
+        return self.why in DUE
 
     @property
     def is_failing(self) -> bool:

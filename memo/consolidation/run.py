@@ -16,7 +16,7 @@ import anyio
 import anyio.to_thread
 
 from memo.consolidation.budget import Budget, BudgetSpent
-from memo.consolidation.drafting import Drafting, Material, reason_of
+from memo.consolidation.drafting import Drafting, Material, code_of, reason_of
 from memo.consolidation.leases import Holding, holding
 from memo.consolidation.ledger import DocumentChange, LedgerEntry, Settlement
 from memo.consolidation.merging import Merged, merge
@@ -68,7 +68,7 @@ class Run:
             async with holding(self.store, granted, self.settings.lease_s) as held:
                 result = await self._attempt(held)
         except LeaseLost as lost:
-            return result or self._result(Outcome.LOST, str(lost))
+            return result or self._result(Outcome.LOST, str(lost), code=lost.code)
         return result
 
     async def _attempt(self, held: Holding | None) -> RunResult:
@@ -83,9 +83,9 @@ class Run:
                 self.observe(Progress("started", self.user))
                 return await self._work(held, standing, ProfileMemory.parse(entry.memory), why)
         except LeaseLost as lost:
-            return self._result(Outcome.LOST, str(lost))
+            return self._result(Outcome.LOST, str(lost), code=lost.code)
         except BudgetSpent as spent:
-            return self._result(Outcome.POSTPONED, str(spent))
+            return self._result(Outcome.POSTPONED, str(spent), code=spent.code)
         except Exception as error:  # noqa: BLE001  # whatever it is, it is this user's alone; the reason is kept and shown
             return await self._failed(held, standing, error)
 
@@ -160,14 +160,15 @@ class Run:
     async def _failed(self, held: Holding | None, standing: Standing, error: Exception) -> RunResult:
         is_refused = isinstance(error, ProfileRefused)
         reason = "cannot finish in time" if isinstance(error, TimeoutError) else reason_of(error)
+        retry_after_s = error.retry_after_s if isinstance(error, SummariserError) else None
         if held is not None:
-            retry_after_s = error.retry_after_s if isinstance(error, SummariserError) else None
             noted = standing.failed(reason, self.clock(), self.settings.policy.backoff, retry_after_s)
             try:
                 await self.store.settle(held.lease, Settlement(noted.encode()))
             except MemoError as settling:
                 reason = f"{reason}; and the failure could not be noted: {settling}"
-        return self._result(Outcome.REFUSED if is_refused else Outcome.FAILED, reason)
+        outcome = Outcome.REFUSED if is_refused else Outcome.FAILED
+        return self._result(outcome, reason, code=code_of(error), retry_after_s=retry_after_s)
 
     def _drafting(self) -> Drafting:
         limits = self.settings.transcripts

@@ -7,15 +7,16 @@ the lease of a user is in the store. The same service is the daemon's, `--watch`
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 import anyio
 
 from memo.consolidation.budget import Budget
-from memo.consolidation.drafting import reason_of
+from memo.consolidation.drafting import code_of, reason_of
 from memo.consolidation.fair_queue import FairQueue
 from memo.consolidation.leases import holder_name
 from memo.consolidation.ledger import PendingUser, require_ledger
@@ -26,8 +27,8 @@ from memo.consolidation.settings import ConsolidationSettings
 from memo.consolidation.standing import Standing
 from memo.consolidation.summarisers import EmbeddedSummariser, Summariser
 from memo.documents import USER, Author, Document, DocumentKey
-from memo.errors import Corrupt, MemoError
-from memo.ids import UserRef
+from memo.errors import Corrupt
+from memo.ids import TenantId, UserId, UserRef
 from memo.records import require_records
 from memo.stores.options import utc_now
 
@@ -38,7 +39,7 @@ class UserMirrors(Protocol):
     """The part of a sandbox manager that the service uses."""
 
     async def refresh_user_memo_mirror_for_all_sessions(
-        self, tenant: str, user: str, name: str, content: str
+        self, tenant: TenantId, user: UserId, name: str, content: str
     ) -> object:
         """Show the new text to every live sandbox of the user."""
 
@@ -76,20 +77,29 @@ class UserMemoryConsolidationService:
         self.holder = holder or holder_name()
         self._wake = anyio.Event()
         self._held: dict[UserRef, datetime] = {}
-        self._is_stopping = False
+        self.is_stopping = False
 
     async def consolidate(self, tenant: str, user: str, *, dry_run: bool = False) -> RunResult:
         """Run one user now, whether or not anything is due. `dry_run` changes nothing, and needs no lease."""
         return await self._run(UserRef.of(tenant, user), self._budget(None), is_forced=True, is_dry=dry_run)
 
     async def run_once(
-        self, users: Iterable[UserRef] | None = None, *, everybody: bool = False, dry_run: bool = False
+        self,
+        users: Iterable[UserRef] | None = None,
+        *,
+        everybody: bool = False,
+        tenant: str | None = None,
+        dry_run: bool = False,
     ) -> list[RunResult]:
-        """Run those users, or everybody, or whoever is due; return when all are done, with a result for each."""
+        """Run those users, or everybody, or whoever is due; return when all are done, with a result for each.
+
+        With `tenant`, only those of one tenant.
+        """
         is_forced = everybody or users is not None
         if everybody:
             users = await self._store.list_users()
-        chosen = (await self._scan()).due if users is None else tuple(users)
+        found = (await self._scan()).due if users is None else users
+        chosen = tuple(user for user in found if tenant in (None, user.tenant))
         queue, budget = FairQueue(), self._scan_budget()
         results: list[RunResult] = []
         for user in chosen:
@@ -106,7 +116,7 @@ class UserMemoryConsolidationService:
         async with anyio.create_task_group() as tasks:
             for _ in range(self.settings.concurrency):
                 tasks.start_soon(self._work, queue, lambda: scans[-1], self._note_held, False, False)
-            while not self._is_stopping:
+            while not self.is_stopping:
                 self._wake = anyio.Event()
                 scans[:] = [self._scan_budget()]
                 look_again_at = await self._fill(queue)
@@ -120,7 +130,7 @@ class UserMemoryConsolidationService:
 
     def stop(self) -> None:
         """Begin nobody new; `watch` returns when those under way are done."""
-        self._is_stopping = True
+        self.is_stopping = True
         self._wake.set()
 
     async def state(self, tenant: str, user: str) -> UserState:
@@ -194,8 +204,8 @@ class UserMemoryConsolidationService:
     async def _fill(self, queue: FairQueue) -> datetime | None:
         try:
             scan = await self._scan()
-        except MemoError as error:
-            _log.warning("cannot look who is due, trying again in %g s: %s", self.settings.scan_s, error)
+        except Exception as error:  # noqa: BLE001  # the store may be anybody's; watching outlives what it raises
+            _log.warning("cannot look who is due, trying again in %g s: %s", self.settings.scan_s, reason_of(error))
             return None
         for user in scan.due:
             queue.put(user)
@@ -222,6 +232,9 @@ class UserMemoryConsolidationService:
                 queue.done(user)
 
     async def _run(self, user: UserRef, budget: Budget, *, is_forced: bool, is_dry: bool) -> RunResult:
+        def observe(progress: Progress) -> None:
+            self._observe(replace(progress, is_dry=is_dry))
+
         run = Run(
             self._store,
             self._summariser,
@@ -229,21 +242,23 @@ class UserMemoryConsolidationService:
             self.settings,
             budget,
             self._clock,
-            self._observe,
+            observe,
             self.holder,
             is_forced,
             is_dry,
             self._is_busy,
         )
+        started = time.monotonic()
         try:
             result = await run.perform()
-        except MemoError as error:  # the store did not even give the lease
-            result = RunResult(user, Outcome.FAILED, reason_of(error))
+        except Exception as error:  # noqa: BLE001  # the store did not even give the lease; it may be anybody's
+            result = RunResult(user, Outcome.FAILED, reason_of(error), is_dry=is_dry, code=code_of(error))
+        result = replace(result, seconds=time.monotonic() - started)
         if result.outcome in (Outcome.FAILED, Outcome.REFUSED, Outcome.LOST):
             _log.warning("cannot consolidate user %s: %s", user, result.reason)
         if result.outcome is Outcome.WRITTEN and not is_dry:
             await self._follow(user)
-        self._observe(Progress("finished", user, result=result))
+        observe(Progress("finished", user, result=result))
         return result
 
     def _note_held(self, result: RunResult) -> None:
@@ -253,10 +268,15 @@ class UserMemoryConsolidationService:
             self._wake.set()
 
     async def _follow(self, user: UserRef) -> None:
-        if self._mirrors is not None:
+        if self._mirrors is None:
+            return
+        try:
             document = await self._store.read_document(_key(user))
-            if document is not None:
-                await self._refresh(user, document.content)
+        except Exception as error:  # noqa: BLE001  # it is written; mirrors hear of it from the store's feed, too
+            _log.warning("cannot show user %s the new profile yet: %s", user, reason_of(error))
+            return
+        if document is not None:
+            await self._refresh(user, document.content)
 
     async def _refresh(self, user: UserRef, content: str) -> None:
         if self._mirrors is None:

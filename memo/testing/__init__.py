@@ -9,6 +9,7 @@ so a factory may also return the same backend again. A failure is a BrokenPromis
 
 from memo.steps.checks import check_handlers
 from memo.testing.feed import check_change_feed
+from memo.testing.ledger import check_ledger
 from memo.testing.orchestration import check_orchestration
 from memo.testing.promises import BrokenPromise
 from memo.testing.provider import check_provider
@@ -21,6 +22,7 @@ __all__ = [
     "check_callbacks",
     "check_change_feed",
     "check_handlers",
+    "check_ledger",
     "check_orchestration",
     "check_provider",
     "check_session_store",

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from memo.limits import StoreLimits
 from sandboxd.api import (
     artifacts,
+    consolidation,
     events,
     exec,
     files,
@@ -27,11 +28,13 @@ from sandboxd.api import (
     sessions,
     tools,
 )
+from sandboxd.api.admission import MAX_CALLS, Admission
 from sandboxd.api.boundary import Boundary
 from sandboxd.api.openapi import operation, schemas
 from sandboxd.api.ports import Manager, Memory
 from sandboxd.api.routes import LeanRoute, Readiness, Services
 from sandboxd.api.watch import DisconnectWatch
+from sandboxd.consolidation.background import Consolidation
 from sandboxd.idempotency import IdempotencyStore
 from sandboxd.limits import Limits
 from sandboxd.metrics import Metrics
@@ -48,6 +51,7 @@ ENDPOINTS = (
     *artifacts.ENDPOINTS,
     *mirror.ENDPOINTS,
     *messages.ENDPOINTS,
+    *consolidation.ENDPOINTS,
     *sessions.ENDPOINTS,
     *events.ENDPOINTS,
     *health.ENDPOINTS,
@@ -57,8 +61,10 @@ ENDPOINTS = (
 class Api(FastAPI):
     """FastAPI with one layer around its router instead of five: each costs a short call more than its own work."""
 
+    admission: Admission
+
     def build_middleware_stack(self) -> ASGIApp:
-        return Boundary(self.router)
+        return Boundary(self.router, self.admission)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # FastAPI looks for telemetry in the environment at every request, a tenth of a short call; there is none here.
@@ -87,6 +93,8 @@ def create_app(
     memory: Memory | None = None,
     store_limits: StoreLimits | None = None,
     toolbox: Toolbox | None = None,
+    consolidator: Consolidation | None = None,
+    max_calls: int = MAX_CALLS,
 ) -> FastAPI:
     watch = DisconnectWatch()
 
@@ -106,8 +114,9 @@ def create_app(
         default_limits=default_limits or Limits(),
         memory=memory,
         store_limits=store_limits or StoreLimits(),
+        consolidation=consolidator,
     )
-    return Api(
+    api = Api(
         title="sandboxd",
         version=version,
         summary="A hardened container and its memory as plain files, for every AI agent.",
@@ -118,3 +127,5 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
+    api.admission = Admission(max_calls)
+    return api

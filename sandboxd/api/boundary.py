@@ -1,6 +1,7 @@
 """The outermost layer of the app: whatever is raised inside becomes one problem, and is logged at most once.
 
-An unexpected error is logged here with its traceback and answered without it.
+An unexpected error is logged here with its traceback and answered without it. A request that there is no room for
+is refused here, before anything of it is read.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memo.errors import MemoError, RevisionConflict
+from sandboxd.api.admission import Admission, tenant_of
 from sandboxd.api.problems import problem, problem_of, render
 from sandboxd.api.refusals import ClientLeft, MethodNotAllowed, NoSuchRoute
 from sandboxd.errors import InternalError, SandboxdError
@@ -19,8 +21,9 @@ _log = structlog.get_logger("sandboxd.api")
 
 
 class Boundary:
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, admission: Admission) -> None:
         self._app = app
+        self._admission = admission
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -34,7 +37,15 @@ class Boundary:
             await send(message)
 
         try:
-            await self._app(scope, receive, watched)
+            tenant = tenant_of(scope["path"])
+            if tenant is None:
+                await self._app(scope, receive, watched)
+                return
+            self._admission.enter(tenant)
+            try:
+                await self._app(scope, receive, watched)
+            finally:
+                self._admission.leave(tenant)
         except ClientLeft:
             return
         except Exception as error:  # noqa: BLE001  # the boundary: answered and logged here, and nowhere else

@@ -119,6 +119,10 @@ class ToolResultsBody(MessagesBody):
     recent_max_tokens: int = Field(default=6000, ge=0, le=MAX_TOKENS)
 
 
+class ConsolidationBody(Body):
+    dry_run: bool = Field(default=False, description="Say what would change, and change nothing.")
+
+
 class WrittenAnswer(BaseModel):
     revision: int
     sha256: str
@@ -185,8 +189,17 @@ class MirrorFileAnswer(BaseModel):
     pending: bool = Field(description="Shown, and not yet in the store, which is away.")
 
 
+class RefusedAnswer(BaseModel):
+    path: str
+    number: int
+    size: int
+    at: datetime
+    why: str
+
+
 class MirrorAnswer(BaseModel):
     items: list[MirrorFileAnswer]
+    refused: list[RefusedAnswer] = Field(description="Queued writes that the store will never take; they are kept.")
 
 
 class SessionAnswer(BaseModel):
@@ -221,3 +234,54 @@ class CompactionAnswer(BaseModel):
 class ToolResultsAnswer(BaseModel):
     items: list[Message] = Field(description="The messages, with a stub in the place of each long tool result.")
     artifacts: list[str] = Field(description="The ids of the artifacts that hold them.")
+
+
+class FailedSessionAnswer(BaseModel):
+    session: str
+    reason: str
+
+
+class ConsolidationAnswer(BaseModel):
+    changed: bool = Field(description="Whether USER.md is another text now; of a dry run, whether it would be.")
+    revision: int | None = Field(description="The revision of USER.md, of a dry run the one it would be.")
+    diff: str
+    sessions: list[str] = Field(description="The sessions that the profile is made of, the newest change first.")
+    outcome: Literal["written", "unchanged", "nothing"]
+    reason: str
+    failed: list[FailedSessionAnswer] = Field(description="Sessions that could not be summarised this time.")
+    dry_run: bool
+    calls: int
+    tokens: int
+
+
+class FailureAnswer(BaseModel):
+    reason: str
+    count: int = Field(description="How many times in a row.")
+    retry_at: datetime
+
+
+class SessionFailureAnswer(FailureAnswer):
+    session: str
+
+
+class ConsolidationStateAnswer(BaseModel):
+    tenant: str
+    user: str
+    due: bool
+    why: str = Field(description="Why the user is due, or not.")
+    look_again_at: datetime | None = Field(description="When that may change by itself.")
+    changed_sessions: int
+    last_activity: datetime | None
+    runs: int
+    last_run_at: datetime | None
+    last_outcome: str | None
+    unfinished: bool = Field(description="The last run stopped at its budget.")
+    revision: int | None
+    held_by: str | None = Field(description="Who runs the user now. A list of users does not say it.")
+    failure: FailureAnswer | None
+    failed_sessions: list[SessionFailureAnswer]
+    background: bool = Field(description="Whether this daemon looks by itself who is due.")
+
+
+class ConsolidationStatesAnswer(BaseModel):
+    items: list[ConsolidationStateAnswer]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from memo.ids import TenantId, UserId
+from memo.paths import path_of
 from sandboxd.api import render
 from sandboxd.api.memory import memory_of
 from sandboxd.api.memory_models import MirrorAnswer, RefreshBody, RefreshedAnswer, UserRefreshBody
@@ -15,7 +17,7 @@ from sandboxd.api.once import BEGUN
 from sandboxd.api.requests import MAX_STDIN_JSON_BYTES, read_json, read_optional_json, session_ref
 from sandboxd.api.routes import SESSION, USER, Access, Endpoint, Services
 from sandboxd.errors import InvalidRequest
-from sandboxd.mirror.answers import MirrorFile
+from sandboxd.mirror.answers import MirrorFile, Refused
 
 
 async def refresh_mirror(services: Services, request: Request) -> Response:
@@ -40,7 +42,9 @@ async def refresh_user_mirrors(services: Services, request: Request) -> Response
 async def get_mirror(services: Services, request: Request) -> Response:
     ref = session_ref(request)
     services.manager.get(ref)  # without a sandbox there is no mirror
-    return render.json_answer({"items": [_file(file) for file in await memory_of(services).inspect(ref)]})
+    memory = memory_of(services)
+    items = [_file(file) for file in await memory.inspect(ref)]
+    return render.json_answer({"items": items, "refused": [_refused(write) for write in memory.refused(ref)]})
 
 
 def _file(file: MirrorFile) -> dict[str, Any]:
@@ -52,6 +56,16 @@ def _file(file: MirrorFile) -> dict[str, Any]:
         "in_sync": file.in_sync,
         "lag_ms": file.lag_ms,
         "pending": file.pending,
+    }
+
+
+def _refused(write: Refused) -> dict[str, Any]:
+    return {
+        "path": str(path_of(write.key)),
+        "number": write.number,
+        "size": write.size,
+        "at": datetime.fromtimestamp(write.at, UTC),
+        "why": write.why,
     }
 
 
@@ -84,7 +98,7 @@ ENDPOINTS = (
         get_mirror,
         "mirror",
         Access.READ,
-        "Every file of the session's mirror, compared with the store",
+        "Every file of the session's mirror, compared with the store; and queued writes that it refused for good",
         answers={200: MirrorAnswer},
     ),
 )

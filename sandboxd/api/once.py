@@ -19,6 +19,10 @@ from sandboxd.api.requests import chunks, header, wants_events
 from sandboxd.errors import Conflict, SandboxdError
 from sandboxd.idempotency import MAX_ANSWER_BYTES, Answer, IdempotencyStore, OutcomeUnknown, parse_key
 
+REPEATED = "sandboxd.repeated"
+"""In the scope of a route that judges repeats: the first request with this key was cut short, nobody knows where."""
+UNSETTLED = "sandboxd.unsettled"
+"""Set in the scope by a route whose answer is worth no keeping: a retry shall try again."""
 BEGUN = "sandboxd.begun"
 """Set in the scope by a route when it hands work to a sandbox: from then on a failure has an unknown outcome."""
 
@@ -32,12 +36,13 @@ async def answer_once(
     *,
     body_limit: int,
     repeatable: bool,
+    judges_repeats: bool = False,
 ) -> None:
     request = Request(scope, receive, send)
     key = parse_key(header(request, b"idempotency-key") or "")
     place = _place(scope)
     digest = _digest_of_head(request)
-    known = await _claim(store, place, key, repeatable)
+    known, scope[REPEATED] = await _claim(store, place, key, repeatable or judges_repeats)
     if known is not None:
         if body_limit:
             async for piece in chunks(request, body_limit):
@@ -51,9 +56,18 @@ async def answer_once(
             digest.update(message.get("body", b""))
         return message
 
-    recorder = _Recorder(send, lambda answer: store.finish(place, key, answer), digest)
+    async def keep(answer: Answer) -> None:
+        if scope.get(UNSETTLED):
+            await store.release(place, key)
+        else:
+            await store.finish(place, key, answer)
+
+    recorder = _Recorder(send, keep, digest)
     try:
         await app(scope, hashed, recorder.send)
+    except OutcomeUnknown:
+        await store.lose(place, key)
+        raise
     except (SandboxdError, MemoError) as error:
         refused = status_of(error.code) < 500 or isinstance(error, Unsupported)
         if refused or repeatable or not scope.get(BEGUN):
@@ -72,15 +86,15 @@ async def answer_once(
         raise
 
 
-async def _claim(store: IdempotencyStore, place: str, key: str, repeatable: bool) -> Answer | None:
-    """Claim the key. What a crash interrupted is done again if that is the same as doing it once."""
+async def _claim(store: IdempotencyStore, place: str, key: str, repeatable: bool) -> tuple[Answer | None, bool]:
+    """Claim the key, and say whether a crash cut short its first request: then it is done again, if it may be."""
     try:
-        return await store.begin(place, key)
+        return await store.begin(place, key), False
     except OutcomeUnknown:
         if not repeatable:
             raise
     await store.release(place, key)
-    return await store.begin(place, key)
+    return await store.begin(place, key), True
 
 
 def _place(scope: Scope) -> str:

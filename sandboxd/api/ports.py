@@ -11,7 +11,7 @@ from memo.ids import OwnerId, SessionRef, TenantId, UserId
 from memo.provider import Capabilities
 from sandboxd.engine.protocol import Stats
 from sandboxd.events import EventBus
-from sandboxd.mirror.answers import MirrorFile, Queued, Written
+from sandboxd.mirror.answers import MirrorFile, Queued, Refused, Written
 from sandboxd.runner.calls import Exec, ExecResult, FileStat, Output, Process, ProcessOutput
 from sandboxd.sandbox import SandboxRequest, SandboxView
 from sandboxd.tools.context import ToolMemory, ToolRunner
@@ -95,3 +95,6 @@ class Memory(ToolMemory, Protocol):
 
     async def inspect(self, ref: SessionRef) -> Sequence[MirrorFile]:
         """Compare every file of the session's mirror with the store."""
+
+    def refused(self, ref: SessionRef | None = None) -> Sequence[Refused]:
+        """Return the queued writes that the store will never take: of one session and its user, or all."""

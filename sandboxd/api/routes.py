@@ -24,6 +24,7 @@ from sandboxd.api.once import answer_once
 from sandboxd.api.ports import Manager, Memory
 from sandboxd.api.refusals import ClientLeft
 from sandboxd.api.watch import DisconnectWatch
+from sandboxd.consolidation.background import Consolidation
 from sandboxd.errors import SandboxdError
 from sandboxd.idempotency import IdempotencyStore
 from sandboxd.limits import Limits
@@ -68,6 +69,7 @@ class Services:
     default_limits: Limits
     memory: Memory | None = None
     store_limits: StoreLimits = field(default_factory=StoreLimits)
+    consolidation: Consolidation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,8 @@ class Endpoint:
     query: type[BaseModel] | None = None
     answers: Mapping[int, type[BaseModel] | str | None] = field(default_factory=dict)
     repeatable: bool | Callable[[Services], bool] = True
+    judges_repeats: bool = False
+    """Whether the route itself decides, from the request, if one that was cut short may be done again."""
     headers: tuple[str, ...] = ()
     """Headers it understands, beside Idempotency-Key."""
     operation_id: str = ""
@@ -137,6 +141,7 @@ def _serve(endpoint: Endpoint, services: Services) -> ASGIApp:
                     send,
                     body_limit=endpoint.body_limit,
                     repeatable=repeatable,
+                    judges_repeats=endpoint.judges_repeats,
                 )
             else:
                 await answer(scope, receive, send)

@@ -8,11 +8,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sandboxd.api import render
+from sandboxd.api.memory import remembers_requests, request_of
 from sandboxd.api.models import ToolAnswer, ToolsAnswer
-from sandboxd.api.once import BEGUN
-from sandboxd.api.requests import MAX_STDIN_JSON_BYTES, read_json, session_ref
+from sandboxd.api.once import BEGUN, REPEATED, UNSETTLED
+from sandboxd.api.requests import MAX_STDIN_JSON_BYTES, header, read_json, session_ref
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
-from sandboxd.errors import NotFound
+from sandboxd.errors import NotFound, StoreUnavailable
+from sandboxd.idempotency import OutcomeUnknown
 from sandboxd.tools import run_tool
 from sandboxd.tools.context import ToolContext
 
@@ -28,10 +30,20 @@ async def call_tool(services: Services, request: Request) -> Response:
     if tool is None:
         raise NotFound(f"cannot find this tool: there are {', '.join(services.toolbox)}")
     arguments = await read_json(request, tool.arguments, MAX_STDIN_JSON_BYTES)
+    is_keyed = header(request, b"idempotency-key") is not None
+    # The key goes to the store with the write: it knows a retry, also after a crash. Nothing else that a tool does can.
+    is_repeatable = is_keyed and tool.writes_memory(arguments) and remembers_requests(services)
+    if request.scope.get(REPEATED) and not is_repeatable:
+        raise OutcomeUnknown(
+            "cannot tell the outcome: the first request with this Idempotency-Key was interrupted, "
+            "and may or may not have been carried out"
+        )
+    name = request_of(request, f"tool.{tool.name}", arguments.model_dump_json()) if is_repeatable else None
     started = time.perf_counter()
     with services.manager.call(ref) as runner, services.watch.guard(request.receive):
-        request.scope[BEGUN] = True
-        result = await run_tool(tool, ToolContext(ref, runner, services.memory, services.manager), arguments)
+        request.scope[BEGUN] = not is_repeatable
+        result = await run_tool(tool, ToolContext(ref, runner, services.memory, services.manager, name), arguments)
+    request.scope[UNSETTLED] = is_repeatable and result.details.get("code") == StoreUnavailable.code
     services.manager.events.publish(
         "tool",
         tenant=ref.tenant,
@@ -55,6 +67,7 @@ ENDPOINTS = (
         body="application/json",
         answers={200: ToolAnswer},
         repeatable=False,
+        judges_repeats=True,
     ),
     Endpoint(
         "GET",

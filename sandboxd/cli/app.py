@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "rm": "sandboxes:rm",
     "memo": "memo:app",
     "refresh": "refresh:refresh",
+    "consolidate": "consolidate:consolidate",
     "sessions": "sessions:sessions",
     "events": "events:events",
     "gc": "garbage:collect",

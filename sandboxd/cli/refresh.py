@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -38,7 +39,10 @@ def refresh(
             if user is None
             else client.refresh_user_memo_mirror_for_all_sessions(user, given[0])
         )
+        refused = client.list_refused_writes(given[0]) if user is None and count else []
     if json:
-        print_json({"refreshed": count})
-    else:
-        print_line(f"refreshed {count} file{'' if count == 1 else 's'}")
+        print_json({"refreshed": count, "refused": [asdict(write) for write in refused]})
+        return
+    print_line(f"refreshed {count} file{'' if count == 1 else 's'}")
+    for write in refused:
+        print_line(f"refused for good: write {write.number} to {write.path}, {write.size} bytes: {write.why}")

@@ -28,7 +28,7 @@ def serve(
         str | None, typer.Option(help="Where memory is kept: sqlite:///…, file:///…, postgresql://…")
     ] = None,
     image: Annotated[str | None, typer.Option(help="The image of a sandbox that names none.")] = None,
-    pool: Annotated[int | None, typer.Option(help="How many sandboxes wait warm.")] = None,
+    pool: Annotated[int | None, typer.Option(help="How many sandboxes wait warm; 0: none.")] = None,
     json: Json = False,
 ) -> None:
     """Run the daemon until SIGTERM. Prints one line of JSON when it is ready, with or without --json.

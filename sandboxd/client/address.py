@@ -24,9 +24,9 @@ class Address:
         return str(self.socket) if self.socket is not None else f"{self._host_in_url}:{self.port}"
 
     @property
-    def base(self) -> str:
-        """The start of every URL. On a unix socket the host is a formality."""
-        return "http://localhost" if self.socket is not None else f"http://{self._host_in_url}:{self.port}"
+    def authority(self) -> str:
+        """What every request names as its Host. On a unix socket it is a formality."""
+        return "localhost" if self.socket is not None else f"{self._host_in_url}:{self.port}"
 
     @property
     def _host_in_url(self) -> str:

@@ -9,15 +9,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from sandboxd.client import consolidation_calls
 from sandboxd.client import memory_calls as calls
 from sandboxd.client.calls import Call
+from sandboxd.client.consolidation_calls import RUN_S
 from sandboxd.client.memory_calls import Messages, Scope
 from sandboxd.client.results import (
     Artifact,
     Compaction,
+    Consolidated,
+    ConsolidationState,
     Document,
     DocumentInfo,
     MirrorFile,
+    RefusedWrite,
     Revision,
     Session,
     ShortenedMessages,
@@ -185,6 +190,10 @@ class AsyncMemoryClient(ABC):
     async def get_mirror(self, session: str, *, tenant: str | None = None) -> list[MirrorFile]:
         return await self._send(calls.get_mirror(tenant or self.tenant, session))
 
+    async def list_refused_writes(self, session: str, *, tenant: str | None = None) -> list[RefusedWrite]:
+        """Return the queued writes to the session's memory that the store will never take."""
+        return await self._send(calls.list_refused(tenant or self.tenant, session))
+
     async def ensure_session(
         self,
         session: str,
@@ -288,3 +297,26 @@ class AsyncMemoryClient(ABC):
                 recent_max_tokens=recent_max_tokens,
             )
         )
+
+    async def consolidate(
+        self,
+        user: str,
+        *,
+        dry_run: bool = False,
+        tenant: str | None = None,
+        timeout_s: float = RUN_S,
+        idempotency_key: str | None = None,
+    ) -> Consolidated:
+        """Make the user's USER.md from their sessions now. An error with the code `consolidation.…` says why not."""
+        return await self._send(
+            consolidation_calls.consolidate(
+                tenant or self.tenant, user, dry_run=dry_run, timeout_s=timeout_s, key=idempotency_key
+            )
+        )
+
+    async def get_consolidation(self, user: str, *, tenant: str | None = None) -> ConsolidationState:
+        return await self._send(consolidation_calls.get_consolidation(tenant or self.tenant, user))
+
+    async def list_consolidations(self, *, tenant: str | None = None) -> list[ConsolidationState]:
+        """Return how every user of the tenant stands that a run was made for, or that has one to come."""
+        return await self._send(consolidation_calls.list_consolidations(tenant or self.tenant))

@@ -32,6 +32,7 @@ _FAMILIES: dict[str, type[SandboxdError]] = {
     "engine": DependencyError,
     "store": DependencyError,
     "host": DependencyError,
+    "consolidation": DependencyError,
     "internal": InternalError,
 }
 

@@ -15,6 +15,7 @@ from sandboxd.client.results import (
     Document,
     DocumentInfo,
     MirrorFile,
+    RefusedWrite,
     Revision,
     Session,
     ShortenedMessages,
@@ -124,6 +125,10 @@ def refresh_user_mirrors(tenant: str, user: str, name: str, content: str | None)
 
 def get_mirror(tenant: str, session: str) -> Call[list[MirrorFile]]:
     return json_call("GET", f"{session_path(tenant, session)}/mirror", _mirror, timeout_s=STORE_S)
+
+
+def list_refused(tenant: str, session: str) -> Call[list[RefusedWrite]]:
+    return json_call("GET", f"{session_path(tenant, session)}/mirror", _refused, timeout_s=STORE_S)
 
 
 def ensure_session(tenant: str, session: str, user: str, agent: str | None, key: str | None) -> Call[Session]:
@@ -312,6 +317,13 @@ def _mirror(answer: Answer) -> list[MirrorFile]:
             item.get("pending", False),
         )
         for item in _items(answer)
+    ]
+
+
+def _refused(answer: Answer) -> list[RefusedWrite]:
+    return [
+        RefusedWrite(item["path"], item["number"], item["size"], datetime.fromisoformat(item["at"]), item["why"])
+        for item in parse_json(answer).get("refused", [])
     ]
 
 

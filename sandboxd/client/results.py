@@ -158,6 +158,17 @@ class MirrorFile:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedWrite:
+    """A write that was queued while the store was down, and that the store will never take. It is kept."""
+
+    path: str
+    number: int
+    size: int
+    at: datetime
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
     tenant: str
     session: str
@@ -182,3 +193,51 @@ class ShortenedMessages:
 
     messages: list[dict[str, Any]]
     artifacts: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Consolidated:
+    """What a run of consolidation came to. `failed` are sessions that could not be summarised, each with its reason."""
+
+    changed: bool
+    revision: int | None
+    diff: str
+    sessions: tuple[str, ...]
+    outcome: str
+    reason: str
+    failed: Mapping[str, str]
+    dry_run: bool
+    calls: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolidationFailure:
+    """Why something could not be consolidated, how many times in a row, and when it is tried again."""
+
+    reason: str
+    count: int
+    retry_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolidationState:
+    """How a user stands. `why` says why the user is due or not; `failed_sessions` are still pending."""
+
+    tenant: str
+    user: str
+    due: bool
+    why: str
+    look_again_at: datetime | None
+    changed_sessions: int
+    last_activity: datetime | None
+    runs: int
+    last_run_at: datetime | None
+    last_outcome: str | None
+    unfinished: bool
+    revision: int | None
+    held_by: str | None
+    failure: ConsolidationFailure | None
+    failed_sessions: Mapping[str, ConsolidationFailure]
+    background: bool
+    """Whether the daemon looks by itself who is due."""

@@ -58,6 +58,17 @@ class Queued:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A write that was queued, and that the store will never take. It is kept in the outbox for a person to see."""
+
+    key: Key
+    number: int
+    size: int
+    at: float
+    why: str
+
+
 class WriteConflict(RevisionConflict):
     """The document moved on, and nothing was overwritten."""
 

@@ -30,10 +30,11 @@ from memo.limits import StoreLimits, encode_text
 from memo.provider import capabilities_of
 from sandboxd.errors import StoreUnavailable
 from sandboxd.mirror.answers import Key, WriteOutcomeUnknown
-from sandboxd.mirror.texts import Listed, Text
+from sandboxd.mirror.texts import Item, Listed, Text
 
 MOST_DOCUMENTS = 10_000
 MOST_ARTIFACTS = 100_000
+_HASH_CHARS = 64
 
 
 class Source:
@@ -100,12 +101,14 @@ class Source:
             raise _misbehaved(what, "the text does not have the hash that came with it")
         return text
 
-    async def list_session(self, ref: SessionRef, user: UserId) -> list[Listed]:
+    async def list_session(self, ref: SessionRef, user: UserId) -> list[Item]:
         """Return everything that the session's mirror shows: documents first, then artifacts."""
         try:
-            listed = await self.list_documents(ref.tenant, OwnerId(ref.session), Scope.SESSION)
+            listed: list[Item] = []
+            listed += await self.list_documents(ref.tenant, OwnerId(ref.session), Scope.SESSION)
             listed += await self.list_documents(ref.tenant, OwnerId(user), Scope.USER)
-            return listed + await self._list_artifacts(ref)
+            listed += await self._list_artifacts(ref)
+            return listed
         except MemoError as error:
             raise _misbehaved("list the session's memory", str(error).removeprefix("cannot ")) from error
 
@@ -125,10 +128,12 @@ class Source:
         for entry in entries:
             if not isinstance(entry, DocumentEntry) or entry.key != DocumentKey(tenant, owner, scope, entry.key.name):
                 raise _misbehaved(what, "it listed something that was not asked for")
+            if not _is_hash(entry.sha256):
+                raise _misbehaved(what, "it listed a hash that is none")
         _check_unique(what, [entry.key for entry in entries])
         return list(entries)
 
-    async def read_artifacts(self, ref: SessionRef, wanted: Sequence[Listed]) -> list[tuple[Listed, Text]]:
+    async def read_artifacts(self, ref: SessionRef, wanted: Sequence[Item]) -> list[tuple[Item, Text]]:
         """Read listed artifacts in one call if the store can. One that is listed and not there is an error."""
         what = f"read {len(wanted)} artifacts"
         calls = {item.key.tool_call: item for item in wanted if isinstance(item.key, ArtifactKey)}
@@ -141,14 +146,14 @@ class Source:
             raise _misbehaved(what, str(error).removeprefix("cannot ")) from error
         if not isinstance(answer, dict) or not answer.keys() <= calls.keys():
             raise _misbehaved(what, "it answered with something that was not asked for")
-        texts = []
+        texts: list[tuple[Item, Text]] = []
         for call, item in calls.items():
             if (content := answer.get(call)) is None:
                 raise _misbehaved(what, "one that it lists is not there")
             texts.append((item, Text.of(self._encoded(what, content, self.limits.artifact_bytes), item.revision)))
         return texts
 
-    async def _list_artifacts(self, ref: SessionRef) -> list[Listed]:
+    async def _list_artifacts(self, ref: SessionRef) -> Sequence[Item]:
         what = "list the session's artifacts"
         if self.capabilities.rich_artifacts:
             entries = await self.ask(what, "list_artifacts", ref)
@@ -156,36 +161,40 @@ class Source:
             for entry in entries:  # `is` first: there may be very many, and most stores hand the reference back
                 if not isinstance(entry, ArtifactEntry) or (entry.key.session is not ref and entry.key.session != ref):
                     raise _misbehaved(what, "it listed something that was not asked for")
-            listed = [Listed(e.key, e.revision, e.sha256, e.size_bytes, e.at) for e in entries]
-        elif self.capabilities.list_artifacts and self.capabilities.read_artifacts:
+                if not _is_hash(entry.sha256):
+                    raise _misbehaved(what, "it listed a hash that is none")
+            _check_unique(what, [entry.key.tool_call for entry in entries])
+            return entries  # type: ignore[no-any-return]  # each of them was looked at
+        if self.capabilities.list_artifacts and self.capabilities.read_artifacts:
             calls = await self.ask(what, "list_tool_result_artifact_ids", str(ref))
             _check_list(what, calls, MOST_ARTIFACTS)
             try:
-                listed = [Listed(ArtifactKey(ref, ToolCallId(call))) for call in calls]
+                keys = [ArtifactKey(ref, ToolCallId(call)) for call in calls]
             except InvalidKey as error:
                 raise _misbehaved(what, f"it listed an illegal id ({error})") from error
-        else:
-            return []
-        _check_unique(what, [item.key.tool_call for item in listed if isinstance(item.key, ArtifactKey)])
-        return listed
+            _check_unique(what, keys)
+            return [Listed(key) for key in keys]
+        return []
 
     async def _read_artifact(self, key: ArtifactKey, hint: Change | None) -> Text | None:
-        what = f"read artifact {key.tool_call}"
         if not self.capabilities.read_artifacts:
             return None
-        content = await self.ask(what, "read_tool_result_artifact", str(key.session), str(key.tool_call))
-        if content is None:
-            return None
-        encoded = self._encoded(what, content, self.limits.artifact_bytes)
-        if not self.capabilities.rich_artifacts:
-            return Text.of(encoded)
-        text = Text.of(encoded, 0)
+        text = await self.read_artifact(key)
+        if text is None or not self.capabilities.rich_artifacts:
+            return text
         if hint is not None and hint.sha256 == text.sha256:
-            return Text(encoded, text.sha256, hint.revision)
+            return Text(text.encoded, text.sha256, hint.revision)
         for item in await self._list_artifacts(key.session):
             if item.key == key and item.sha256 == text.sha256:
-                return Text(encoded, text.sha256, item.revision or 0)
-        return text  # it changed between two questions: revision 0 never wins, and the change itself is on its way
+                return Text(text.encoded, text.sha256, item.revision or 0)
+        # It changed between two questions: revision 0 never wins, and the change itself is on its way.
+        return Text(text.encoded, text.sha256, 0)
+
+    async def read_artifact(self, key: ArtifactKey) -> Text | None:
+        """Return the newest text of an artifact, under the number that stands for its content."""
+        what = f"read artifact {key.tool_call}"
+        content = await self.ask(what, "read_tool_result_artifact", str(key.session), str(key.tool_call))
+        return None if content is None else Text.of(self._encoded(what, content, self.limits.artifact_bytes))
 
     def _encoded(self, what: str, content: object, limit_bytes: int) -> bytes:
         try:
@@ -200,6 +209,11 @@ def name_of(key: Key) -> str:
 
 def _misbehaved(what: str, why: str) -> StoreUnavailable:
     return StoreUnavailable(f"cannot {what}: the store's answer cannot be used: {why}")
+
+
+def _is_hash(sha256: object) -> bool:
+    """Say whether this may become the name of a blob: whatever else it is, it leads nowhere else on the disk."""
+    return isinstance(sha256, str) and len(sha256) == _HASH_CHARS and sha256.isascii() and sha256.isalnum()
 
 
 def _check_list(what: str, answer: object, most: int) -> None:

@@ -12,6 +12,7 @@ import itertools
 import os
 import shutil
 import stat
+import threading
 import time
 from pathlib import Path
 from typing import Final
@@ -23,8 +24,9 @@ FILE_MODE: Final = 0o444
 _STAGING = "staging"
 _MOST_KNOWN = 200_000
 _IN_USE_S = 120.0
+_BELIEVED_S = 30.0  # well below _IN_USE_S: nothing is pruned between the look and the link
 
-_Signature = tuple[int, int, int]
+_Signature = tuple[int, int, int, int]
 
 
 class Blobs:
@@ -34,8 +36,10 @@ class Blobs:
         self._root = str(root)
         self._staging = f"{root}/{_STAGING}"
         self._numbers = itertools.count()
-        self._known: dict[str, tuple[_Signature, float]] = {}
+        self._known: dict[str, tuple[_Signature | None, float]] = {}
+        """What each blob looked like when it was hashed, if it was, and when somebody last asked for it."""
         self._spaces: dict[TenantId, str] = {}
+        self._lock = threading.Lock()
 
     def open(self) -> None:
         """Make the directory, and clear what a crash left half made."""
@@ -54,23 +58,37 @@ class Blobs:
     def find(self, tenant: TenantId, sha256: str) -> str | None:
         """Return the path of an intact blob, or None. A damaged one is removed."""
         path = self.path(tenant, sha256)
-        try:
-            status = os.stat(path)
-        except FileNotFoundError:
-            return None
-        signature = (status.st_ino, status.st_size, status.st_mtime_ns)
-        known = self._known.get(path)
-        if stat.S_IMODE(status.st_mode) != FILE_MODE:
-            self._forget(path)
-            return None
-        if known is None or known[0] != signature:
+        with self._lock:  # from here on `prune` knows that somebody is about to link it
+            try:
+                status = os.stat(path)
+            except FileNotFoundError:
+                return None
+            signature = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode)
+            known = self._known.get(path)
+            is_known = known is not None and known[0] == signature
+            self._remember(path, signature if is_known else None)
+        if is_known:
+            return path
+        if stat.S_IMODE(status.st_mode) == FILE_MODE:
             with open(path, "rb") as file:
                 content = file.read()
-            if sha256_of(content) != sha256:
-                self._forget(path)
-                return None
-        self._remember(path, signature)
-        return path
+            if sha256_of(content) == sha256:
+                with self._lock:
+                    self._remember(path, signature)
+                return path
+        self._forget(path)
+        return None
+
+    def find_lately(self, tenant: TenantId, sha256: str, now: float) -> str | None:
+        """Like `find`, but believe for a while what was found: a snapshot of very many texts looks at each once.
+
+        It may be gone all the same when it is linked. `now` is monotonic.
+        """
+        path = self.path(tenant, sha256)
+        known = self._known.get(path)
+        if known is not None and known[0] is not None and now - known[1] < _BELIEVED_S:
+            return path
+        return self.find(tenant, sha256)
 
     def put(self, tenant: TenantId, sha256: str, encoded: bytes) -> str:
         """Return the path of the blob with this text, made if need be."""
@@ -91,7 +109,8 @@ class Blobs:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(draft)
             raise
-        self._remember(path, signature)
+        with self._lock:
+            self._remember(path, signature)
         return path
 
     def read(self, tenant: TenantId, sha256: str) -> bytes | None:
@@ -116,7 +135,10 @@ class Blobs:
         self.find(tenant, sha256)
 
     def prune(self, limit_bytes: int) -> int:
-        """Remove blobs that no mirror shows, oldest first, until the rest fits. Return how many went."""
+        """Remove blobs that no mirror shows, oldest first, until the rest fits. Return how many went.
+
+        What a mirror shows is never removed, and so a cache of live texts may be larger than its bound.
+        """
         unused: list[tuple[float, int, str]] = []
         total = 0
         for directory, _, names in os.walk(self._root):
@@ -133,15 +155,17 @@ class Blobs:
         for _, size_bytes, path in sorted(unused):
             if total <= limit_bytes:
                 break
-            known = self._known.get(path)
-            if known is not None and time.monotonic() - known[1] < _IN_USE_S:
-                continue  # somebody is about to link it
-            self._forget(path)
+            with self._lock:
+                known = self._known.get(path)
+                if known is not None and time.monotonic() - known[1] < _IN_USE_S:
+                    continue  # somebody is about to link it
+                if _link_count(path) == 1:
+                    self._forget(path)
+                    removed += 1
             total -= size_bytes
-            removed += 1
         return removed
 
-    def _remember(self, path: str, signature: _Signature) -> None:
+    def _remember(self, path: str, signature: _Signature | None) -> None:
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()  # costs one hash each when they are used again
         self._known[path] = (signature, time.monotonic())
@@ -164,4 +188,11 @@ def write_file(path: str, encoded: bytes) -> _Signature:
             os.fchmod(fd, FILE_MODE)  # the umask took something away
     finally:
         os.close(fd)
-    return (status.st_ino, status.st_size, status.st_mtime_ns)
+    return (status.st_ino, status.st_size, status.st_mtime_ns, stat.S_IFREG | FILE_MODE)
+
+
+def _link_count(path: str) -> int:
+    try:
+        return os.stat(path).st_nlink
+    except FileNotFoundError:
+        return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from memo.documents import ANY, ArtifactEntry, ArtifactKey, Author, DocumentKey, Expected, conflict, is_expected
 from memo.errors import Unsupported
 from sandboxd.errors import StoreUnavailable
-from sandboxd.mirror.answers import Key
+from sandboxd.mirror.answers import Key, WriteConflict
 from sandboxd.mirror.asking import Source, name_of
 from sandboxd.mirror.texts import Text
 
@@ -52,9 +52,21 @@ async def append(source: Source, key: DocumentKey, content: str, author: Author)
     return await _as_kept(source, key, text)
 
 
-async def commit_artifact(source: Source, key: ArtifactKey, content: str) -> Text:
+async def commit_artifact(source: Source, key: ArtifactKey, content: str, based_on: str | None = None) -> Text:
+    """Write an artifact; if it is based on another text, only if the store still has that one, or this one already.
+
+    No store compares artifacts by itself, so the caller lets nobody else do this meanwhile.
+    """
     what = f"write artifact {key.tool_call}"
     text = Text.of(content.encode())
+    if based_on is not None and source.capabilities.read_artifacts:
+        current = await source.read_artifact(key)
+        now = "" if current is None else current.sha256
+        if now not in (based_on, text.sha256):
+            raise WriteConflict(
+                f"cannot {what}: the store has another text than the mirror showed",
+                None if current is None else current.document(),
+            )
     if not source.capabilities.rich_artifacts:
         await source.ask(what, "write_tool_result_artifact", str(key.session), str(key.tool_call), content, writes=True)
         return text

@@ -16,13 +16,13 @@ from memo.errors import MemoError, RevisionConflict
 from sandboxd import failpoints
 from sandboxd.errors import HostFull, StoreUnavailable
 from sandboxd.mirror import committing, merging
-from sandboxd.mirror.announcing import Announcer
+from sandboxd.mirror.announcing import Announcer, fields_of
 from sandboxd.mirror.asking import Source
-from sandboxd.mirror.live import Turns
 from sandboxd.mirror.outbox import Chain, Entry, Outbox
 from sandboxd.mirror.refreshing import Refresher
 from sandboxd.mirror.retrying import Backoff
 from sandboxd.mirror.texts import Text
+from sandboxd.mirror.turns import Turns
 
 _log = structlog.get_logger()
 
@@ -87,6 +87,7 @@ class Deliverer:
             # Refused for good, even beside its document. It is kept where it is, and holds up nobody.
             _log.error("cannot deliver a kept write", number=number, error=str(error))
             is_last = await self._outbox.refuse(entry, str(error))
+            self._announcer.mirror("refused", **fields_of(entry.key), number=number, code=error.code)
         finally:
             self._announcer.end(entry.key)
         if is_last:

@@ -6,6 +6,7 @@ has is linked without asking the store for it. Reads run in bounded numbers; wha
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from sandboxd.mirror.asking import Source, name_of
 from sandboxd.mirror.bounded import each
 from sandboxd.mirror.live import Mirror, Mirrors
 from sandboxd.mirror.manifest import Shown
-from sandboxd.mirror.texts import Listed, Text, number_of, relative_of
+from sandboxd.mirror.texts import Item, Text, number_of, relative_of
 
 _LINKS_AT_ONCE = 2000
 _BATCH = 250
@@ -50,12 +51,12 @@ async def fill(mirror: Mirror, mirrors: Mirrors, source: Source, is_pending: Cal
             for relative, shown in mirror.shown.items()
             if shown.pending and is_pending(key_at(f"{MEMO_ROOT}/{relative}", mirror.ref, mirror.user))
         }
-        wanted = [item for item in listed if relative_of(item.key) not in kept]
-        cold: list[Listed] = []
-        for start in range(0, len(wanted), _LINKS_AT_ONCE):
-            chunk = wanted[start : start + _LINKS_AT_ONCE]
-            cold += await mirrors.in_thread(filling.link_known, chunk)
-        await each(list(_batches(cold, source)), filling.fetch, _READS_AT_ONCE)
+        wanted = [item for item in listed if relative_of(item.key) not in kept] if kept else listed
+        try:
+            await filling.place(wanted)
+        except BaseException:
+            mirror.shown.update(filling.done)  # what is in place already is what the mirror shows
+            raise
         filling.done.update({relative: mirror.shown[relative] for relative in kept})
         await mirrors.in_thread(filling.remove_others)
         mirror.shown = filling.done
@@ -84,27 +85,37 @@ class _Filling:
         self._now = time.time()
         self.done: dict[str, Shown] = {}
 
-    def link_known(self, items: list[Listed]) -> list[Listed]:
-        """Keep or link every item whose text is here, and return the others."""
+    async def place(self, wanted: list[Item]) -> None:
+        cold: list[Item] = []
+        for start in range(0, len(wanted), _LINKS_AT_ONCE):
+            cold += await self._mirrors.in_thread(self.link_known, wanted[start : start + _LINKS_AT_ONCE])
+        await each(list(_batches(cold, self._source)), self.fetch, _READS_AT_ONCE)
+
+    def link_known(self, items: list[Item]) -> list[Item]:
+        """Keep or link every item whose text is here, and return the others. There may be very many."""
         cold = []
-        mirror, blobs, found, done = self._mirror, self._mirrors.blobs, self._found, self.done
-        with mirror.guard:
+        find, found, claims, done = self._mirrors.blobs.find_lately, self._found, self._claims, self.done
+        has_revisions, tenant = self._source.has_revisions, self._mirror.ref.tenant
+        now, monotonic = self._now, time.monotonic()
+        with self._mirror.guard:
             for item in items:
-                relative = relative_of(item.key)
-                if item.sha256 is None or item.revision is None or item.size_bytes is None:
+                sha256, revision, size_bytes = item.sha256, item.revision, item.size_bytes
+                if sha256 is None or revision is None or size_bytes is None:
                     cold.append(item)
                     continue
-                if found.get(relative) != item.sha256:
-                    blob = blobs.find(mirror.ref.tenant, item.sha256)
-                    if blob is None:
+                relative = relative_of(item.key)
+                if found.get(relative) != sha256:
+                    blob = find(tenant, sha256, monotonic)
+                    if blob is None or not self._place_found(blob, relative):
                         cold.append(item)
                         continue
-                    self._place(blob, relative)
-                revision = item.revision if self._source.has_revisions(item.key) else number_of(item.sha256)
-                done[relative] = Shown(revision, item.sha256, item.size_bytes, self._since(relative, item.sha256))
+                if not has_revisions(item.key):
+                    revision = number_of(sha256)
+                since = self._since(relative, sha256) if claims else now
+                done[relative] = Shown(revision, sha256, size_bytes, since)
         return cold
 
-    async def fetch(self, batch: list[Listed]) -> None:
+    async def fetch(self, batch: list[Item]) -> None:
         if isinstance(batch[0].key, ArtifactKey):
             texts = await self._source.read_artifacts(self._mirror.ref, batch)
         else:
@@ -115,7 +126,7 @@ class _Filling:
             texts = [] if text is None else [(item, text)]
         await self._mirrors.in_thread(self._keep, texts)
 
-    def _keep(self, texts: list[tuple[Listed, Text]]) -> None:
+    def _keep(self, texts: list[tuple[Item, Text]]) -> None:
         with self._mirror.guard:
             for item, text in texts:
                 relative = relative_of(item.key)
@@ -141,6 +152,16 @@ class _Filling:
         drift += [(relative, "missing") for relative in self._claims if relative not in self._found]
         return drift
 
+    def _place_found(self, blob: str, relative: str) -> bool:
+        """Place a blob that was there a moment ago; say whether it still was."""
+        try:
+            self._place(blob, relative)
+        except FileNotFoundError:
+            if os.path.exists(blob):
+                raise
+            return False
+        return True
+
     def _place(self, blob: str, relative: str) -> None:
         if self._found.get(relative) is None:
             tree.show(blob, self._mirror.root, relative)
@@ -162,8 +183,8 @@ def _look(mirror: Mirror) -> tuple[dict[str, str | None], dict[str, Shown]]:
         return found, manifest.decode(tree.read_manifest(mirror.root))
 
 
-def _batches(cold: Iterable[Listed], source: Source) -> Iterator[list[Listed]]:
-    batch: list[Listed] = []
+def _batches(cold: Iterable[Item], source: Source) -> Iterator[list[Item]]:
+    batch: list[Item] = []
     size_bytes = 0
     for item in cold:
         if not isinstance(item.key, ArtifactKey) or not source.capabilities.rich_artifacts:

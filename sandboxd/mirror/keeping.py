@@ -95,12 +95,17 @@ class Keeper:
             self._tasks.start_soon(self._refill_later, mirror)
 
     async def _fill(self, mirror: Mirror) -> Filled:
-        async with mirror.fill_turn:
-            filled = await fill(mirror, self._mirrors, self._source, self._waits)
-        missed, mirror.missed = mirror.missed, set()
-        if self._outbox is not None:
-            missed |= {key for key in self._outbox.waiting_keys() if mirror in self._mirrors.showing(key)}
-        for key in missed:
+        # Also what waited before: it may reach the store after the snapshot and be forgotten here before the end.
+        waiting = self._waiting_in(mirror)
+        try:
+            async with mirror.fill_turn:
+                filled = await fill(mirror, self._mirrors, self._source, self._waits)
+        except SandboxdError:
+            if mirror.is_known:  # it goes on showing what it showed, and what was heard meanwhile must follow
+                for key in mirror.take_missed():
+                    self._refresher.hint_soon(key)
+            raise
+        for key in mirror.take_missed() | waiting | self._waiting_in(mirror):
             await self._refresher.refresh(key)
         return filled
 
@@ -114,6 +119,11 @@ class Keeper:
                 _log.debug("cannot verify a mirror yet", sandbox=mirror.sandbox_id, error=str(error))
             else:
                 return
+
+    def _waiting_in(self, mirror: Mirror) -> set[Key]:
+        if self._outbox is None:
+            return set()
+        return {key for key in self._outbox.waiting_keys() if mirror in self._mirrors.showing(key)}
 
     def _waits(self, key: Key) -> bool:
         return self._outbox is not None and self._outbox.pending(key) is not None

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -52,11 +51,20 @@ class Mirror:
         self.is_known = False
         """Whether `shown` tells what the files are. Before that only the manifest of an earlier daemon can."""
         self.filling = 0
-        """While it is filled from a snapshot, changes only note that they were missed."""
+        """How many snapshots are being filled in."""
         self.missed: set[Key] = set()
         self.placing = 0
         """How many installations are under way that began before it was filled."""
         self.settled = anyio.Event()
+
+    @property
+    def takes_changes(self) -> bool:
+        """Before and while it is filled from a snapshot, changes only note that they were missed."""
+        return self.is_known and not self.filling
+
+    def take_missed(self) -> set[Key]:
+        missed, self.missed = self.missed, set()
+        return missed
 
 
 class Mirrors:
@@ -119,7 +127,7 @@ class Mirrors:
         relative = relative_of(key)
         for mirror in self.showing(key):
             shown = mirror.shown.get(relative)
-            if mirror.filling or shown is None or shown.pending or shown.revision < revision:
+            if not mirror.takes_changes or shown is None or shown.pending or shown.revision < revision:
                 return True
         return False
 
@@ -134,7 +142,7 @@ class Mirrors:
         mirrors = self.showing(key)
         behind = []
         for mirror in mirrors:
-            if mirror.filling:
+            if not mirror.takes_changes:
                 mirror.missed.add(key)
             elif is_due(text, mirror.shown.get(relative), revisioned=revisioned, pending=pending):
                 behind.append(mirror)
@@ -166,19 +174,23 @@ class Mirrors:
             return
         draft = Draft(mirror.root, relative)
 
-        def work() -> None:
-            draft.write(text.encoded)
-            finish()
+        def write(*, is_whole: bool) -> None:
+            with mirror.guard:  # also for the draft: whoever dropped the mirror may be removing its directory
+                if not mirror.is_dropped:
+                    draft.write(text.encoded)
+                    if is_whole:
+                        draft.finish()
 
         def finish() -> None:
             with mirror.guard:
-                draft.finish(is_wanted=not mirror.is_dropped)
+                if not mirror.is_dropped:
+                    draft.finish()
 
         try:
-            if staged is None:
-                await self.in_thread(work)
+            if staged is None or not failpoints.is_armed():
+                await self.in_thread(write, is_whole=True)
                 return
-            await self.in_thread(draft.write, text.encoded)
+            await self.in_thread(write, is_whole=False)
             await failpoints.reach(staged)
             await self.in_thread(finish)
         except BaseException:
@@ -190,7 +202,7 @@ class Mirrors:
         self, mirrors: list[Mirror], relative: str, text: Text, staged: str | None, placed: list[Mirror]
     ) -> None:
         tenant = mirrors[0].ref.tenant
-        if staged:
+        if staged is not None and failpoints.is_armed():
             await self.in_thread(self.blobs.put, tenant, text.sha256, text.encoded)
             await failpoints.reach(staged)
 
@@ -215,7 +227,7 @@ class Mirrors:
         """Show nothing for a key that the store does not have. The caller holds its turn."""
         relative = relative_of(key)
         for mirror in self.showing(key):
-            if mirror.filling:
+            if not mirror.takes_changes:
                 mirror.missed.add(key)
             elif relative in mirror.shown:
                 await self.remove(mirror, relative)
@@ -233,7 +245,7 @@ class Mirrors:
     def mark(self, mirrors: Iterable[Mirror]) -> None:
         """Note that their manifests are behind."""
         for mirror in mirrors:
-            if not mirror.is_dropped and not mirror.filling:
+            if not mirror.is_dropped and mirror.takes_changes:
                 self.dirty[mirror.sandbox_id] = mirror
         if self.dirty:
             self.manifest_due.set()
@@ -264,28 +276,6 @@ class Mirrors:
             return await to_thread.run_sync(lambda: work(*args, **kwargs), limiter=self.limiter)
         except OSError as error:
             raise HostFull(f"cannot write a mirror: {error.strerror or error}") from error
-
-
-class Turns:
-    """One at a time for each key. A key that nobody waits for costs nothing."""
-
-    def __init__(self) -> None:
-        self._locks: dict[Key, tuple[anyio.Lock, int]] = {}
-
-    @asynccontextmanager
-    async def of(self, key: Key) -> AsyncIterator[None]:
-        lock, waiting = self._locks.get(key, (None, 0))
-        lock = lock or anyio.Lock()
-        self._locks[key] = (lock, waiting + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, waiting = self._locks[key]
-            if waiting == 1:
-                del self._locks[key]
-            else:
-                self._locks[key] = (lock, waiting - 1)
 
 
 def is_due(text: Text, shown: Shown | None, *, revisioned: bool, pending: bool = False) -> bool:

@@ -35,19 +35,21 @@ from memo.errors import Unsupported
 from memo.ids import OwnerId, SessionRef, TenantId, UserId
 from memo.limits import StoreLimits, encode_text
 from memo.paths import key_at
+from sandboxd import failpoints
 from sandboxd.errors import HostFull
 from sandboxd.events import EventBus
 from sandboxd.mirror import manifests, tree
 from sandboxd.mirror.announcing import Announcer
-from sandboxd.mirror.answers import Key, MirrorFile, Queued, Written
+from sandboxd.mirror.answers import Key, MirrorFile, Queued, Refused, Written
 from sandboxd.mirror.asking import Source
 from sandboxd.mirror.blobs import Blobs
 from sandboxd.mirror.delivering import Deliverer
 from sandboxd.mirror.keeping import Keeper
-from sandboxd.mirror.live import Mirrors, Turns
+from sandboxd.mirror.live import Mirrors
 from sandboxd.mirror.outbox import Outbox, Pending
 from sandboxd.mirror.refreshing import Refresher
 from sandboxd.mirror.texts import Text
+from sandboxd.mirror.turns import Turns
 from sandboxd.mirror.verifying import Verifier
 from sandboxd.mirror.writing import Door
 
@@ -69,6 +71,7 @@ class Memory:
         outbox: bool = False,
         read_timeout_s: float = 10.0,
         verify_s: float = 60.0,
+        blob_bytes: int = 1024 * 1024 * 1024,
     ) -> None:
         # Mirrors are readable by everybody who gets the mount and writable by nobody, so uid and gid change nothing.
         self._source = Source(store, limits or StoreLimits(), read_timeout_s)
@@ -99,6 +102,7 @@ class Memory:
             keeps=outbox,
         )
         self._verify_s = verify_s
+        self._blob_bytes = blob_bytes
         self._tasks: TaskGroup
         self._stack = AsyncExitStack()
 
@@ -115,7 +119,7 @@ class Memory:
             await self._keeper.connect()
             self._refresher.start(self._tasks)
             self._tasks.start_soon(manifests.write_manifests, self._mirrors)
-            self._tasks.start_soon(self._verifier.run, self._verify_s)
+            self._tasks.start_soon(self._verifier.run, self._verify_s, self._blob_bytes)
             if self._outbox is not None:
                 deliverer = Deliverer(self._outbox, self._source, self._turns, self._refresher, self._announcer)
                 self._tasks.start_soon(deliverer.run)
@@ -188,8 +192,25 @@ class Memory:
     async def append(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Written | Queued:
         return await self._door.append(key, content, author)
 
-    async def write_artifact(self, key: ArtifactKey, content: str, *, author: Author = HOST) -> Written | Queued:
-        return await self._door.write_artifact(key, content, author)
+    async def repeated(self, key: DocumentKey, author: Author) -> Written | Queued | None:
+        """Return what this author's request became, if it was carried out before. Changes nothing."""
+        return await self._door.repeated(key, author)
+
+    async def read_artifact(self, key: ArtifactKey) -> Document | None:
+        if not self.capabilities.read_artifacts:
+            raise Unsupported(f"cannot read artifact {key.tool_call}: this store cannot tell")
+        text = await self._source.read_artifact(key)
+        return None if text is None else text.document()
+
+    async def write_artifact(
+        self, key: ArtifactKey, content: str, *, based_on: str | None = None, author: Author = HOST
+    ) -> Written | Queued:
+        """Commit, then mirror. WriteConflict if the store has another text than the one with the hash `based_on`."""
+        return await self._door.write_artifact(key, content, author, based_on=based_on)
+
+    def shown_hash(self, key: ArtifactKey) -> str:
+        """Return the hash of what the session's mirror shows; empty if it shows nothing."""
+        return self._door.shown_hash(key)
 
     async def shown(self, ref: SessionRef, path: str) -> Expected:
         """Return the revision that the session's mirror shows at a memo path: what an edit there is based on."""
@@ -226,6 +247,14 @@ class Memory:
         """How many writes wait for the store in the outbox."""
         return 0 if self._outbox is None else len(self._outbox)
 
+    def refused(self, ref: SessionRef | None = None) -> Sequence[Refused]:
+        """Writes that were queued and that the store will never take: of one session and its user, or all."""
+        found = [] if self._outbox is None else self._outbox.refused()
+        if ref is None:
+            return found
+        mirror = self._mirrors.of_session(ref)
+        return [item for item in found if mirror is not None and mirror in self._mirrors.showing(item.key)]
+
     def _require_history(self, key: DocumentKey) -> None:
         if not self.capabilities.history:
             raise Unsupported(f"cannot look into the past of {key.name}: this store keeps no history")
@@ -245,8 +274,10 @@ class Memory:
                 # Nobody else has this text: it is the newest there is.
                 async with self._turns.of(key):
                     return await self._mirrors.install(key, Text.of(encoded), revisioned=False)
+        await failpoints.reach("refresh.heard")
         count = await self._refresher.refresh(key)
         await manifests.flush(self._mirrors, self._mirrors.showing(key))
+        await failpoints.reach("refresh.manifest")
         return count
 
     def _clean_up(self) -> None:

@@ -17,10 +17,10 @@ from typing import Literal, TypeVar
 import anyio
 from anyio import to_thread
 
-from memo.documents import ABSENT, ANY, ArtifactKey, Author, DocumentKey, DocumentName, Expected
+from memo.documents import ABSENT, ANY, ArtifactKey, Author, DocumentKey, DocumentName, Expected, sha256_of
 from memo.ids import SessionId
 from sandboxd.errors import HostFull
-from sandboxd.mirror.answers import Key
+from sandboxd.mirror.answers import Key, Refused
 from sandboxd.mirror.texts import Text
 
 MOST_ENTRIES = 10_000
@@ -66,6 +66,15 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """An entry as its caller knows it."""
+
+    number: int
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     number: int
     key: Key
@@ -74,6 +83,7 @@ class Entry:
     expected: Base
     author: Author
     attempt: str | None
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +105,7 @@ class Outbox:
         self._count = 0
         self._bytes = 0
         self._delivered: dict[int, int] = {}
+        self._refused: dict[int, Refused] = {}
         self.news = anyio.Event()
 
     async def open(self) -> None:
@@ -117,14 +128,22 @@ class Outbox:
         """Every key for which something waits."""
         return list(self._pending)
 
+    def refused(self) -> list[Refused]:
+        """Every write that the store will never take, oldest first."""
+        return list(self._refused.values())
+
     def __len__(self) -> int:
-        return self._count
+        """How many writes wait for the store; what was refused for good waits for nothing."""
+        return self._count - len(self._refused)
 
     async def keep(self, key: Key, kind: Kind, content: str, expected: Base, author: Author, shown: Text | None) -> int:
         """Keep a write durably, and return its number. Its author has a request, which makes a delivery repeatable."""
         size_bytes = len(content.encode())
         if self._count >= MOST_ENTRIES or self._bytes + size_bytes > MOST_BYTES:
-            raise HostFull(f"cannot keep another write for later: {self._count} are waiting for the store")
+            raise HostFull(
+                f"cannot keep another write for later: {len(self)} wait for the store, "
+                f"and {len(self._refused)} that it refused are kept"
+            )
         row = (
             _encode_key(key),
             kind,
@@ -147,13 +166,13 @@ class Outbox:
         self.news.set()
         return number
 
-    async def find(self, key: Key, author: Author) -> int | None:
+    async def find(self, key: Key, author: Author) -> Kept | None:
         """Return the entry that keeps this very request, if there is one."""
         if key not in self._pending or author.request is None:
             return None
-        query = "SELECT number FROM entries WHERE key = ? AND request = ?"
+        query = "SELECT number, content FROM entries WHERE key = ? AND request = ?"
         row = await self._run(lambda db: db.execute(query, (_encode_key(key), author.request)).fetchone())
-        return None if row is None else int(row[0])
+        return None if row is None else Kept(int(row[0]), sha256_of(bytes(row[1])), len(row[1]))
 
     async def heads(self) -> list[int]:
         """Return the oldest entry of every key, oldest first; those that were refused for good are passed over."""
@@ -169,7 +188,7 @@ class Outbox:
     async def entry(self, number: int) -> tuple[Entry, Chain | None]:
         def work(db: sqlite3.Connection) -> tuple[Entry, Chain | None]:
             row = db.execute(
-                "SELECT number, key, kind, content, expected, actor, session, reason, request, attempt "
+                "SELECT number, key, kind, content, expected, actor, session, reason, request, attempt, at "
                 "FROM entries WHERE number = ?",
                 (number,),
             ).fetchone()
@@ -177,7 +196,8 @@ class Outbox:
             session = None if row[6] is None else SessionId(row[6])
             author = Author(row[5], session, row[7], row[8])
             content = bytes(row[3]).decode()
-            entry = Entry(row[0], _decode_key(row[1]), row[2], content, _decode_base(row[4]), author, row[9])
+            key, expected = _decode_key(row[1]), _decode_base(row[4])
+            entry = Entry(row[0], key, row[2], content, expected, author, row[9], row[10])
             return entry, None if chain is None else Chain(DocumentName(chain[0]), chain[1])
 
         return await self._run(work)
@@ -222,6 +242,7 @@ class Outbox:
             return not left
 
         is_last = await self._run(work)
+        self._refused[entry.number] = Refused(entry.key, entry.number, len(entry.content.encode()), entry.at, why)
         if is_last:
             self._pending.pop(entry.key, None)
         return is_last
@@ -242,13 +263,14 @@ class Outbox:
         return await to_thread.run_sync(call, limiter=self._limiter)
 
     def _open(self, db: sqlite3.Connection) -> None:
-        rows = db.execute("SELECT number, key, kind, content, refusal FROM entries ORDER BY number").fetchall()
-        for number, encoded_key, kind, content, refusal in rows:
+        rows = db.execute("SELECT number, key, kind, content, at, refusal FROM entries ORDER BY number").fetchall()
+        for number, encoded_key, kind, content, at, refusal in rows:
             self._count += 1
             self._bytes += len(content)
-            if refusal is not None:
-                continue
             key = _decode_key(encoded_key)
+            if refusal is not None:
+                self._refused[number] = Refused(key, number, len(content), at, refusal)
+                continue
             before = self._pending.get(key)
             if kind != "append":
                 text: Text | None = Text.of(bytes(content), -number)

@@ -19,9 +19,10 @@ from sandboxd.errors import SandboxdError, StoreUnavailable
 from sandboxd.mirror.announcing import Announcer, fields_of
 from sandboxd.mirror.answers import Key
 from sandboxd.mirror.asking import Source
-from sandboxd.mirror.live import Mirrors, Turns
+from sandboxd.mirror.live import Mirrors
 from sandboxd.mirror.outbox import Pending
 from sandboxd.mirror.retrying import Backoff
+from sandboxd.mirror.turns import Turns
 
 _log = structlog.get_logger()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
 
-from memo.documents import ArtifactKey, Document, sha256_of
+from memo.documents import ArtifactEntry, ArtifactKey, Document, sha256_of
 from memo.paths import ARTIFACT_DIRECTORY, ARTIFACT_SUFFIX
 from sandboxd.mirror.answers import Key
 
@@ -43,6 +43,10 @@ class Listed:
     sha256: str | None = None
     size_bytes: int | None = None
     at: datetime | None = None
+
+
+Item = Listed | ArtifactEntry
+"""A store's own entry of an artifact says the same, and there may be very many: it is used as it is."""
 
 
 def number_of(sha256: str) -> int:

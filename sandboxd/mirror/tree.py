@@ -93,10 +93,7 @@ class Draft:
             prepare(self._root)
             write_file(self._temporary, encoded)
 
-    def finish(self, *, is_wanted: bool) -> None:
-        if not is_wanted:
-            self.drop()
-            return
+    def finish(self) -> None:
         try:
             os.rename(self._temporary, self._target)  # rename, not truncate: a reader must never see half a file
         except IsADirectoryError:

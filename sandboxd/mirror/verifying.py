@@ -20,15 +20,15 @@ from sandboxd.mirror import tree
 from sandboxd.mirror.announcing import Announcer
 from sandboxd.mirror.answers import Key, MirrorFile
 from sandboxd.mirror.asking import Source
-from sandboxd.mirror.live import Mirror, Mirrors, Turns
+from sandboxd.mirror.live import Mirror, Mirrors
 from sandboxd.mirror.manifest import Shown
 from sandboxd.mirror.outbox import Pending
 from sandboxd.mirror.refreshing import Refresher
-from sandboxd.mirror.texts import Listed, Text, relative_of
+from sandboxd.mirror.texts import Item, Text, relative_of
+from sandboxd.mirror.turns import Turns
 
 _log = structlog.get_logger()
 
-BLOB_BYTES = 1024 * 1024 * 1024
 _LEAST_REST = 50.0  # verifying takes at most a fiftieth of a core, however much there is to verify
 
 
@@ -49,7 +49,8 @@ class Verifier:
         self._announcer = announcer
         self._pending = pending
 
-    async def run(self, every_s: float) -> None:
+    async def run(self, every_s: float, blob_bytes: int) -> None:
+        """Verify every mirror, and keep the blob cache within its bound, for ever."""
         rest_s = every_s
         while True:
             await anyio.sleep(rest_s)
@@ -60,14 +61,14 @@ class Verifier:
                 except (StoreUnavailable, HostFull) as error:
                     _log.warning("cannot verify a mirror", sandbox=mirror.sandbox_id, error=str(error))
             try:
-                await self._mirrors.in_thread(self._mirrors.blobs.prune, BLOB_BYTES)
+                await self._mirrors.in_thread(self._mirrors.blobs.prune, blob_bytes)
             except HostFull as error:
                 _log.warning("cannot prune the blob cache", error=str(error))
             rest_s = max(every_s, (time.monotonic() - started) * _LEAST_REST)
 
     async def verify(self, mirror: Mirror) -> int:
         """Compare one mirror with what it should show, and set right what differs. Return how much did."""
-        if mirror.filling or mirror.is_dropped:
+        if not mirror.takes_changes or mirror.is_dropped:
             return 0
         before = dict(mirror.shown)
         found = await self._mirrors.in_thread(tree.scan, mirror.root, is_quiet=False)
@@ -93,7 +94,7 @@ class Verifier:
         files += [_file(mirror, relative_of(item.key), None, None, item, in_sync=False) for item in missing]
         return files
 
-    async def _store_hash(self, item: Listed | None) -> str | None:
+    async def _store_hash(self, item: Item | None) -> str | None:
         if item is None or item.sha256 is not None:
             return None if item is None else item.sha256
         text = await self._source.read(item.key)
@@ -111,7 +112,7 @@ class Verifier:
         async with self._turns.of(key):
             found = await self._mirrors.in_thread(tree.look_at, mirror.root, relative)
             how = _difference(relative, mirror.shown, found)
-            if how is None or mirror.filling or mirror.is_dropped:
+            if how is None or not mirror.takes_changes or mirror.is_dropped:
                 return False
             self._announcer.drift(mirror.ref, relative, how)
             shown = mirror.shown.get(relative)
@@ -162,7 +163,7 @@ def _difference(relative: str, shown: Mapping[str, Shown], found: Mapping[str, s
 
 
 def _file(
-    mirror: Mirror, relative: str, shown: Shown | None, sha256: str | None, item: Listed | None, *, in_sync: bool
+    mirror: Mirror, relative: str, shown: Shown | None, sha256: str | None, item: Item | None, *, in_sync: bool
 ) -> MirrorFile:
     committed = item.at.timestamp() if item is not None and item.at is not None else None
     lag_s = 0.0

@@ -25,12 +25,14 @@ from sandboxd.mirror import committing, manifests, merging
 from sandboxd.mirror.announcing import Announcer, fields_of
 from sandboxd.mirror.answers import Key, Queued, WriteConflict, WriteOutcomeUnknown, Written
 from sandboxd.mirror.asking import Source
-from sandboxd.mirror.live import Mirrors, Turns
+from sandboxd.mirror.live import Mirrors
 from sandboxd.mirror.outbox import Base, Kind, Outbox
 from sandboxd.mirror.refreshing import Refresher
 from sandboxd.mirror.texts import Text, number_of, prefix_of, relative_of
+from sandboxd.mirror.turns import Turns
 
 _MOST_MERGES = 10
+_NEVER = -1  # no document is ever at this revision
 
 
 class Door:
@@ -52,6 +54,7 @@ class Door:
         self._announcer = announcer
         self._outbox = outbox
         self._keeps = keeps
+        self._comparing = Turns()
 
     async def write(
         self, key: DocumentKey, content: str, expected: Expected, author: Author, *, merge: bool
@@ -80,12 +83,15 @@ class Door:
             key, "append", content, self._signed(author), partial(committing.append, self._source, key, content)
         )
 
-    async def write_artifact(self, key: ArtifactKey, content: str, author: Author) -> Written | Queued:
+    async def write_artifact(
+        self, key: ArtifactKey, content: str, author: Author, *, based_on: str | None = None
+    ) -> Written | Queued:
         committing.check_writable(self._source, key)
         encode_text("artifact", content, self._source.limits.artifact_bytes)
 
         async def commit(_: Author) -> Text:
-            return await committing.commit_artifact(self._source, key, content)
+            async with self._comparing.of(key):
+                return await committing.commit_artifact(self._source, key, content, based_on)
 
         return await self._simple(key, "artifact", content, self._signed(author), commit)
 
@@ -94,6 +100,27 @@ class Door:
             what = f"restore revision {revision} of {key.name}"
             restored = await self._source.ask(what, "restore_document", key, revision, author=author, writes=True)
             return await self._finish(key, self._source.text_of(what, restored), author)
+
+    async def repeated(self, key: DocumentKey, author: Author) -> Written | Queued | None:
+        """Return what a request became that was carried out before, or None. Only stores with revisions know."""
+        if author.request is None or not self._source.capabilities.revisions:
+            return None
+        if self._outbox is not None and (waiting := await self._outbox.find(key, author)) is not None:
+            return Queued(key, waiting.number, waiting.sha256, waiting.size_bytes)
+        what = f"look for an earlier write of {key.name}"
+        try:
+            # A store looks for the request first and compares after that, so this either finds it or changes nothing.
+            found = await self._source.ask(what, "write_document", key, "", expected=_NEVER, author=author, writes=True)
+        except RevisionConflict:
+            return None
+        async with self._received(key):
+            return await self._finish(key, self._source.text_of(what, found), author)
+
+    def shown_hash(self, key: Key) -> str:
+        for mirror in self._mirrors.showing(key):
+            if (shown := mirror.shown.get(relative_of(key))) is not None:
+                return shown.sha256
+        return ""
 
     def shown(self, key: Key) -> Expected:
         """Return what the mirrors show of a key: the revision that an edit of it is based on."""
@@ -204,7 +231,7 @@ class Door:
         async with self._turns.of(key):
             again = await self._outbox.find(key, author)
             if again is not None:
-                return Queued(key, again, sha256_of(encoded), len(encoded))
+                return Queued(key, again.number, again.sha256, again.size_bytes)
             waiting = self._outbox.pending(key)
             before = None if waiting is None else waiting.text
             base: Base = expected

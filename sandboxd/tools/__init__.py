@@ -1,7 +1,8 @@
 """The tools of an agent: one file each, found by listing this package.
 
 A tool is a module with `name`, `description`, `Arguments` (its fields become the JSON schema) and
-`async def run(context, arguments)`. Adding a tool is adding a file; nothing else knows their names.
+`async def run(context, arguments)`; one that writes memory also says when, in `writes_memory(arguments)`. Adding a
+tool is adding a file; nothing else knows their names.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Tool:
     description: str
     arguments: type[ToolArguments]
     run: Callable[[ToolContext, Any], Awaitable[ToolResult]]
+    writes_memory: Callable[[Any], bool]
+    """Whether a call with these arguments writes memory and nothing else: then the store knows a retry."""
 
     def describe(self) -> dict[str, Any]:
         schema = self.arguments.model_json_schema()
@@ -58,13 +61,18 @@ class Toolbox(Mapping[str, Tool]):
                 continue
             module = importlib.import_module(f"{__name__}.{found.name}")
             try:
-                tool = Tool(module.name, module.description, module.Arguments, module.run)
+                writes_memory = getattr(module, "writes_memory", _writes_none)
+                tool = Tool(module.name, module.description, module.Arguments, module.run, writes_memory)
             except AttributeError as error:
                 raise TypeError(f"cannot use {module.__name__} as a tool: {error}") from None
             if tool.name in tools:
                 raise TypeError(f"cannot use {module.__name__} as a tool: the name {tool.name} is taken")
             tools[tool.name] = tool
         return cls(tools)
+
+
+def _writes_none(_: Any) -> bool:
+    return False
 
 
 async def run_tool(tool: Tool, context: ToolContext, arguments: ToolArguments) -> ToolResult:

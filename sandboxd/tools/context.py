@@ -72,7 +72,20 @@ class ToolMemory(Protocol):
         """Commit if it is still `expected`, then show it; RevisionConflict if it moved on."""
 
     async def append(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Written | Queued: ...
-    async def write_artifact(self, key: ArtifactKey, content: str, *, author: Author = HOST) -> Written | Queued: ...
+
+    async def repeated(self, key: DocumentKey, author: Author) -> Written | Queued | None:
+        """Return what this author's request became, if it was carried out before. Changes nothing."""
+
+    async def read_artifact(self, key: ArtifactKey) -> Document | None:
+        """Return a tool result as the store has it; None if it was never written."""
+
+    async def write_artifact(
+        self, key: ArtifactKey, content: str, *, based_on: str | None = None, author: Author = HOST
+    ) -> Written | Queued:
+        """Commit, then show it; RevisionConflict if the store has another text than the one with hash `based_on`."""
+
+    def shown_hash(self, key: ArtifactKey) -> str:
+        """Return the hash of what the session's mirror shows; empty if it shows nothing."""
 
 
 class Sandboxes(Protocol):
@@ -87,6 +100,8 @@ class ToolContext:
     runner: ToolRunner
     memory: ToolMemory | None = None
     sandboxes: Sandboxes | None = None
+    request: str | None = None
+    """The name of this very call, the same when it is retried; None if its caller gave none."""
 
 
 @dataclass(frozen=True, slots=True)

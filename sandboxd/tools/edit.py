@@ -25,6 +25,10 @@ class Arguments(ToolArguments):
     replace_all: bool = Field(default=False, description="Replace every occurrence.")
 
 
+def writes_memory(arguments: Arguments) -> bool:
+    return is_under(arguments.file_path, MEMO)
+
+
 async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     path = arguments.file_path
     if is_under(path, MEMO):

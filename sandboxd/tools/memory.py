@@ -10,7 +10,7 @@ from collections.abc import Callable
 from memo.documents import ArtifactKey, Author, Document, DocumentKey, Expected, Scope, is_expected
 from memo.errors import RevisionConflict
 from memo.paths import ArtifactPath, parse_path, path_of
-from sandboxd.errors import InvalidRequest, NotFound, StoreUnavailable
+from sandboxd.errors import NotFound, StoreUnavailable
 from sandboxd.mirror.answers import Queued, Written
 from sandboxd.tools.context import ToolContext, ToolMemory, ToolResult, cut_for_model
 
@@ -41,8 +41,7 @@ async def write_memo(context: ToolContext, path: str, content: str, tool: str) -
     key = key_of(context, path)
     memory = memory_of(context)
     if isinstance(key, ArtifactKey):
-        outcome = await memory.write_artifact(key, content, author=_author(context, tool))
-        return _result(path, content, outcome, f"Wrote {_size(content)} bytes to {path}.")
+        return await _commit_artifact(context, key, content, memory.shown_hash(key), tool)
     return await commit(context, key, content, await memory.shown(context.ref, path), tool)
 
 
@@ -50,7 +49,9 @@ async def edit_memo(context: ToolContext, path: str, change: Change, tool: str) 
     """Change the text that the mirror shows. A text the store has replaced meanwhile is a conflict."""
     key = key_of(context, path)
     if isinstance(key, ArtifactKey):
-        raise InvalidRequest(f"cannot edit {path}: a tool result stays as it was; write it as a whole")
+        return await _edit_artifact(context, key, path, change, tool)
+    if (done := await repeated(context, key, tool)) is not None:
+        return done
     expected, document = await current(context, key)
     if document is None:
         raise NotFound(f"cannot edit {path}: it was never written")
@@ -58,6 +59,37 @@ async def edit_memo(context: ToolContext, path: str, change: Change, tool: str) 
         return conflict_result(path, document)
     text, sentence = change(document.content)
     return await commit(context, key, text, document.revision, tool, sentence)
+
+
+async def _edit_artifact(context: ToolContext, key: ArtifactKey, path: str, change: Change, tool: str) -> ToolResult:
+    memory = memory_of(context)
+    artifact = await memory.read_artifact(key)
+    if artifact is None:
+        raise NotFound(f"cannot edit {path}: it was never written")
+    if artifact.sha256 != memory.shown_hash(key):
+        return conflict_result(path, artifact)
+    text, sentence = change(artifact.content)
+    return await _commit_artifact(context, key, text, artifact.sha256, tool, sentence)
+
+
+async def _commit_artifact(
+    context: ToolContext, key: ArtifactKey, text: str, based_on: str, tool: str, sentence: str | None = None
+) -> ToolResult:
+    path = str(path_of(key))
+    try:
+        outcome = await memory_of(context).write_artifact(key, text, based_on=based_on, author=_author(context, tool))
+    except RevisionConflict as error:
+        return conflict_result(path, error.current)
+    return _result(path, text, outcome, sentence or f"Wrote {_size(text)} bytes to {path}.")
+
+
+async def repeated(context: ToolContext, key: DocumentKey, tool: str) -> ToolResult | None:
+    """Return the result of this very call if the store has carried it out: its change must not be made twice."""
+    if context.request is None:
+        return None
+    outcome = await memory_of(context).repeated(key, _author(context, tool))
+    path = str(path_of(key))
+    return None if outcome is None else _result(path, None, outcome, f"{path} has this change already.")
 
 
 async def current(context: ToolContext, key: DocumentKey) -> tuple[Expected, Document | None]:
@@ -103,8 +135,8 @@ def conflict_result(path: str, now: Document | None) -> ToolResult:
     )
 
 
-def _result(path: str, text: str, outcome: Written | Queued, sentence: str) -> ToolResult:
-    details: dict[str, object] = {"path": path, "size_bytes": _size(text)}
+def _result(path: str, text: str | None, outcome: Written | Queued, sentence: str) -> ToolResult:
+    details: dict[str, object] = {"path": path, "size_bytes": outcome.size if text is None else _size(text)}
     if isinstance(outcome, Queued):
         queued = f"{sentence} [queued: the store is away; this is kept safely and goes there as soon as it is back]"
         return ToolResult(True, queued, {**details, "queued": True})
@@ -112,7 +144,7 @@ def _result(path: str, text: str, outcome: Written | Queued, sentence: str) -> T
 
 
 def _author(context: ToolContext, tool: str) -> Author:
-    return Author("agent", context.ref.session, tool)
+    return Author("agent", context.ref.session, tool, context.request)
 
 
 def _size(text: str) -> int:

@@ -19,6 +19,10 @@ class Arguments(ToolArguments):
     contents: str = Field(description="The whole new text of the file.")
 
 
+def writes_memory(arguments: Arguments) -> bool:
+    return is_under(arguments.file_path, MEMO)
+
+
 async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     if is_under(arguments.file_path, MEMO):
         return await write_memo(context, arguments.file_path, arguments.contents, name)

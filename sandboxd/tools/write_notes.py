@@ -24,6 +24,10 @@ class Arguments(ToolArguments):
     mode: Literal["append", "replace"] = Field(default="append", description="Add to the notes, or replace them.")
 
 
+def writes_memory(arguments: Arguments) -> bool:
+    return True
+
+
 async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     key = DocumentKey.of_session(context.ref, NOTES)
     if arguments.mode == "replace":

@@ -11,7 +11,7 @@ from memo.paths import path_of
 from sandboxd.errors import InvalidRequest
 from sandboxd.tools.checklist import Item, Status, merge_items, render_items
 from sandboxd.tools.context import CleanText, ToolArguments, ToolContext, ToolResult
-from sandboxd.tools.memory import commit, conflict_result, current, is_stale, memory_of
+from sandboxd.tools.memory import commit, conflict_result, current, is_stale, memory_of, repeated
 
 name = "write_todo"
 description = (
@@ -43,6 +43,10 @@ class Arguments(ToolArguments):
         return todos
 
 
+def writes_memory(arguments: Arguments) -> bool:
+    return True
+
+
 async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     key = DocumentKey.of_session(context.ref, TODO)
     path = str(path_of(key))
@@ -50,6 +54,8 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
         text = render_items([_item(todo) for todo in arguments.todos])
         shown = await memory_of(context).shown(context.ref, path)
         return await commit(context, key, text, shown, name, _sentence(len(arguments.todos), path))
+    if (done := await repeated(context, key, name)) is not None:
+        return done
     expected, document = await current(context, key)
     if document is not None and is_stale(expected, document):
         return conflict_result(path, document)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
@@ -87,7 +88,8 @@ def probe_sandbox(engine: str, image: str) -> Report:
             client.write_memo(names["user"], "USER.md", MILK, scope="user")
             (mirror,) = (daemon.data / "mirrors").iterdir()
             for path in [mirror, *mirror.rglob("*")]:  # so that only the mount stands in the way of a writer
-                path.chmod(0o777 if path.is_dir() else 0o666)
+                with suppress(FileNotFoundError):  # a manifest on its way
+                    path.chmod(0o777 if path.is_dir() else 0o666)
             for file in INSIDE.glob("*.py"):
                 client.write_file(session, f"/workspace/probe/{file.name}", file.read_bytes())
             hidden = [word for name in names.values() for word in ("--backwards", name[::-1])]

@@ -83,7 +83,7 @@ async def _play(steps: list[str], at_once: bool) -> None:
                     await take(number, step)
             await _settle(memory, store, root)
             assert seen == sorted(seen)  # I3: a revision only grows
-            assert list(root.rglob(".new-*")) == []
+        assert list(root.rglob(".new-*")) == []  # now that nobody can be writing one
 
 
 async def _settle(memory: Memory, store: InMemoryStore, root: Path) -> None:

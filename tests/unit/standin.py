@@ -37,20 +37,23 @@ from memo.documents import (
     Scope,
     sha256_of,
 )
-from memo.errors import Unsupported
+from memo.errors import RevisionConflict, Unsupported
 from memo.ids import OwnerId, SessionRef, TenantId, UserId
 from memo.limits import StoreLimits
 from memo.paths import key_at
 from memo.provider import capabilities_of
+from sandboxd.api.admission import MAX_CALLS
 from sandboxd.api.app import create_app
+from sandboxd.api.connection import Connection
 from sandboxd.api.guard import TcpGuard
 from sandboxd.api.routes import Check, Readiness
+from sandboxd.consolidation.background import Consolidation
 from sandboxd.engine.protocol import Stats
 from sandboxd.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable
 from sandboxd.events import EventBus
 from sandboxd.idempotency import IdempotencyStore
 from sandboxd.metrics import Metrics
-from sandboxd.mirror import Memory, MirrorFile, Queued, Written
+from sandboxd.mirror import Memory, MirrorFile, Queued, Refused, Written
 from sandboxd.runner.calls import (
     Edited,
     Exec,
@@ -280,6 +283,7 @@ class StandInMemory:
         self.capabilities = capabilities_of(store)
         self.is_away = False
         self.frozen: dict[str, Expected] = {}
+        self.artifact_hashes: dict[ArtifactKey, str] = {}
         self.refreshed: list[tuple[str, ...]] = []
         self._manager = manager
         self._outbox = outbox
@@ -314,8 +318,29 @@ class StandInMemory:
         self._require("revisions", "cannot write: this store is read-only")
         return _written(key, await self.store.append_document(key, content, author=author))
 
-    async def write_artifact(self, key: ArtifactKey, content: str, *, author: Author = HOST) -> Written | Queued:
+    async def repeated(self, key: DocumentKey, author: Author) -> Written | Queued | None:
+        self._require_store()
+        try:
+            return _written(key, await self.store.write_document(key, "", expected=-1, author=author))
+        except RevisionConflict:
+            return None
+
+    async def read_artifact(self, key: ArtifactKey) -> Document | None:
+        self._require_store()
+        text = await self.store.read_tool_result_artifact(key.session, key.tool_call)
+        return None if text is None else Document(text, 1, sha256_of(text.encode()))
+
+    def shown_hash(self, key: ArtifactKey) -> str:
+        return self.artifact_hashes.get(key, "")
+
+    async def write_artifact(
+        self, key: ArtifactKey, content: str, *, based_on: str | None = None, author: Author = HOST
+    ) -> Written | Queued:
         self._require("rich_artifacts", "cannot keep artifacts in this store")
+        now = await self.read_artifact(key)
+        if based_on is not None and now is not None and now.sha256 not in (based_on, sha256_of(content.encode())):
+            raise RevisionConflict(f"cannot write artifact {key.tool_call}: it is another text", now)
+        self.artifact_hashes[key] = sha256_of(content.encode())
         entry = await self.store.write_artifact(key, content)
         return Written(key, entry.revision, entry.sha256, entry.size_bytes)
 
@@ -348,6 +373,9 @@ class StandInMemory:
     async def inspect(self, ref: SessionRef) -> Sequence[MirrorFile]:
         entries = await self.store.list_documents(ref.tenant, OwnerId(ref.session), Scope.SESSION)
         return [MirrorFile(f"session/{e.key.name}", e.revision, e.sha256, e.size_bytes, True, 0.5) for e in entries]
+
+    def refused(self, ref: SessionRef | None = None) -> Sequence[Refused]:
+        return []
 
     def _require(self, capability: str, refusal: str) -> None:
         self._require_store()
@@ -389,6 +417,8 @@ async def serving(
     outbox: bool = False,
     mirrored: bool = False,
     store_limits: StoreLimits | None = None,
+    consolidation: Consolidation | None = None,
+    max_calls: int = MAX_CALLS,
 ) -> AsyncIterator[World]:
     """Serve the API. With a store it has memory: a stand-in's, or with `mirrored` the real one."""
     manager = manager or StandInManager()
@@ -418,10 +448,21 @@ async def serving(
                 version="0.0.1",
                 memory=memory or manager.mirrors,
                 store_limits=store_limits,
+                consolidator=consolidation,
+                max_calls=max_calls,
             )
             guarded = TcpGuard(app, token, [f"127.0.0.1:{port}", f"localhost:{port}"])
             config = uvicorn.Config(
-                guarded, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=5
+                guarded,
+                http=Connection,
+                ws="none",
+                proxy_headers=False,
+                server_header=False,
+                date_header=False,
+                log_config=None,
+                access_log=False,
+                lifespan="on",
+                timeout_graceful_shutdown=5,
             )
             server = _Server(config)
             async with anyio.create_task_group() as tasks:

@@ -155,6 +155,6 @@ async def _head(client: AsyncClient, content: dict[str, Any]) -> dict[str, str]:
         json.dumps(content).encode(),
         {"content-type": "application/json", "idempotency-key": "head"},
     )
-    async with client._transport._request(call, call.body) as response:
-        await response.read()
-        return {name.lower(): value for name, value in response.headers.items()}
+    answer = await client._transport.send(call)
+    assert isinstance(answer.headers, dict)
+    return answer.headers

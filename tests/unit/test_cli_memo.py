@@ -132,7 +132,7 @@ async def test_refresh_and_sessions(world: World) -> None:
     await cli(world, "create", "demo", "--user", "alice")
     assert (await cli(world, "refresh", "demo")).stdout == b"refreshed 1 file\n"
     done = await cli(world, "refresh", "demo", "/workspace/memo/session/NOTES.md", "--json")
-    assert json.loads(done.stdout) == {"refreshed": 1}
+    assert json.loads(done.stdout) == {"refreshed": 1, "refused": []}
     assert (await cli(world, "refresh", "--user", "alice", "USER.md")).stdout == b"refreshed 1 file\n"
     assert (await cli(world, "refresh", "nobody")).stdout == b"refreshed 0 files\n"
     assert (await cli(world, "refresh", "demo", "/etc/passwd")).returncode == 2

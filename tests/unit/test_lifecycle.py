@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from memo.ids import SessionRef, UserId
 from sandboxd.errors import InvalidTransition
 from sandboxd.lifecycle import (
+    Claimed,
     ContainerDied,
     DestroyAsked,
     Effect,
@@ -19,18 +20,24 @@ from sandboxd.lifecycle import (
     LaunchAsked,
     Launched,
     LaunchFailed,
+    Owner,
     Record,
     RunnerReady,
+    Shape,
     State,
     TornDown,
     step,
 )
 from sandboxd.limits import Limits
 
+ADA = Owner(SessionRef.of("acme", "s1"), UserId("ada"))
+TODAY = datetime(2026, 1, 1, tzinfo=UTC)
+
 EVENTS: list[Event] = [
     LaunchAsked(),
     Launched("c1"),
     RunnerReady(),
+    Claimed(ADA, TODAY),
     LaunchFailed(),
     ContainerDied("oom"),
     DestroyAsked(),
@@ -41,14 +48,11 @@ EVENTS: list[Event] = [
 def record(state: State = State.CREATING, **changes: object) -> Record:
     base = Record(
         id="0123456789abcdef",
-        ref=SessionRef.of("acme", "s1"),
-        user=UserId("ada"),
-        agent=None,
-        image="image:1",
-        limits=Limits(),
+        shape=Shape("image:1", Limits()),
+        owner=ADA,
         engine="docker",
         secret="hush",
-        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        created_at=TODAY,
         state=state,
     )
     return replace(base, **changes)
@@ -63,6 +67,9 @@ ALLOWED = {
     (State.STARTING, LaunchFailed): State.DESTROYING,
     (State.STARTING, ContainerDied): State.DESTROYING,
     (State.STARTING, DestroyAsked): State.DESTROYING,
+    (State.WARM, Claimed): State.STARTING,
+    (State.WARM, ContainerDied): State.DESTROYING,
+    (State.WARM, DestroyAsked): State.DESTROYING,
     (State.READY, ContainerDied): State.GONE,
     (State.READY, DestroyAsked): State.DESTROYING,
     (State.GONE, LaunchAsked): State.CREATING,
@@ -110,20 +117,36 @@ def test_a_relaunch_gets_a_container_name_of_its_own() -> None:
     assert effects == [Effect.LAUNCH]
 
 
+def test_a_sandbox_of_nobody_waits_and_becomes_somebody_s_only_once() -> None:
+    warm, effects = step(record(State.STARTING, owner=None, container="c1"), RunnerReady())
+    assert (warm.state, warm.container, effects) == (State.WARM, "c1", [])
+    claimed, effects = step(warm, Claimed(ADA, TODAY))
+    assert (claimed.owner, claimed.from_pool, claimed.container) == (ADA, True, "c1")
+    assert effects == [Effect.HAND_OVER]
+    with pytest.raises(InvalidTransition):
+        step(claimed, Claimed(ADA, TODAY))
+    assert step(claimed, RunnerReady())[0].state is State.READY
+    assert step(claimed, LaunchFailed())[1] == [Effect.TEAR_DOWN]  # nobody else may have it
+
+
 def test_the_secret_is_not_in_the_text_of_a_record() -> None:
     assert "hush" not in repr(record())
 
 
-@given(st.lists(st.sampled_from(EVENTS), max_size=30))
-def test_whatever_happens_a_sandbox_ends_removed_or_can_still_be_destroyed(events: list[Event]) -> None:
-    current = record()
+@given(st.lists(st.sampled_from(EVENTS), max_size=30), st.sampled_from([None, ADA]))
+def test_whatever_happens_a_sandbox_ends_removed_or_can_still_be_destroyed(
+    events: list[Event], owner: Owner | None
+) -> None:
+    current = record(owner=owner)
     for event in events:
         try:
             current, effects = step(current, event)
         except InvalidTransition:
             continue
         assert (Effect.FORGET in effects) == (current.state is State.REMOVED)
-        assert current.state is not State.READY or current.container is not None
+        assert current.state not in (State.READY, State.WARM) or current.container is not None
+        assert current.owner is not None or current.state is not State.READY
+        assert current.owner is None or current.state is not State.WARM
         assert (current.cause is not None) == (current.state is State.GONE)
     if current.state is not State.REMOVED:
         current, _ = step(current, DestroyAsked())

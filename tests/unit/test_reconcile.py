@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +11,7 @@ from memo.ids import SessionRef
 from sandboxd.engine.protocol import Container
 from sandboxd.lifecycle import Record, State
 from sandboxd.reconcile import Adopt, FinishDestroy, MarkGone, RemoveContainer, RemoveFiles, plan
-from tests.unit.test_lifecycle import record
+from tests.unit.test_lifecycle import ADA, record
 
 
 def container(container_id: str, *, running: bool = True, cause: str | None = None) -> Container:
@@ -43,6 +45,14 @@ def test_a_relaunch_that_was_never_acknowledged_keeps_the_workspace() -> None:
     assert plan([half], [container("c2")], {half.id}) == [RemoveContainer("c2"), MarkGone(half, "engine")]
 
 
+def test_a_warm_sandbox_is_kept_and_one_whose_claim_was_never_acknowledged_is_not() -> None:
+    warm = record(State.WARM, owner=None, container="c1")
+    assert plan([warm], [container("c1")], {warm.id}) == [Adopt(warm)]
+    assert plan([warm], [], {warm.id}) == [FinishDestroy(warm)]
+    claimed = record(State.STARTING, container="c1", from_pool=True)
+    assert plan([claimed], [container("c1")], {claimed.id}) == [RemoveContainer("c1"), FinishDestroy(claimed)]
+
+
 def test_a_destroy_that_was_interrupted_is_finished() -> None:
     going = record(State.DESTROYING, container="c1")
     assert plan([going], [container("c1")], {going.id}) == [RemoveContainer("c1"), FinishDestroy(going)]
@@ -64,8 +74,8 @@ def worlds(draw: st.DrawFn) -> tuple[list[Record], list[Container], set[str]]:
         record(
             state,
             id=name,
-            ref=SessionRef.of("acme", f"s{name}"),
-            container=f"c{name}" if state in (State.STARTING, State.READY) else None,
+            owner=None if state is State.WARM else replace(ADA, ref=SessionRef.of("acme", f"s{name}")),
+            container=f"c{name}" if state in (State.STARTING, State.WARM, State.READY) else None,
             cause="oom" if state is State.GONE else None,
             generation=draw(st.integers(1, 2)),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,15 @@ from memo.ids import AgentId
 from sandboxd.errors import RegistryCorrupt
 from sandboxd.lifecycle import State
 from sandboxd.registry import Registry
-from tests.unit.test_lifecycle import record
+from tests.unit.test_lifecycle import ADA, record
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_saved_record_is_there_for_the_next_daemon_word_for_word(tmp_path: Path) -> None:
     path = tmp_path / "registry.db"
-    kept = record(State.GONE, cause="oom", agent=AgentId("coder"), env={"A": "ä\n"}, generation=3)
+    owner = replace(ADA, agent=AgentId("coder"), env={"A": "ä\n"})
+    kept = record(State.GONE, cause="oom", owner=owner, generation=3, from_pool=True)
     first = Registry(path)
     await first.open()
     await first.save(record())
@@ -32,6 +34,20 @@ async def test_a_saved_record_is_there_for_the_next_daemon_word_for_word(tmp_pat
     await second.forget(kept.id)
     assert await second.load() == []
     await second.aclose()
+
+
+async def test_many_may_belong_to_nobody_and_a_claim_is_kept(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "registry.db")
+    await registry.open()
+    warm = [record(State.WARM, id=f"{n:016}", owner=None, container=f"c{n}") for n in range(3)]
+    for one in warm:
+        await registry.save(one)
+    claimed = replace(warm[1], owner=ADA, state=State.STARTING, from_pool=True)
+    await registry.save(claimed)
+    assert await registry.load() == [warm[0], claimed, warm[2]]
+    with pytest.raises(RegistryCorrupt):  # I6: one container per (tenant, session)
+        await registry.save(replace(warm[2], owner=ADA))
+    await registry.aclose()
 
 
 async def test_only_the_daemon_may_read_it(tmp_path: Path) -> None:

@@ -127,13 +127,40 @@ async def test_edit_has_the_rules_it_has_for_files(desk: Desk) -> None:
     assert (result.ok, result.details["code"]) == (False, "request.not_found")
 
 
-async def test_an_artifact_is_written_as_one(desk: Desk) -> None:
+async def test_an_artifact_is_written_and_edited_in_the_store(desk: Desk) -> None:
     path = "/workspace/memo/session/tool-results/call-1.txt"
     result = await desk.call("Write", file_path=path, contents="full text")
     assert (result.ok, result.details["revision"]) == (True, 1)
     key = ArtifactKey.of(REF, "call-1")
     assert await desk.memory.store.read_tool_result_artifact(REF, key.tool_call) == "full text"
-    assert (await desk.call("Edit", file_path=path, old_string="full", new_string="x")).ok is False
+    result = await desk.call("Edit", file_path=path, old_string="full", new_string="whole")
+    assert (result.ok, result.details["revision"]) == (True, 2)
+    assert await desk.memory.store.read_tool_result_artifact(REF, key.tool_call) == "whole text"
+    await desk.memory.store.write_artifact(key, "somebody else's")
+    for tool, arguments in (("Write", {"contents": "x"}), ("Edit", {"old_string": "whole", "new_string": "x"})):
+        result = await desk.call(tool, file_path=path, **arguments)
+        assert (result.ok, result.details["code"]) == (False, "memo.conflict")
+        assert "somebody else's" in result.content
+    assert await desk.memory.store.read_tool_result_artifact(REF, key.tool_call) == "somebody else's"
+
+
+async def test_a_call_that_was_carried_out_is_not_carried_out_again(desk: Desk) -> None:
+    """Also by a daemon that has forgotten it: the store knows the call by its name."""
+    await desk.write(NOTES, "one\n")
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("Edit", {"file_path": NOTES, "old_string": "one", "new_string": "one and one"}),
+        ("write_notes", {"content": "three"}),
+        ("write_todo", {"todos": [{"id": "a", "content": "build"}], "merge": True}),
+        ("Write", {"file_path": USER_MD, "contents": "brief"}),
+    ]
+    for number, (tool, arguments) in enumerate(calls):
+        found = TOOLBOX[tool]
+        assert found.writes_memory(found.arguments.model_validate(arguments))
+        context = ToolContext(REF, desk.manager.runner, desk.memory, desk.manager, f"call {number}")
+        results = [await run_tool(found, context, found.arguments.model_validate(arguments)) for _ in range(3)]
+        assert [result.ok for result in results] == [True] * 3
+        assert len({result.details["revision"] for result in results}) == 1
+    assert await desk.text(NOTES) == "one and one\nthree\n"
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
 """The layout on disk: which file is what, and which names there are a document's. The only place that knows.
 
-.memo/{format, changes.jsonl, bell, records/T, spools/T}     the store's own
+.memo/{format, changes.jsonl, bell, pending/.indexed}        the store's own
+.memo/records/T/records.{jsonl, lock, next}, .memo/spools/T/…             records, and bytes too long for one
+.memo/pending/T/S                                            which sessions no consolidation has settled
 tenants/T/sessions/S/{session.jsonl, messages.jsonl, messages.compactions/NNNN.jsonl, NOTES.md, TODO.md, …}
 tenants/T/sessions/S/{tool-results/ID.txt, trace/events.jsonl, orchestration/…}
-tenants/T/users/U/{USER.md, …}
+tenants/T/users/U/{USER.md, …, .memory-state.json}           the last: what consolidation keeps of the user
 tenants/T/{sessions/S, users/U}/.memo/{lock, gate, commits.jsonl, texts/NAME/SHA256}     revisions
-tenants/T/users/U/.memo/sessions/S                           which sessions a user has
+tenants/T/users/U/.memo/{sessions/S, lease.json}             which sessions a user has; who consolidates them
+…/.memo/{staged, messages.next, memory-state.next}           what a write under way will put in place
 """
 
 from __future__ import annotations

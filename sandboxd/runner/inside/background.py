@@ -68,7 +68,7 @@ class Background:
             actions = ((os.POSIX_SPAWN_DUP2, child_stdin, 0), (os.POSIX_SPAWN_DUP2, child_output, 1))
             actions += ((os.POSIX_SPAWN_DUP2, child_output, 2),)
         try:
-            self.root.pid = spawn(argv, env, head["cwd"], actions)
+            self.root.pid = spawn(argv, env, head["cwd"], actions, self._runner.ignored)
         except (NotStarted, Failure) as error:
             close_all(output, write_stdin)
             if isinstance(error, NotStarted):

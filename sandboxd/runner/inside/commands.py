@@ -72,7 +72,7 @@ class Command:
         has_stdin = bool(stdin) or "more" in self._head
         in_read, in_write = os.pipe2(os.O_CLOEXEC) if has_stdin else (-1, -1)
         try:
-            self._spawn(in_read if has_stdin else self._runner.null)
+            self._spawn(in_read)
         except (NotStarted, Failure) as error:
             close_all(in_write)
             if isinstance(error, Failure):
@@ -117,13 +117,11 @@ class Command:
         out_read, out_write = open_pipe()
         err_read, err_write = open_pipe()
         self._intakes = (Intake(out_read, wire.STDOUT, head["max"]), Intake(err_read, wire.STDERR, head["max"]))
-        actions = (
-            (os.POSIX_SPAWN_DUP2, stdin, 0),
-            (os.POSIX_SPAWN_DUP2, out_write, 1),
-            (os.POSIX_SPAWN_DUP2, err_write, 2),
-        )
+        actions = [(os.POSIX_SPAWN_DUP2, out_write, 1), (os.POSIX_SPAWN_DUP2, err_write, 2)]
+        if stdin >= 0:
+            actions.append((os.POSIX_SPAWN_DUP2, stdin, 0))  # else it inherits ours, which is empty
         try:
-            self._root.pid = spawn(argv, env, head["cwd"], actions)
+            self._root.pid = spawn(argv, env, head["cwd"], actions, runner.ignored)
         except (NotStarted, Failure):
             for intake in self._intakes:
                 os.close(intake.fd)
@@ -179,8 +177,7 @@ class Command:
             self._keep(intake, piece)
             return True
         intake.is_open = False
-        self._hub.unwatch(intake.fd)
-        os.close(intake.fd)
+        self._hub.close(intake.fd)
         if self._exit_code is not None and not self._killing:
             self._finish_if_drained()
         return False

@@ -50,9 +50,14 @@ class Hub:
         self._epoll.modify(fd, events)
 
     def unwatch(self, fd: int) -> None:
-        """Forget a descriptor. Do it before closing: a child may hold a copy that would keep it in the epoll set."""
+        """Forget a descriptor that stays open, or that a child may hold a copy of: a copy keeps it in the epoll set."""
         if self._actions.pop(fd, None) is not None:
             self._epoll.unregister(fd)
+
+    def close(self, fd: int) -> None:
+        """Forget a close-on-exec descriptor and close it, which takes it out of the epoll set without another call."""
+        self._actions.pop(fd, None)
+        os.close(fd)
 
     def after(self, delay_s: float, action: Callable[[], None]) -> Timer:
         timer = Timer(time.monotonic() + delay_s, action)

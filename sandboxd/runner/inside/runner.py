@@ -21,7 +21,7 @@ from .failure import Failure, reason_of
 from .greeting import read_secret
 from .hub import Hub
 from .pipes import Leftovers
-from .spawn import find_shell
+from .spawn import find_shell, ignored_signals
 from .transfers import FileCall, Reading, Writing
 from .worker import Workers
 
@@ -55,7 +55,7 @@ class Runner:
         self.roots: dict[int, Root] = {}
         self.env: dict[str, str] = {}
         self.shell = find_shell()
-        self.null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self.ignored = ignored_signals()
         self._ripgrep = search.find_ripgrep()
         self._processes = Processes(self)
         self._calls: dict[int, LiveCall] = {}
@@ -243,6 +243,10 @@ def harden() -> None:
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o022)
+    null = os.open("/dev/null", os.O_RDONLY)
+    if null != 0:
+        os.dup2(null, 0)  # what a command without input inherits
+        os.close(null)
 
 
 def serve(run_dir: str) -> int:

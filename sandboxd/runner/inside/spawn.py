@@ -26,8 +26,7 @@ BASE_ENV = {
     "LANG": "C.UTF-8",
     "TERM": "dumb",
 }
-_ALL_SIGNALS = [number for number in signal.valid_signals() if number not in (signal.SIGKILL, signal.SIGSTOP)]
-_OOM_FIRST = b"500"
+_OOM_FIRST = b"1000"  # the container, and PID 1 with it, may already stand at 500
 
 
 class NotStarted(Exception):
@@ -59,13 +58,23 @@ def find_program(name: str, search_path: str) -> str:
     raise NotStarted(127, f"{name}: command not found\n")
 
 
+def ignored_signals() -> list[int]:
+    """Return the signals that this process ignores. An exec resets handlers by itself, and keeps only these.
+
+    Naming all 64 would do the same with a system call for each, in every process that is started.
+    """
+    return [number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN]
+
+
 def make_env(created: Mapping[str, str], call: Mapping[str, str], cwd: str, cookie: str) -> dict[str, str]:
     env = {**BASE_ENV, "PWD": cwd, **created, **call}
     env[COOKIE] = cookie  # last: no caller can give a command the cookie of another
     return env
 
 
-def spawn(argv: list[str], env: dict[str, str], cwd: str, file_actions: Sequence[tuple[Any, ...]]) -> int:
+def spawn(
+    argv: list[str], env: dict[str, str], cwd: str, file_actions: Sequence[tuple[Any, ...]], ignored: Sequence[int]
+) -> int:
     """Start a process and return its pid. Raises NotStarted or Failure; then nothing was started."""
     try:
         # safe although it is the whole process's directory: the loop is one thread, the file workers use absolute
@@ -78,7 +87,7 @@ def spawn(argv: list[str], env: dict[str, str], cwd: str, file_actions: Sequence
     program = find_program(argv[0], env.get("PATH", BASE_ENV["PATH"]))
     try:
         pid = os.posix_spawn(
-            program, argv, env, file_actions=file_actions, setsid=True, setsigmask=(), setsigdef=_ALL_SIGNALS
+            program, argv, env, file_actions=file_actions, setsid=True, setsigmask=(), setsigdef=ignored
         )
     except OSError as error:
         raise _refusal(error, argv[0]) from None

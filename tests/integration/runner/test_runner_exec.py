@@ -67,6 +67,7 @@ async def test_what_the_kernel_cannot_take_is_refused(runner: RunnerClient) -> N
 async def test_a_command_sees_three_descriptors_and_default_signals(runner: RunnerClient) -> None:
     result = await run(runner, ("python3", "-c", "import os; print(sorted(os.listdir('/proc/self/fd'))[:-1])"))
     assert result.stdout.strip() == b"['0', '1', '2']"
+    assert (await run(runner, ("readlink", "/proc/self/fd/0"))).stdout == b"/dev/null\n"
     status = dict(
         line.split(":\t") for line in (await run(runner, ("cat", "/proc/self/status"))).stdout.decode().splitlines()
     )

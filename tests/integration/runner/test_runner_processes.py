@@ -49,6 +49,13 @@ async def test_waiting_for_output_ends_with_the_first_byte_and_not_before(runner
         assert (await runner.read_process(process.id, wait_s=30)).data == b"got this\n"
 
 
+async def test_out_of_memory_a_command_dies_before_pid_1(runner: RunnerClient) -> None:
+    process = await runner.start_process(Exec("read line; cat /proc/self/oom_score_adj; cat /proc/1/oom_score_adj"))
+    await runner.write_process(process.id, b"go\n")
+    ours, first = (await read_until(runner, process.id, b"never")).split()
+    assert int(ours) > int(first)
+
+
 async def test_stdin_ends_when_told(runner: RunnerClient) -> None:
     process = await runner.start_process(Exec(("wc", "-c")))
     await runner.write_process(process.id, b"x" * 300_000, eof=True)

@@ -85,6 +85,60 @@ async def test_watching_survives_a_store_that_is_away(sqlite: SQLiteStore, monke
     assert "Prefers short answers" in await page(sqlite)
 
 
+async def test_watching_survives_whatever_a_foreign_store_raises(
+    sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scan, a lease and a look at the new page that fail with an error that is not ours: each costs one try."""
+    finished: list[RunResult] = []
+    scanned, noted, done = anyio.Event(), anyio.Event(), anyio.Event()
+    broken = {"list_pending": scanned, "acquire_lease": anyio.Event()}
+
+    def break_once(name: str) -> None:
+        sound = getattr(sqlite, name)
+
+        async def raise_once(*_: Any) -> Any:
+            monkeypatch.setattr(sqlite, name, sound)
+            broken[name].set()
+            raise KeyError("somebody else's bug")
+
+        monkeypatch.setattr(sqlite, name, raise_once)
+
+    class Mirrors:
+        async def refresh_user_memo_mirror_for_all_sessions(self, *_: Any) -> None:
+            raise ZeroDivisionError
+
+    def observe(progress: Progress) -> None:
+        if progress.result is not None:
+            finished.append(progress.result)
+            (done if progress.result.outcome is Outcome.WRITTEN else noted).set()
+
+    for name in broken:
+        break_once(name)
+    settings = ConsolidationSettings(policy=Policy(idle=timedelta(0)), scan_s=600)
+    service = service_of(sqlite, utc_now, settings=settings, observe=observe, mirrors=Mirrors())  # type: ignore[arg-type]
+    await say(sqlite, "s1", "I prefer short answers.")
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(service.watch)
+            await scanned.wait()
+            service.nudge()
+            await noted.wait()
+            service.nudge()
+            await done.wait()
+            service.stop()
+    assert [result.outcome for result in finished] == [Outcome.FAILED, Outcome.WRITTEN]
+    assert (finished[0].code, finished[0].reason) == ("", "cannot go on: KeyError")
+
+
+async def test_one_tenant_alone_can_be_run(store: BaseStore, clock: Clock) -> None:
+    await say(store, "s1", "I prefer short answers.")
+    await say(store, "s2", "I prefer short answers.", tenant="other")
+    clock.advance(hours=1)
+    service = service_of(store, clock)
+    assert outcomes(await service.run_once(tenant="other")) == {"other:ann": Outcome.WRITTEN}
+    assert outcomes(await service.run_once(everybody=True, tenant="acme")) == {"acme:ann": Outcome.WRITTEN}
+
+
 async def test_a_queue_serves_the_tenant_with_the_least_under_way() -> None:
     queue = FairQueue()
     for user in [*(f"big:u{n}" for n in range(6)), "small:a", "small:b", "tiny:x"]:

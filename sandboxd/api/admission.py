@@ -1,0 +1,60 @@
+"""How many requests may be under way, in all and for each tenant. Decides at once: nothing ever queues here.
+
+A tenant alone may use almost all of it. When it is full, whoever holds more than an equal share is told to come
+back later, so a tenant that floods the daemon never locks another out.
+"""
+
+from __future__ import annotations
+
+from sandboxd.errors import Busy
+
+MAX_CALLS = 1024
+"""Under way in all. Each may hold a body and an answer, so this bounds memory as well as waiting."""
+RESERVED = 0.25
+"""The part of it that one tenant cannot take: room for the first calls of others."""
+
+_PREFIX = "/v1/tenants/"
+
+
+class Admission:
+    """Counts what is under way. One event loop, so no locks."""
+
+    def __init__(self, most: int = MAX_CALLS) -> None:
+        self._most = most
+        self._most_each = max(1, int(most * (1 - RESERVED)))
+        self._under_way: dict[str, int] = {}
+        self._total = 0
+
+    @property
+    def total(self) -> int:
+        return self._total
+
+    def enter(self, tenant: str) -> None:
+        """Count a call of this tenant, or raise Busy. Whoever entered must `leave`."""
+        mine = self._under_way.get(tenant, 0)
+        if mine >= self._most_each:
+            raise Busy(f"cannot take this call: {mine} of this tenant are under way; try again")
+        if self._total >= self._most and mine >= self._share(mine):
+            raise Busy(f"cannot take this call: the daemon has {self._total} under way; try again")
+        self._under_way[tenant] = mine + 1
+        self._total += 1
+
+    def leave(self, tenant: str) -> None:
+        left = self._under_way[tenant] - 1
+        if left:
+            self._under_way[tenant] = left
+        else:
+            del self._under_way[tenant]
+        self._total -= 1
+
+    def _share(self, mine: int) -> int:
+        """What each tenant may hold when all is taken. At least one, so each may pass the bound with its first."""
+        tenants = len(self._under_way) + (not mine)
+        return max(1, self._most // tenants)
+
+
+def tenant_of(path: str) -> str | None:
+    """The tenant a path names, as text; None for what belongs to no tenant: health, metrics, events, the inspector."""
+    if not path.startswith(_PREFIX):
+        return None
+    return path[len(_PREFIX) :].partition("/")[0]

@@ -1,0 +1,140 @@
+"""Consolidation of a user's memory: run it now, see how a user stands, see how all of a tenant's do.
+
+What a run came to and why it failed is decided elsewhere; here it becomes an answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from memo.consolidation import Failure, RunResult, UserState
+from memo.ids import TenantId, UserRef
+from sandboxd.api import render
+from sandboxd.api.memory import foreign_answer, memory_of
+from sandboxd.api.memory_models import (
+    ConsolidationAnswer,
+    ConsolidationBody,
+    ConsolidationStateAnswer,
+    ConsolidationStatesAnswer,
+)
+from sandboxd.api.requests import MAX_JSON_BYTES, read_optional_json
+from sandboxd.api.routes import USER, Access, Endpoint, Services
+from sandboxd.consolidation.background import Consolidation
+from sandboxd.errors import StoreUnavailable
+
+TENANT = "/v1/tenants/{tenant}"
+
+
+def _consolidation(services: Services) -> Consolidation:
+    memory_of(services)
+    if services.consolidation is None:
+        raise StoreUnavailable("cannot consolidate: this daemon has no store")
+    return services.consolidation
+
+
+def _user(request: Request) -> UserRef:
+    params = request.scope["path_params"]
+    return UserRef.of(params["tenant"], params["user"])
+
+
+async def consolidate(services: Services, request: Request) -> Response:
+    consolidation, user = _consolidation(services), _user(request)
+    body = await read_optional_json(request, ConsolidationBody)
+    with services.watch.guard(request.receive):
+        result = await consolidation.run(user, dry_run=body.dry_run)
+    return render.json_answer(result_fields(result))
+
+
+async def get_state(services: Services, request: Request) -> Response:
+    consolidation, user = _consolidation(services), _user(request)
+    state = await consolidation.state(user)
+    return foreign_answer("how a user stands", lambda: _stated(state, consolidation))
+
+
+async def list_states(services: Services, request: Request) -> Response:
+    consolidation = _consolidation(services)
+    states = await consolidation.states(TenantId(request.scope["path_params"]["tenant"]))
+    return foreign_answer("how users stand", lambda: {"items": [_stated(state, consolidation) for state in states]})
+
+
+def result_fields(result: RunResult) -> dict[str, Any]:
+    return {
+        "changed": result.is_changed,
+        "revision": result.revision or None,
+        "diff": result.diff,
+        "sessions": list(result.sessions),
+        "outcome": result.outcome.code,
+        "reason": result.reason,
+        "failed": [{"session": session, "reason": reason} for session, reason in result.failed],
+        "dry_run": result.is_dry,
+        "calls": result.calls,
+        "tokens": result.tokens,
+    }
+
+
+def state_fields(state: UserState) -> dict[str, Any]:
+    standing = state.standing
+    return {
+        "tenant": state.user.tenant,
+        "user": state.user.user,
+        "due": state.is_due,
+        "why": str(state.why),
+        "look_again_at": state.look_again_at,
+        "changed_sessions": state.changed,
+        "last_activity": state.last_activity,
+        "runs": standing.runs,
+        "last_run_at": standing.last_run_at,
+        "last_outcome": None if state.last_outcome is None else state.last_outcome.code,
+        "unfinished": standing.is_unfinished,
+        "revision": state.revision,
+        "held_by": state.holder,
+        "failure": None if standing.failure is None else _failure(standing.failure),
+        "failed_sessions": [{"session": name, **_failure(failure)} for name, failure in standing.sessions.items()],
+    }
+
+
+def _stated(state: UserState, consolidation: Consolidation) -> dict[str, Any]:
+    return {**state_fields(state), "background": consolidation.is_running}
+
+
+def _failure(failure: Failure) -> dict[str, Any]:
+    return {"reason": failure.reason, "count": failure.count, "retry_at": failure.retry_at}
+
+
+ENDPOINTS = (
+    Endpoint(
+        "POST",
+        f"{USER}/consolidation",
+        consolidate,
+        "consolidation",
+        Access.WRITE,
+        "Make the user's USER.md from what happened in their sessions, now. Another run has the user: 409 "
+        "`consolidation.held`",
+        body_limit=MAX_JSON_BYTES,
+        body=ConsolidationBody,
+        answers={200: ConsolidationAnswer},
+    ),
+    Endpoint(
+        "GET",
+        f"{USER}/consolidation",
+        get_state,
+        "consolidation",
+        Access.READ,
+        "How the user stands: due or not and why, the last run, what failed and until when it is left alone",
+        answers={200: ConsolidationStateAnswer},
+        operation_id="get_consolidation",
+    ),
+    Endpoint(
+        "GET",
+        f"{TENANT}/consolidation",
+        list_states,
+        "consolidation",
+        Access.READ,
+        "The same for every user of the tenant that a run was made for, or has one to come",
+        answers={200: ConsolidationStatesAnswer},
+        operation_id="list_consolidations",
+    ),
+)

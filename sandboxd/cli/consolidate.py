@@ -1,0 +1,109 @@
+"""`consolidate`: what happened in users' sessions becomes their USER.md, now, once, or for as long as it runs.
+
+A daemon is asked, which does the same by itself in the background. With --store, or to watch, the work is done in this
+process, beside any daemon: the lease of a user is in the store.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sandboxd.cli.connection import connected
+from sandboxd.cli.consolidate_output import Item, print_items, print_one, print_status, show_progress
+from sandboxd.cli.options import Json, Socket
+from sandboxd.cli.output import FAILED
+from sandboxd.client.errors import DaemonUnreachable, known_errors
+from sandboxd.client.results import ConsolidationState
+from sandboxd.client.synchronous import Client
+
+AT_ONCE = 4
+DEFAULT_TENANT = "default"
+
+
+def consolidate(
+    user: Annotated[
+        str | None, typer.Option("--user", "-u", help="Only this user, whether or not they are due.")
+    ] = None,
+    everybody: Annotated[bool, typer.Option("--all", help="Everybody, whether or not they are due.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Whoever is due, then end: for cron. The default.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Whoever becomes due, until stopped, in this process.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Show who is due, and what failed.")] = False,
+    store: Annotated[
+        str | None, typer.Option("--store", help="Work in this process on this store, instead of asking a daemon.")
+    ] = None,
+    tenant: Annotated[
+        str | None,
+        typer.Option("--tenant", "-t", envvar="SANDBOXD_TENANT", help="Whose users. With --store: all, if not said."),
+    ] = None,
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """Make users' USER.md from what happened in their sessions. Hand-written text stays, every version is kept.
+
+    Example: sandboxd consolidate --user alice --dry-run    or    sandboxd consolidate --status
+
+    To go back: sandboxd memo restore --user alice USER.md 3
+    """
+    chosen = [name for name, is_set in (("--all", everybody), ("--once", once), ("--watch", watch)) if is_set]
+    if user is not None:
+        chosen.append("--user")
+    _check(chosen, dry_run, status, tenant, watch)
+    if store is not None or watch:
+        from sandboxd.cli import consolidate_store
+
+        consolidate_store.act(
+            consolidate_store.Wish(store, tenant, user, everybody, watch, dry_run, status), as_json=json
+        )
+        return
+    with connected(socket, tenant or DEFAULT_TENANT, json) as client:
+        if status:
+            print_status([client.get_consolidation(user)] if user is not None else client.list_consolidations(), json)
+        elif user is not None:
+            with show_progress(1) as advance:
+                result = client.consolidate(user, dry_run=dry_run)
+                advance(user)
+            print_one(user, result, json)
+        else:
+            _ask_for_many(client, everybody=everybody, dry_run=dry_run, as_json=json)
+
+
+def _check(chosen: list[str], dry_run: bool, status: bool, tenant: str | None, watch: bool) -> None:
+    if len(chosen) > 1:
+        raise typer.BadParameter(f"choose one of {', '.join(chosen)}", param_hint="options")
+    if status and (dry_run or chosen not in ([], ["--user"])):
+        raise typer.BadParameter("--status goes with --user or alone", param_hint="--status")
+    if watch and (dry_run or tenant is not None):
+        raise typer.BadParameter("--watch serves all tenants, and has no dry run", param_hint="--watch")
+
+
+def _ask_for_many(client: Client, *, everybody: bool, dry_run: bool, as_json: bool) -> None:
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    users = [state for state in client.list_consolidations() if everybody or state.due]
+    items: list[Item] = []
+    with show_progress(len(users)) as advance, ThreadPoolExecutor(AT_ONCE) as threads:
+        asked = [threads.submit(_ask, client, state, dry_run) for state in users]
+        try:
+            for done in as_completed(asked):
+                items.append(done.result())
+                advance(items[-1].user)
+        except DaemonUnreachable:
+            threads.shutdown(cancel_futures=True)
+            raise
+    print_items(sorted(items, key=lambda item: item.user), as_json)
+    if any(item.is_failure for item in items):
+        raise typer.Exit(FAILED)
+
+
+def _ask(client: Client, state: ConsolidationState, dry_run: bool) -> Item:
+    try:
+        return Item(state.tenant, state.user, client.consolidate(state.user, dry_run=dry_run))
+    except DaemonUnreachable:
+        raise
+    except known_errors() as error:
+        return Item(state.tenant, state.user, None, getattr(error, "code", "internal.error"), str(error))

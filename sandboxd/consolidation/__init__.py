@@ -1,0 +1,1 @@
+"""Consolidation in the daemon: `background` runs it, `settings` says how, `failures` what is answered when it fails."""

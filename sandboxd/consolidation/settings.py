@@ -1,0 +1,105 @@
+"""What can be set about consolidation: `SANDBOXD_CONSOLIDATION__<NAME>`, or the table `[consolidation]` of the file.
+
+A checked value, and the same as the library's own settings. It reads no key and starts nothing.
+"""
+
+from __future__ import annotations
+
+import shlex
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+if TYPE_CHECKING:
+    from memo.consolidation import ConsolidationSettings, SummariserSettings
+
+DAY_S = 86_400
+
+
+class ConsolidationOptions(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    enabled: bool = True
+    """Whether the daemon looks by itself who is due. Asking for a run works either way."""
+    summariser: Literal["embedded", "openai", "anthropic", "command"] = "embedded"
+    model: str = ""
+    base_url: str = ""
+    key_file: Path | None = None
+    key_variable: str = ""
+    """The environment variable that holds the key, if there is no key file; each kind has a usual one."""
+    command: str | tuple[str, ...] = ()
+    """The program of a command summariser and its arguments: a list, or one line as for a shell."""
+    command_user: str | None = None
+    summariser_timeout_s: float = Field(default=120, gt=0, le=DAY_S)
+    strict: bool = True
+    """Whether the endpoint knows structured output by a JSON schema."""
+    idle_s: float = Field(default=600, ge=0)
+    """A user is left alone until nothing happened for so long."""
+    interval_s: float = Field(default=DAY_S, ge=0)
+    """After so long a profile is made again, if something changed."""
+    sessions: int = Field(default=5, ge=1)
+    """After so many changed sessions it is made again sooner."""
+    scan_s: float = Field(default=60, gt=0, le=DAY_S)
+    lease_s: float = Field(default=60, gt=0, le=DAY_S)
+    concurrency: int = Field(default=4, ge=1, le=64)
+    """Users under way at once by themselves, and as many on demand."""
+    run_timeout_s: float = Field(default=1800, gt=0, le=DAY_S)
+    run_calls: int | None = Field(default=100, ge=1)
+    run_tokens: int | None = Field(default=1_000_000, ge=1)
+    scan_calls: int | None = Field(default=None, ge=1)
+    scan_tokens: int | None = Field(default=None, ge=1)
+    retry_s: float = Field(default=60, gt=0, le=DAY_S)
+    """The pause after a first failure; it doubles with each further one, up to `retry_longest_s`."""
+    retry_longest_s: float = Field(default=21_600, gt=0)
+
+    @field_validator("command")
+    @classmethod
+    def _words(cls, command: str | tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(shlex.split(command)) if isinstance(command, str) else command
+
+    @field_validator("key_file")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        return path.expanduser().absolute() if path else None
+
+    @model_validator(mode="after")
+    def _a_summariser_needs_its_parts(self) -> ConsolidationOptions:
+        if self.summariser in ("openai", "anthropic") and not self.model:
+            raise ValueError(f"cannot summarise with {self.summariser}: name a model")
+        if self.summariser == "command" and not self.command:
+            raise ValueError("cannot summarise with a command: there is none")
+        return self
+
+    def service_settings(self) -> ConsolidationSettings:
+        from memo.consolidation import Backoff, ConsolidationSettings, Policy
+
+        backoff = Backoff(timedelta(seconds=self.retry_s), timedelta(seconds=self.retry_longest_s))
+        policy = Policy(timedelta(seconds=self.idle_s), timedelta(seconds=self.interval_s), self.sessions, backoff)
+        return ConsolidationSettings(
+            policy,
+            scan_s=self.scan_s,
+            lease_s=self.lease_s,
+            run_timeout_s=self.run_timeout_s,
+            concurrency=self.concurrency,
+            run_calls=self.run_calls,
+            run_tokens=self.run_tokens,
+            scan_calls=self.scan_calls,
+            scan_tokens=self.scan_tokens,
+        )
+
+    def summariser_settings(self) -> SummariserSettings:
+        from memo.consolidation import SummariserSettings
+
+        return SummariserSettings(
+            kind=self.summariser,
+            model=self.model,
+            base_url=self.base_url,
+            key_file=self.key_file,
+            key_variable=self.key_variable,
+            command=tuple(self.command),
+            user=self.command_user,
+            timeout_s=self.summariser_timeout_s,
+            strict=self.strict,
+        )

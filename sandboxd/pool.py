@@ -1,0 +1,163 @@
+"""The pool: warm sandboxes, which run and belong to nobody yet, kept ready by shape.
+
+Owns the table of those on their way, ready, and on their way out, and decides when there should be more or fewer.
+Making and removing them is the manager's. What was taken never comes back: a container is claimed once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import anyio
+
+from sandboxd.demand import Demand
+from sandboxd.lifecycle import Shape, State
+from sandboxd.live import Sandbox
+
+REFILLS_AT_ONCE = 2  # more containers starting at once make each of them slower
+_FIRST_REST_S = 1.0
+_LONGEST_REST_S = 60.0
+_MOST_SHAPES = 64
+
+
+@dataclass(slots=True)
+class PoolFigures:
+    """How the pool does, since the daemon started."""
+
+    ready: int = 0
+    hits: int = 0
+    misses: int = 0
+    refills: int = 0
+    refill_seconds: float = 0.0
+
+
+class Pool:
+    """`warm_up` starts to make one and returns it; `retire` starts to remove one; `is_busy` says that somebody waits.
+
+    With `size` 0 there is no pool: nothing is kept, and whatever an earlier daemon left is retired.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        most: int,
+        shrink_s: float,
+        *,
+        warm_up: Callable[[Shape], Sandbox],
+        retire: Callable[[Sandbox], None],
+        is_busy: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._figures = PoolFigures()
+        self._size = size
+        self._most = max(size, most) if size else 0
+        self._shrink_s = shrink_s
+        self._warm_up = warm_up
+        self._retire = retire
+        self._is_busy = is_busy
+        self._clock = clock
+        self._sandboxes: dict[str, Sandbox] = {}
+        self._demands: dict[Shape, Demand] = {}
+        self._changed = anyio.Event()
+        self._rest_s = 0.0
+        self._rests_until = 0.0
+
+    def prefer(self, shape: Shape) -> None:
+        """Keep this shape ready from the start: it is what a request that names nothing gets."""
+        self._demands[shape] = Demand(self._size, self._most, self._shrink_s)
+        self.nudge()
+
+    def take(self, shape: Shape) -> Sandbox | None:
+        """Give a warm sandbox away, for good; None if there is none of this shape."""
+        found = next((s for s in self._sandboxes.values() if _is_ready(s) and s.record.shape == shape), None)
+        if self._size:
+            self._figures.hits += found is not None
+            self._figures.misses += found is None
+            self._demand(shape).asked(self._clock(), missed=found is None)
+        if found is not None:
+            del self._sandboxes[found.record.id]
+        self.nudge()
+        return found
+
+    def add(self, sandbox: Sandbox) -> None:
+        """Take over a warm sandbox of an earlier daemon, or what is left of one."""
+        self._sandboxes[sandbox.record.id] = sandbox
+
+    def get(self, sandbox_id: str) -> Sandbox | None:
+        return self._sandboxes.get(sandbox_id)
+
+    def all(self) -> Iterable[Sandbox]:
+        return self._sandboxes.values()
+
+    def figures(self) -> PoolFigures:
+        return replace(self._figures, ready=sum(map(_is_ready, self._sandboxes.values())))
+
+    def settled(self, sandbox: Sandbox, seconds: float) -> None:
+        """Note that a move of one of these has ended, and how long it took."""
+        if sandbox.record.state is State.REMOVED:
+            self._sandboxes.pop(sandbox.record.id, None)
+        if sandbox.failure is not None:
+            # Whatever is wrong with the engine or the image, trying again at once makes it worse.
+            self._rest_s = min(max(_FIRST_REST_S, self._rest_s * 2), _LONGEST_REST_S)
+            self._rests_until = self._clock() + self._rest_s
+        elif _is_ready(sandbox):
+            self._rest_s = 0.0
+            self._figures.refills += 1
+            self._figures.refill_seconds += seconds
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Look again: something has changed that may ask for more, fewer, or now instead of later."""
+        self._changed.set()
+
+    async def tend(self) -> None:
+        """Keep as many ready as demand is worth, for ever. Woken by changes; it never polls."""
+        while True:
+            self._changed = anyio.Event()
+            looks_again_at = self._tend_once(self._clock())
+            with anyio.move_on_after(looks_again_at - self._clock()):
+                await self._changed.wait()
+
+    def _tend_once(self, now: float) -> float:
+        counts: dict[Shape, int] = {}
+        coming = 0
+        for sandbox in list(self._sandboxes.values()):
+            shape = sandbox.record.shape
+            wanted = self._demands[shape].size(now) if shape in self._demands else 0
+            if sandbox.record.state in (State.CREATING, State.STARTING):
+                coming += 1
+            elif sandbox.record.state is not State.WARM:
+                continue
+            elif _is_ready(sandbox) and counts.get(shape, 0) >= wanted:  # else it is just being taken over
+                self._retire(sandbox)
+                continue
+            counts[shape] = counts.get(shape, 0) + 1
+        missing = [
+            shape for shape, demand in self._demands.items() for _ in range(demand.size(now) - counts.get(shape, 0))
+        ]
+        room = min(REFILLS_AT_ONCE - coming, self._most - sum(counts.values()))
+        if missing and now >= self._rests_until and not self._is_busy():
+            for shape in missing[: max(room, 0)]:
+                self.add(self._warm_up(shape))
+        return min(
+            [demand.shrinks_at() for demand in self._demands.values()]
+            + [self._rests_until if missing and now < self._rests_until else float("inf")]
+        )
+
+    def _demand(self, shape: Shape) -> Demand:
+        demand = self._demands.get(shape)
+        if demand is None:
+            self._forget_idle_shapes()
+            demand = self._demands[shape] = Demand(0, self._most, self._shrink_s)
+        return demand
+
+    def _forget_idle_shapes(self) -> None:
+        now = self._clock()
+        if len(self._demands) >= _MOST_SHAPES:
+            self._demands = {shape: demand for shape, demand in self._demands.items() if demand.size(now)}
+
+
+def _is_ready(sandbox: Sandbox) -> bool:
+    return sandbox.record.state is State.WARM and sandbox.settled is None and sandbox.runner is not None

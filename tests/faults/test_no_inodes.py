@@ -1,0 +1,88 @@
+"""No inode left on the data directory, for real: clear errors, old content whole, and recovery without a restart."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from sandboxd.errors import SandboxdError
+from tests.faults.test_memory_killed import NOTES, inside, wait_in_sync
+from tests.running import RunningDaemon
+
+pytestmark = [pytest.mark.engine, pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")]
+
+SIZE_MB = 96
+
+
+@pytest.fixture(params=["sqlite", "file"])
+def scarce(daemon: RunningDaemon, request: pytest.FixtureRequest) -> Iterator[RunningDaemon]:
+    """A daemon whose data directory, store and all, is an ext4 filesystem with few inodes."""
+    image = daemon.data.parent / "small.img"
+    with image.open("wb") as file:
+        file.truncate(SIZE_MB * 1024 * 1024)
+    subprocess.run(["mkfs.ext4", "-q", "-F", "-N", "512", str(image)], check=True)
+    daemon.data.mkdir(mode=0o711)
+    subprocess.run(["mount", "-o", "loop", str(image), str(daemon.data)], check=True)
+    daemon.data.chmod(0o711)
+    place = daemon.data / "memory"
+    daemon.settings["store"] = f"sqlite:///{place}.db" if request.param == "sqlite" else f"file://{place}"
+    try:
+        yield daemon
+    finally:
+        if daemon.process is not None and daemon.process.poll() is None:
+            with daemon.client() as client, suppress(SandboxdError):
+                client.destroy_sandbox("s1")
+            daemon.terminate()
+        subprocess.run(["umount", "--lazy", str(daemon.data)], check=True)
+
+
+def use_up_inodes(directory: Path) -> list[Path]:
+    taken = []
+    with suppress(OSError):
+        while True:
+            path = directory / f"ballast-{len(taken)}"
+            path.touch()
+            taken.append(path)
+    return taken
+
+
+def test_without_inodes_errors_are_clear_old_content_is_whole_and_it_recovers_by_itself(scarce: RunningDaemon) -> None:
+    scarce.start(limits='{"disk_mb": 8}', outbox=True)
+    with scarce.client() as client:
+        client.ensure_sandbox("s1", user="ada")
+        client.write_memo("s1", "NOTES.md", "whole\n")
+        client.write_artifact("s1", "call-1", "a result\n")
+        ballast = use_up_inodes(scarce.data)
+        assert len(ballast) > 10
+        acknowledged = "whole\n"
+        for number in range(5):
+            text = f"text {number}\n" * 1000
+            try:
+                client.write_memo("s1", "NOTES.md", text)
+            except SandboxdError as error:
+                assert error.code in ("host.full", "store.unavailable")
+                assert str(error).startswith("cannot")
+            else:
+                acknowledged = text
+        assert client.read_memo("s1", "NOTES.md").text == acknowledged
+        assert inside(client, "s1", NOTES) in (acknowledged, "whole\n")  # never half a text
+        assert inside(client, "s1", "/workspace/memo/session/tool-results/call-1.txt") == "a result\n"
+        with pytest.raises(SandboxdError, match="cannot") as refused:
+            client.ensure_sandbox("s2", user="ada")
+        assert not refused.value.code.startswith("internal.")
+        assert client.exec("s1", "echo fine").stdout == "fine\n"
+        for path in ballast:
+            path.unlink()
+        wait_in_sync(client, "s1")
+        assert inside(client, "s1", NOTES) == acknowledged
+        client.write_memo("s1", "NOTES.md", "room again\n")
+        wait_in_sync(client, "s1")
+        assert inside(client, "s1", NOTES) == "room again\n"
+        client.ensure_sandbox("s2", user="ada")
+        client.destroy_sandbox("s2")
+        assert [sandbox.session for sandbox in client.list_sandboxes()] == ["s1"]
