@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sandboxd.consolidation.settings import ConsolidationOptions
-from tests.integration.test_readme import console_steps
 from tests.running import RunningDaemon
+from tests.tour import console_steps, run_step
 
 pytestmark = pytest.mark.engine
 
@@ -33,26 +30,11 @@ def daemon(engine_socket: str, agent_image: str) -> Iterator[RunningDaemon]:
 
 
 def test_the_commands_of_the_page_show_what_one_gets(daemon: RunningDaemon, tmp_path: Path) -> None:
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "SANDBOXD_SOCKET": str(daemon.socket),
-    }
     steps = console_steps(PAGE.read_text())
     assert len(steps) == 9
     for command, shown in steps:
-        placed = command.replace("/run/sandboxd.sock", str(daemon.socket))
-        done = subprocess.run(
-            ["bash", "-c", placed.replace("/tmp/sandboxd-how-to", str(tmp_path))],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert _VARIES.sub("", done.stdout.rstrip("\n")) == _VARIES.sub("", shown), command
+        printed = run_step(command.replace("/tmp/sandboxd-how-to", str(tmp_path)), daemon)
+        assert _VARIES.sub("", printed) == _VARIES.sub("", shown), command
 
 
 def test_the_settings_of_the_page_are_the_defaults() -> None:
