@@ -33,8 +33,9 @@ lint: environment-dev ## ruff: rules and format
 type: environment-dev ## mypy, strict
 	@$(BIN)/mypy
 
-bench: environment-dev engine image ## measure ours and the baselines in one run
-	@exec $(BIN)/python -m benchmarks.exec
+bench: environment-dev engine image ## measure ours and the peers: JOBS=exec,first PEERS=all|none QUICK=1 PUBLISH=1
+	@exec $(BIN)/python -m benchmarks $(if $(JOBS),--jobs $(JOBS)) $(if $(PEERS),--peers $(PEERS)) \
+	  $(if $(QUICK),--quick) $(if $(PUBLISH),--publish)
 
 clean: ## remove .venv and caches, never data
 	@rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -7,17 +7,28 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
 import docker
 from anyio import to_thread
 
-from benchmarks.measure import Act, Figure, Promise, figure, interleave, show, show_promises, write
+from benchmarks import interruptible
+from benchmarks.daemon import own_directory, serving
+from benchmarks.measure import (
+    Act,
+    Figure,
+    Promise,
+    Rate,
+    figure,
+    interleave,
+    show,
+    show_promises,
+    show_rates,
+    write,
+)
 from memo.ids import SessionRef, UserId
 from sandboxd.client import AsyncClient
 from sandboxd.engine.docker import find_socket
@@ -28,22 +39,8 @@ from sandboxd.settings import Settings
 
 SANDBOXES = 8
 CLIENTS = 32
-LOAD_S = 5.0
-DOCKER_EXEC_AT_ONCE = 8
-
-Figures = dict[str, list[Figure]]
-
-
-@asynccontextmanager
-async def serving(socket: Path, data: Path) -> AsyncIterator[None]:
-    """A daemon of our own in a process of its own."""
-    env = {**os.environ, "SANDBOXD_DATA": str(data), "SANDBOXD_SOCKET": str(socket), "SANDBOXD_POOL": "0"}
-    async with await anyio.open_process([".venv/bin/sandboxd", "serve"], env=env, stderr=None) as process:
-        assert process.stdout is not None
-        await process.stdout.receive()
-        yield
-        process.terminate()
-        await process.wait()
+TURNS = 3
+TURN_S = 2.0
 
 
 async def spawn() -> None:
@@ -56,7 +53,7 @@ async def latency(api: AsyncClient, manager: SandboxManager, rounds: int) -> lis
     await manager.ensure_sandbox(ref, SandboxRequest(user=UserId("bench")))
     sandbox = await api.ensure_sandbox("api")
     engine = docker.DockerClient(base_url=find_socket(), timeout=60)
-    container = engine.containers.get(sandbox.container)
+    container = engine.containers.get(str(sandbox.container))
     call = Exec(("true",))
 
     async def runner() -> None:
@@ -77,22 +74,30 @@ async def latency(api: AsyncClient, manager: SandboxManager, rounds: int) -> lis
         await manager.destroy(ref)
 
 
-async def throughput(api: AsyncClient) -> tuple[float, float]:
-    """Commands a second: 32 clients on 8 sandboxes through the API, and the same container with docker exec."""
+async def throughput(api: AsyncClient) -> list[Rate]:
+    """Commands a second of 32 clients on 8 sandboxes, our API and `docker exec` in turns."""
     names = [f"load{number}" for number in range(SANDBOXES)]
     containers = [(await api.ensure_sandbox(name)).container for name in names]
-    ours = await _rate(CLIENTS, lambda number: api.exec(names[number % SANDBOXES], ["true"]))
 
-    async def docker_exec(number: int) -> None:
+    async def ours(number: int) -> None:
+        await api.exec(names[number % SANDBOXES], ["true"])
+
+    async def theirs(number: int) -> None:
         await anyio.run_process(["docker", "exec", str(containers[number % SANDBOXES]), "true"])
 
-    theirs = await _rate(DOCKER_EXEC_AT_ONCE, docker_exec)
+    done = {"API": 0, "docker exec": 0}
+    seconds = {"API": 0.0, "docker exec": 0.0}
+    for _ in range(TURNS):
+        for name, act in (("API", ours), ("docker exec", theirs)):
+            count, took_s = await _turn(CLIENTS, act)
+            done[name] += count
+            seconds[name] += took_s
     for name in names:
         await api.destroy_sandbox(name)
-    return ours, theirs
+    return [Rate(name, CLIENTS, done[name], done[name] / seconds[name]) for name in done]
 
 
-async def _rate(workers: int, act) -> float:  # type: ignore[no-untyped-def]
+async def _turn(clients: int, act: Callable[[int], Awaitable[None]]) -> tuple[int, float]:
     done = 0
 
     async def work(number: int) -> None:
@@ -102,17 +107,17 @@ async def _rate(workers: int, act) -> float:  # type: ignore[no-untyped-def]
             done += 1
 
     started = time.perf_counter()
-    end = started + LOAD_S
+    end = started + TURN_S
     async with anyio.create_task_group() as tasks:
-        for number in range(workers):
+        for number in range(clients):
             tasks.start_soon(work, number)
-    return done / (time.perf_counter() - started)
+    return done, time.perf_counter() - started
 
 
 async def beside_a_sleep(api: AsyncClient, rounds: int) -> list[Figure]:
     """`true` alone, and while `sleep 2` runs in the same sandbox all the time."""
     took: dict[str, list[float]] = {"alone": [], "beside sleep 2": []}
-    for _ in range(rounds // 50):
+    for _ in range(max(rounds // 50, 1)):
         for name in took:
             async with anyio.create_task_group() as tasks:
                 if name == "beside sleep 2":
@@ -125,50 +130,63 @@ async def beside_a_sleep(api: AsyncClient, rounds: int) -> list[Figure]:
     return [figure(name, values) for name, values in took.items()]
 
 
-def promises_of(latencies: list[Figure], rates: tuple[float, float], sleeping: list[Figure]) -> list[Promise]:
+def promises_of(latencies: list[Figure], rates: list[Rate], sleeping: list[Figure]) -> list[Promise]:
     by_name = {item.name: item for item in latencies}
     bare, sdk = by_name["posix_spawn"], by_name["docker SDK exec_run"]
     api, runner = by_name["API"].ratio_to(bare), by_name["runner client"].ratio_to(bare)
     faster = sdk.p50_ms / by_name["API"].p50_ms
-    rate = rates[0] / rates[1]
+    ours, theirs = rates
+    rate = ours.per_second / theirs.per_second
     alone, beside = sleeping
+    n = by_name["API"].n
     return [
-        Promise("command through the API, p50", "≤ 2.5 × posix_spawn", f"{api:.2f} ×", api <= 2.5),
-        Promise("runner client alone, p50", "≤ 1.5 × posix_spawn", f"{runner:.2f} ×", runner <= 1.5),
-        Promise("faster than docker SDK exec_run", "≥ 20 ×", f"{faster:.1f} ×", faster >= 20),
-        Promise("commands a second, 32 clients", "≥ 30 × docker exec", f"{rate:.1f} × ({rates[0]:.0f}/s)", rate >= 30),
+        Promise("command through the API, p50", "≤ 2.5 × posix_spawn", f"{api:.2f} ×", api <= 2.5, n),
+        Promise("runner client alone, p50", "≤ 1.5 × posix_spawn", f"{runner:.2f} ×", runner <= 1.5, n),
+        Promise("faster than docker SDK exec_run", "≥ 20 ×", f"{faster:.1f} ×", faster >= 20, sdk.n),
+        Promise(
+            "commands a second, 32 clients",
+            "≥ 30 × docker exec",
+            f"{rate:.1f} × ({ours.per_second:.0f}/s)",
+            rate >= 30,
+            ours.n,
+        ),
         Promise(
             "`true` beside `sleep 2`, p50",
             "as alone",
             f"{beside.ratio_to(alone):.2f} ×",
             beside.ratio_to(alone) <= 1.25,
+            beside.n,
         ),
     ]
 
 
-async def main(rounds: int) -> None:
-    with tempfile.TemporaryDirectory(prefix="sandboxd-bench-") as directory:
-        root = Path(directory)
-        os.chmod(root, 0o711)
-        settings = Settings(data=root / "runner", socket=root / "unused.sock", pool=0)
-        async with (
-            serving(root / "api.sock", root / "api"),
-            AsyncClient(root / "api.sock", tenant="bench") as api,
-            SandboxManager(settings) as manager,
-        ):
-            latencies = await latency(api, manager, rounds)
-            sleeping = await beside_a_sleep(api, min(rounds, 200))
-            rates = await throughput(api)
-            await api.destroy_sandbox("api")
+async def measure(root: Path, rounds: int) -> tuple[list[Figure], list[Figure], list[Rate]]:
+    settings = Settings(data=root / "runner", socket=root / "unused.sock", pool=0)
+    async with (
+        serving(root / "api") as daemon,
+        AsyncClient(daemon.socket, tenant="bench") as api,
+        SandboxManager(settings) as manager,
+    ):
+        latencies = await latency(api, manager, rounds)
+        sleeping = await beside_a_sleep(api, min(rounds, 200))
+        rates = await throughput(api)
+        await api.destroy_sandbox("api")
+    return latencies, sleeping, rates
+
+
+def run(rounds: int) -> None:
+    with own_directory() as root:
+        latencies, sleeping, rates = interruptible.run(measure, root, rounds)
     show("one command, `true`", latencies, "posix_spawn")
     show("beside a slow call", sleeping, "alone")
+    show_rates("commands a second", rates, "docker exec")
     promises = promises_of(latencies, rates, sleeping)
     show_promises(promises)
-    path = write("exec", {"latency": latencies, "beside a sleep": sleeping}, promises)
-    print(f"written to {path}")
+    path = write("exec", {"one command, `true`": latencies, "beside a slow call": sleeping}, promises, rates=rates)
+    print(f"written to {path.name}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=1000)
-    anyio.run(main, parser.parse_args().rounds, backend_options={"use_uvloop": True})
+    run(parser.parse_args().rounds)

@@ -17,6 +17,7 @@ from sandboxd.lifecycle import Shape, State
 from sandboxd.live import Sandbox
 
 REFILLS_AT_ONCE = 2  # more containers starting at once make each of them slower
+_AFTER_CLAIM_S = 0.25  # the first commands of a session come now: a container that starts would slow them down
 _FIRST_REST_S = 1.0
 _LONGEST_REST_S = 60.0
 _MOST_SHAPES = 64
@@ -78,6 +79,7 @@ class Pool:
             self._demand(shape).asked(self._clock(), missed=found is None)
         if found is not None:
             del self._sandboxes[found.record.id]
+            self._rests_until = max(self._rests_until, self._clock() + _AFTER_CLAIM_S)
         self.nudge()
         return found
 

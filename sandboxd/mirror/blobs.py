@@ -26,7 +26,8 @@ _MOST_KNOWN = 200_000
 _IN_USE_S = 120.0
 _BELIEVED_S = 30.0  # well below _IN_USE_S: nothing is pruned between the look and the link
 
-_Signature = tuple[int, int, int, int]
+Signature = tuple[int, int, int, int]
+"""What tells a file from another one, or from itself after a change: inode, size, time of change, mode."""
 
 
 class Blobs:
@@ -36,7 +37,7 @@ class Blobs:
         self._root = str(root)
         self._staging = f"{root}/{_STAGING}"
         self._numbers = itertools.count()
-        self._known: dict[str, tuple[_Signature | None, float]] = {}
+        self._known: dict[str, tuple[Signature | None, float]] = {}
         """What each blob looked like when it was hashed, if it was, and when somebody last asked for it."""
         self._spaces: dict[TenantId, str] = {}
         self._lock = threading.Lock()
@@ -63,7 +64,7 @@ class Blobs:
                 status = os.stat(path)
             except FileNotFoundError:
                 return None
-            signature = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode)
+            signature = _signature(status)
             known = self._known.get(path)
             is_known = known is not None and known[0] == signature
             self._remember(path, signature if is_known else None)
@@ -112,6 +113,23 @@ class Blobs:
         with self._lock:
             self._remember(path, signature)
         return path
+
+    def adopt(self, tenant: TenantId, sha256: str, file: str, signature: Signature) -> None:
+        """Let a file that was written with this text be its blob, too, unless there is one or the file has changed."""
+        path = self.path(tenant, sha256)
+        try:
+            try:
+                os.link(file, path)
+            except FileNotFoundError:
+                os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+                os.link(file, path)
+            if _signature(os.stat(path)) != signature:
+                os.unlink(path)
+                return
+        except OSError:  # it is there already, or cannot be: without it the text is read from the store again
+            return
+        with self._lock:
+            self._remember(path, signature)
 
     def read(self, tenant: TenantId, sha256: str) -> bytes | None:
         """Return the text if the cache has it, whole."""
@@ -165,7 +183,7 @@ class Blobs:
             total -= size_bytes
         return removed
 
-    def _remember(self, path: str, signature: _Signature | None) -> None:
+    def _remember(self, path: str, signature: Signature | None) -> None:
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()  # costs one hash each when they are used again
         self._known[path] = (signature, time.monotonic())
@@ -176,7 +194,7 @@ class Blobs:
             os.unlink(path)
 
 
-def write_file(path: str, encoded: bytes) -> _Signature:
+def write_file(path: str, encoded: bytes) -> Signature:
     """Write a new read-only file, and return what tells it from another one of that name."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
@@ -189,6 +207,10 @@ def write_file(path: str, encoded: bytes) -> _Signature:
     finally:
         os.close(fd)
     return (status.st_ino, status.st_size, status.st_mtime_ns, stat.S_IFREG | FILE_MODE)
+
+
+def _signature(status: os.stat_result) -> Signature:
+    return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode)
 
 
 def _link_count(path: str) -> int:

@@ -17,6 +17,7 @@ from sandboxd.errors import StoreUnavailable
 from sandboxd.mirror import manifest, tree
 from sandboxd.mirror.answers import Key
 from sandboxd.mirror.asking import Source, name_of
+from sandboxd.mirror.blobs import Signature, write_file
 from sandboxd.mirror.bounded import each
 from sandboxd.mirror.live import Mirror, Mirrors
 from sandboxd.mirror.manifest import Shown
@@ -34,16 +35,31 @@ class Filled:
 
     files: int = 0
     drift: list[tuple[str, str]] = field(default_factory=list)
+    written: list[Written] = field(default_factory=list)
+    """Files that are not links to blobs yet."""
 
 
-async def fill(mirror: Mirror, mirrors: Mirrors, source: Source, is_pending: Callable[[Key], bool]) -> Filled:
-    """Make the mirror show what the store has. Changes meanwhile are noted in `missed`, for the caller to replay."""
+@dataclass(frozen=True, slots=True)
+class Written:
+    relative: str
+    sha256: str
+    signature: Signature
+
+
+async def fill(
+    mirror: Mirror, mirrors: Mirrors, source: Source, is_pending: Callable[[Key], bool], *, is_unseen: bool = False
+) -> Filled:
+    """Make the mirror show what the store has. Changes meanwhile are noted in `missed`, for the caller to replay.
+
+    If it `is_unseen`, nobody reads it before it is filled, and a new text is written in its place at once: a blob
+    first and then a link to it would take three times as long while somebody waits. The caller makes blobs of them.
+    """
     mirror.filling += 1
     try:
         await mirrors.wait_settled(mirror)
         listed = await source.list_session(mirror.ref, mirror.user)
         found, claims = await mirrors.in_thread(_look, mirror)
-        filling = _Filling(mirror, mirrors, source, found, claims)
+        filling = _Filling(mirror, mirrors, source, found, claims, is_unseen)
         mirror.shown = {path: shown for path, shown in claims.items() if found.get(path) == shown.sha256}
         # What waits in the outbox is newer than the store: it stays as it is.
         kept = {
@@ -58,12 +74,13 @@ async def fill(mirror: Mirror, mirrors: Mirrors, source: Source, is_pending: Cal
             mirror.shown.update(filling.done)  # what is in place already is what the mirror shows
             raise
         filling.done.update({relative: mirror.shown[relative] for relative in kept})
-        await mirrors.in_thread(filling.remove_others)
+        if filling.has_others:
+            await mirrors.in_thread(filling.remove_others)
         mirror.shown = filling.done
         mirror.is_known = True
     finally:
         mirror.filling -= 1
-    return Filled(len(mirror.shown), filling.drift())
+    return Filled(len(mirror.shown), filling.drift(), filling.written)
 
 
 class _Filling:
@@ -76,14 +93,17 @@ class _Filling:
         source: Source,
         found: dict[str, str | None],
         claims: dict[str, Shown],
+        is_unseen: bool,
     ) -> None:
         self._mirror = mirror
         self._mirrors = mirrors
         self._source = source
         self._found = found
         self._claims = claims
+        self._is_unseen = is_unseen
         self._now = time.time()
         self.done: dict[str, Shown] = {}
+        self.written: list[Written] = []
 
     async def place(self, wanted: list[Item]) -> None:
         cold: list[Item] = []
@@ -130,10 +150,17 @@ class _Filling:
         with self._mirror.guard:
             for item, text in texts:
                 relative = relative_of(item.key)
-                if self._found.get(relative) != text.sha256:
+                if self._is_unseen and relative not in self._found:
+                    signature = write_file(f"{self._mirror.root}/{relative}", text.encoded)
+                    self.written.append(Written(relative, text.sha256, signature))
+                elif self._found.get(relative) != text.sha256:
                     self._place(self._mirrors.blobs.put(self._mirror.ref.tenant, text.sha256, text.encoded), relative)
                 since = self._since(relative, text.sha256)
                 self.done[relative] = Shown(text.revision, text.sha256, len(text.encoded), since)
+
+    @property
+    def has_others(self) -> bool:
+        return not self._found.keys() <= self.done.keys()
 
     def remove_others(self) -> None:
         with self._mirror.guard:

@@ -19,7 +19,7 @@ from sandboxd.mirror import manifest, tree
 from sandboxd.mirror.announcing import Announcer
 from sandboxd.mirror.answers import Key
 from sandboxd.mirror.asking import Source
-from sandboxd.mirror.filling import Filled, fill
+from sandboxd.mirror.filling import Filled, Written, fill
 from sandboxd.mirror.live import Mirror, Mirrors
 from sandboxd.mirror.manifest import Shown
 from sandboxd.mirror.outbox import Outbox
@@ -29,6 +29,7 @@ from sandboxd.mirror.retrying import Backoff
 _log = structlog.get_logger()
 
 _FIRST_ANSWER_S = 5.0
+_BLOBS_AT_ONCE = 50
 
 
 class Keeper:
@@ -58,7 +59,7 @@ class Keeper:
         # Tracked before the store is read: a change from now on is either in the snapshot or noted as missed.
         mirror = self._mirrors.track(sandbox_id, ref, user)
         try:
-            filled = await self._fill(mirror)
+            filled = await self._fill(mirror, is_unseen=True)
             await self._mirrors.write_manifest(mirror)
             await failpoints.reach("create.snapshot")
         except BaseException:
@@ -67,6 +68,8 @@ class Keeper:
                 await to_thread.run_sync(tree.clear, mirror.root, limiter=self._mirrors.limiter)
             raise
         self._announcer.mirror("snapshot", tenant=ref.tenant, session=ref.session, files=filled.files)
+        if filled.written:
+            self._tasks.start_soon(self._make_blobs, mirror, filled.written)
         return Path(mirror.root)
 
     async def adopt(self, sandbox_id: str, ref: SessionRef, user: UserId) -> Path:
@@ -94,12 +97,24 @@ class Keeper:
         for mirror in self._mirrors.all():
             self._tasks.start_soon(self._refill_later, mirror)
 
-    async def _fill(self, mirror: Mirror) -> Filled:
+    async def _make_blobs(self, mirror: Mirror, written: list[Written]) -> None:
+        """Let the files that a snapshot wrote be blobs, too, now that nobody waits for it."""
+
+        def adopt(files: list[Written]) -> None:
+            with mirror.guard:  # nothing is replaced between the look at a file and the link to it
+                for file in files if not mirror.is_dropped else ():
+                    path = f"{mirror.root}/{file.relative}"
+                    self._mirrors.blobs.adopt(mirror.ref.tenant, file.sha256, path, file.signature)
+
+        for start in range(0, len(written), _BLOBS_AT_ONCE):
+            await self._mirrors.in_thread(adopt, written[start : start + _BLOBS_AT_ONCE])
+
+    async def _fill(self, mirror: Mirror, *, is_unseen: bool = False) -> Filled:
         # Also what waited before: it may reach the store after the snapshot and be forgotten here before the end.
         waiting = self._waiting_in(mirror)
         try:
             async with mirror.fill_turn:
-                filled = await fill(mirror, self._mirrors, self._source, self._waits)
+                filled = await fill(mirror, self._mirrors, self._source, self._waits, is_unseen=is_unseen)
         except SandboxdError:
             if mirror.is_known:  # it goes on showing what it showed, and what was heard meanwhile must follow
                 for key in mirror.take_missed():

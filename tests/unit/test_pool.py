@@ -46,6 +46,7 @@ class Floor:
 
     def come_up(self) -> int:
         """Let containers come up until no more are asked for; return how many there are."""
+        self.now += 0.5  # the pause after a claim
         while coming := self.coming():
             for sandbox in coming:
                 sandbox.record = sandbox.record.to(State.WARM, container=sandbox.record.id)
@@ -86,6 +87,16 @@ def test_what_was_taken_never_comes_back_and_is_replaced() -> None:
     assert (figures.hits, figures.misses, figures.refills) == (2, 1, 5)
 
 
+def test_it_leaves_the_first_commands_of_a_session_alone() -> None:
+    floor = Floor(1)
+    floor.come_up()
+    floor.pool.take(USUAL)
+    assert floor.coming() == []
+    assert floor.pool._tend_once(floor.now) == floor.now + 0.25
+    floor.now += 0.25
+    assert len(floor.coming()) == 1
+
+
 def test_it_waits_while_somebody_waits_for_a_container() -> None:
     floor = Floor(2)
     floor.is_busy = True
@@ -110,7 +121,7 @@ def test_a_burst_makes_it_grow_within_its_bound_and_quiet_makes_it_shrink_to_wha
     for _ in range(20):
         floor.pool.take(USUAL)
     assert floor.come_up() == 4
-    floor.now = 299.0
+    floor.now = 298.0
     assert floor.come_up() == 4
     floor.now = 301.0
     assert floor.come_up() == 3

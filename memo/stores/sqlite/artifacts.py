@@ -17,6 +17,7 @@ from memo.stores.prepared import PreparedText
 from memo.stores.sqlite import contents, feed
 from memo.stores.sqlite.times import from_micros, to_micros
 
+_AT_ONCE = 250
 _FAR = 2**53  # beyond every artifact, and still a number that SQLite takes
 
 
@@ -46,14 +47,17 @@ def write(db: sqlite3.Connection, key: ArtifactKey, text: PreparedText, options:
 
 def read_many(db: sqlite3.Connection, session: SessionRef, tool_calls: Iterable[ToolCallId]) -> dict[ToolCallId, str]:
     texts: dict[ToolCallId, str] = {}
-    for call in tool_calls:
-        row = db.execute(
-            """SELECT body, artifacts.sha256 FROM artifacts LEFT JOIN contents ON contents.sha256 = artifacts.sha256
-               WHERE tenant = ? AND session = ? AND tool_call = ?""",
-            (session.tenant, session.session, call),
-        ).fetchone()
-        if row is not None:
-            texts[call] = contents.verified(row[0], row[1], f"artifact {call} of session {session}")
+    wanted = list(tool_calls)
+    for start in range(0, len(wanted), _AT_ONCE):
+        some = wanted[start : start + _AT_ONCE]
+        rows = db.execute(
+            f"""SELECT tool_call, body, artifacts.sha256
+                FROM artifacts LEFT JOIN contents ON contents.sha256 = artifacts.sha256
+                WHERE tenant = ? AND session = ? AND tool_call IN ({",".join("?" * len(some))})""",  # noqa: S608
+            (session.tenant, session.session, *some),
+        )
+        for call, body, sha256 in rows:
+            texts[ToolCallId(call)] = contents.verified(body, sha256, f"artifact {call} of session {session}")
     return texts
 
 

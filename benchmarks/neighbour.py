@@ -1,0 +1,102 @@
+"""`true` in one sandbox while three others misbehave: one spins, one floods output, one forks without end.
+
+`python -m benchmarks.neighbour [--rounds N]` prints a table and writes benchmarks/results/neighbour.json. Quiet and
+noisy turns alternate; a bare process of the host is measured in both, for what it suffers no sandbox can avoid.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+
+from benchmarks import interruptible
+from benchmarks.daemon import own_directory, serving
+from benchmarks.exec import spawn
+from benchmarks.measure import Act, Figure, Promise, figure, show, show_promises, write
+from sandboxd.client import AsyncClient
+
+TURN = 50
+FLOOD_BYTES = 16_000_000
+"""What one call may say; then the flooder calls again."""
+NOISE = {
+    "spinner": ["bash", "-c", "while :; do :; done"],
+    "flooder": ["bash", "-c", f"yes flood | head -c {FLOOD_BYTES}"],
+    # The limit of processes stops it; it never stops trying.
+    "bomber": ["bash", "-c", "bomb() { bomb | bomb & bomb; }; while :; do bomb 2>/dev/null; done"],
+}
+
+
+@asynccontextmanager
+async def noise(api: AsyncClient) -> AsyncIterator[None]:
+    """All three at once. The flood is read, so that it goes through the daemon and does not stop at a full pipe."""
+
+    async def misbehave(name: str) -> None:
+        while True:
+            async for _ in api.exec_stream(name, NOISE[name], max_output_bytes=FLOOD_BYTES):
+                pass
+
+    async with anyio.create_task_group() as tasks:
+        for name in NOISE:
+            tasks.start_soon(misbehave, name)
+        await anyio.sleep(0.3)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+async def measure(root: Path, rounds: int) -> list[Figure]:
+    took: dict[str, list[float]] = {}
+    async with (
+        serving(root / "daemon") as daemon,
+        AsyncClient(daemon.socket, tenant="bench") as api,
+        AsyncClient(daemon.socket, tenant="noise") as noisy,
+    ):
+        await api.ensure_sandbox("calm", "bench")
+        for name in NOISE:
+            await noisy.ensure_sandbox(name, "noise")
+        acts: dict[str, Act] = {"posix_spawn": spawn, "`true`": lambda: api.exec("calm", ["true"])}
+        for act in acts.values():
+            await act()
+
+        async def turn(kind: str) -> None:
+            for name, act in acts.items():
+                for _ in range(TURN):
+                    started = time.perf_counter()
+                    await act()
+                    took.setdefault(f"{name}, {kind}", []).append((time.perf_counter() - started) * 1000)
+
+        for _ in range(max(rounds // TURN, 2)):
+            await turn("undisturbed")
+            async with noise(noisy):
+                await turn("beside the noise")
+            await anyio.sleep(0.5)  # what the noise has left behind is killed; that belongs to neither
+        for name in NOISE:
+            await noisy.destroy_sandbox(name)
+        await api.destroy_sandbox("calm")
+    return [figure(name, values) for name, values in took.items()]
+
+
+def promises_of(figures: list[Figure]) -> list[Promise]:
+    p95 = {item.name: item.p95_ms for item in figures}
+    ours, bare = (p95[f"{name}, beside the noise"] / p95[f"{name}, undisturbed"] for name in ("`true`", "posix_spawn"))
+    text = f"{ours:.2f} × (a bare process: {bare:.2f} ×)"
+    return [Promise("`true` beside a noisy neighbour, p95", "≤ 3 × undisturbed", text, ours <= 3, figures[-1].n)]
+
+
+def run(rounds: int) -> None:
+    with own_directory() as root:
+        figures = interruptible.run(measure, root, rounds)
+    show("noisy neighbours", figures, "`true`, undisturbed")
+    promises = promises_of(figures)
+    show_promises(promises)
+    print(f"written to {write('neighbour', {'noisy neighbours': figures}, promises).name}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=300)
+    run(parser.parse_args().rounds)

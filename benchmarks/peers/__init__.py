@@ -1,0 +1,142 @@
+"""What people would use instead, each behind one small contract, so that all of them do the same jobs.
+
+A peer runs in a process of its own (`worker`) with an interpreter of its own; it is never a dependency of the product.
+What a peer does not have it says with `Absent`; nobody is left out without a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+
+class Absent(Exception):
+    """The peer cannot do this here; the message is the reason, in one sentence."""
+
+
+class CommandFailed(Exception):
+    """A command of the benchmark ended with something else than 0: the figure would be worthless."""
+
+
+class Session(Protocol):
+    """One sandbox of a peer."""
+
+    @property
+    def root(self) -> str:
+        """The directory, as a command sees it, in which files may be written."""
+
+    @property
+    def container(self) -> str | None:
+        """The engine's id, if there is a container."""
+
+    async def run(self, command: Sequence[str]) -> str:
+        """Run a command to its end and return its output. Raise CommandFailed if it did not exit with 0."""
+
+    async def write(self, path: str, content: bytes) -> None:
+        """Replace a file."""
+
+    async def read(self, path: str) -> bytes:
+        """Return a whole file."""
+
+    async def close(self) -> None:
+        """Leave nothing behind."""
+
+
+@runtime_checkable
+class WithTools(Protocol):
+    """A session whose owner offers an agent's tools as calls of their own, not as commands."""
+
+    async def edit(self, path: str, old: str, new: str) -> None: ...
+
+    async def grep(self, pattern: str, path: str) -> None: ...
+
+    async def glob(self, pattern: str, path: str) -> None: ...
+
+
+class Peer(Protocol):
+    async def prepare(self, name: str) -> None:
+        """Make ready what a session of this name finds; never part of a measured time."""
+
+    async def settle(self) -> None:
+        """Wait until nothing more is done in the background, which would be in the figures of the next contender."""
+
+    async def open(self, name: str) -> Session:
+        """Make a sandbox."""
+
+
+class NothingBeforehand:
+    """A peer whose sessions find nothing and leave nothing to be done."""
+
+    async def prepare(self, name: str) -> None:
+        pass
+
+    async def settle(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a worker is told at its start."""
+
+    image: str
+    directory: Path
+    label: str
+    """`name=value`, on every container that a peer makes, so that none can be left behind."""
+    pooled: bool = False
+    socket: Path | None = None
+    """Where our own daemon listens."""
+
+
+class PeerModule(Protocol):
+    def open_peer(self, options: Options) -> AbstractAsyncContextManager[Peer]:
+        """Start what all sessions share, and stop it at the end."""
+
+
+Kind = Literal["ours", "container", "process", "bare"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the comparison."""
+
+    name: str
+    module: str
+    kind: Kind
+    is_foreign: bool = False
+    """Whether it lives in the environment of the peers instead of the product's."""
+    pooled: bool = False
+
+
+ENTRIES = (
+    Entry("sandboxd", "ours", "ours"),
+    Entry("sandboxd, pool", "ours", "ours", pooled=True),
+    Entry("swe-rex", "swe_rex", "container", is_foreign=True),
+    Entry("llm-sandbox", "llm_sandbox_docker", "container", is_foreign=True),
+    Entry("llm-sandbox, pool", "llm_sandbox_docker", "container", is_foreign=True, pooled=True),
+    Entry("openai-agents", "openai_agents", "container", is_foreign=True),
+    Entry("inspect-ai", "inspect_docker", "container", is_foreign=True),
+    Entry("docker exec, CLI", "docker_cli", "container"),
+    Entry("docker exec, SDK", "docker_sdk", "container"),
+    Entry("docker exec, raw API", "docker_raw", "container"),
+    Entry("sandbox-runtime", "sandbox_runtime", "process"),
+    Entry("bubblewrap", "bubblewrap", "process"),
+    Entry("subprocess", "bare_subprocess", "bare"),
+    Entry("posix_spawn", "posix_spawn", "bare"),
+)
+
+BASELINE = "posix_spawn"
+
+
+def pick(names: Sequence[str]) -> list[Entry]:
+    """Ours, the baseline and the peers whose name begins with one of these; "all" and "none" mean what they say."""
+    for name in names:
+        if name not in {"all", "none"} and not any(entry.name.startswith(name) for entry in ENTRIES):
+            known = ", ".join(dict.fromkeys(entry.name.partition(",")[0] for entry in ENTRIES))
+            raise ValueError(f"cannot find the peer {name}: it is none of {known}")
+    if "all" in names:
+        return list(ENTRIES)
+    wanted = () if "none" in names else tuple(names)
+    return [e for e in ENTRIES if e.kind == "ours" or e.name == BASELINE or e.name.startswith(wanted)]
