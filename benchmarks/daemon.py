@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -80,6 +81,8 @@ async def _remove_rest(data: Path) -> None:
         mounts = [place for line in lines if (place := line.split()[4]).startswith(f"{data}/")]
     for mount in reversed(mounts):
         await anyio.run_process(["umount", mount], check=False)
+    if (data / "mirrors").is_symlink():  # they are in memory
+        shutil.rmtree((data / "mirrors").readlink().parent, ignore_errors=True)
 
 
 async def remove_containers(label: str) -> None:

@@ -6,6 +6,7 @@ at a time. Parents are traversable but not listable, because a container's user 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -14,6 +15,8 @@ import secrets
 import shutil
 from pathlib import Path
 
+from sandboxd import cache_place
+from sandboxd.cache_place import CachePlace
 from sandboxd.errors import Conflict, HostFull
 from sandboxd.runner.protocol import RUNNER_DIR
 
@@ -21,8 +24,10 @@ from sandboxd.runner.protocol import RUNNER_DIR
 class Layout:
     """Owns the directory and, while held, its lock."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *, cache: CachePlace = "disk", cache_bytes: int = 0) -> None:
         self.data = data
+        self._cache = cache
+        self._cache_bytes = cache_bytes
         self.registry = data / "registry.db"
         self.idempotency = data / "idempotency.db"
         self.workspaces = data / "workspaces"
@@ -35,7 +40,7 @@ class Layout:
     def hold(self) -> None:
         """Make the directory and take its lock, or say who has it. (I6: one daemon per data directory)"""
         try:
-            for directory in (self.data, self._runs, self._mirrors, self._runners, self.engine_state):
+            for directory in (self.data, self._runs, self._runners, self.engine_state):
                 directory.mkdir(parents=True, exist_ok=True)
                 directory.chmod(0o711)
             lock = os.open(self.data / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -50,12 +55,20 @@ class Layout:
                 f"cannot use the data directory {self.data}: the daemon with pid {holder} has it; "
                 "stop that one or give another --data"
             ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         self._lock = lock
+        try:
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+            cache_place.settle(self.data, self._cache, self._cache_bytes)
+            self._mirrors.chmod(0o711)
+        except OSError as error:
+            self.release()
+            raise HostFull(f"cannot use the data directory {self.data}: {error.strerror}") from error
 
     def release(self) -> None:
         if self._lock is not None:
+            with contextlib.suppress(OSError):  # whatever stays is used again, or removed, at the next start
+                cache_place.give_back(self.data)
             os.close(self._lock)
             self._lock = None
 

@@ -69,7 +69,7 @@ class SandboxManager:
     def __init__(self, settings: Settings, *, engine: Engine | None = None, memo_provider: object = None) -> None:
         self.settings = settings
         self.events = EventBus()
-        self.layout = Layout(settings.data)
+        self.layout = Layout(settings.data, cache=settings.cache, cache_bytes=settings.blob_cache_mb * 1024 * 1024)
         self.workspaces = Workspaces(self.layout.workspaces, uid=settings.uid, gid=settings.gid)
         self.engine: Engine
         self.memory: Memory | None = None

@@ -17,6 +17,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from sandboxd.cache_place import CachePlace
 from sandboxd.consolidation.settings import ConsolidationOptions
 from sandboxd.limits import Limits
 from sandboxd.places import default_data, default_socket
@@ -48,6 +49,8 @@ class Settings(BaseSettings):
     """Where memory is kept. The default is `sqlite:///<data>/memo.db`."""
     outbox: bool = False
     """Whether a write to memory while the store is down is kept and delivered later, instead of refused."""
+    cache: CachePlace = "auto"
+    """Where mirrors and blobs are: in `memory` (a tmpfs), on `disk`, or in memory if there is plenty of it."""
     blob_cache_mb: int = Field(default=1024, ge=0)
     """How much text the cache of mirrors may keep beyond what live mirrors show."""
     image: str | None = None

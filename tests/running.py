@@ -125,6 +125,9 @@ class RunningDaemon:
             docker("rm", "-f", container)
         for mount in reversed(self.mounts()):
             subprocess.run(["umount", mount], check=False)
+        mirrors = self.data / "mirrors"
+        if mirrors.is_symlink():
+            shutil.rmtree(mirrors.readlink().parent, ignore_errors=True)
         shutil.rmtree(self._root)
 
     def _first_line(self) -> bytes:

@@ -22,7 +22,8 @@ BIG = "x" * 200_000
 
 @pytest.fixture
 def small(daemon: RunningDaemon) -> Iterator[RunningDaemon]:
-    """A daemon whose data directory is a filesystem of 64 MB."""
+    """A daemon whose data directory, mirrors and all, is a filesystem of 64 MB."""
+    daemon.settings["cache"] = "disk"
     daemon.data.mkdir(mode=0o711)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=711", "small", str(daemon.data)], check=True)
     try:

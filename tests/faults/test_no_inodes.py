@@ -22,6 +22,7 @@ SIZE_MB = 96
 @pytest.fixture(params=["sqlite", "file"])
 def scarce(daemon: RunningDaemon, request: pytest.FixtureRequest) -> Iterator[RunningDaemon]:
     """A daemon whose data directory, store and all, is an ext4 filesystem with few inodes."""
+    daemon.settings["cache"] = "disk"
     image = daemon.data.parent / "small.img"
     with image.open("wb") as file:
         file.truncate(SIZE_MB * 1024 * 1024)

@@ -1,0 +1,101 @@
+"""Where mirrors and blobs are: in memory if the host has a tmpfs with room, else on the data directory's disk.
+
+Both can always be made again, and both must be on one filesystem, because a mirror is a directory of links to blobs.
+In memory they are behind two symbolic links in the data directory, so that nobody else needs to know. They move only
+when no sandbox has a mirror, for a live container shows the place it was started with.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import stat
+from pathlib import Path
+from typing import Literal
+
+CachePlace = Literal["auto", "memory", "disk"]
+
+TMPFS = Path("/dev/shm")  # noqa: S108  # only a directory of ours in it is used, made by us and writable by nobody else
+_ROOM = 4  # times the bound of the blob cache: live mirrors come on top of it
+_NAMES = ("mirrors", "blobs")
+
+
+def settle(data: Path, wanted: CachePlace, cache_bytes: int, *, tmpfs: Path = TMPFS) -> None:
+    """Make sure that `mirrors` and `blobs` are there, where they are wanted if they can still be moved."""
+    current = _memory_of(data)
+    if current is not None and not _is_ours(current):  # the host was started anew, or somebody else took the name
+        _forget(data)
+        current = None
+    is_in_use = any((data / "mirrors").iterdir()) if (data / "mirrors").is_dir() else False
+    if not is_in_use:
+        is_wanted = wanted == "memory" or (wanted == "auto" and _has_room(tmpfs, cache_bytes * _ROOM))
+        if is_wanted and current is None:
+            _forget(data)
+            _link(data, tmpfs / f"sandboxd-{secrets.token_hex(8)}")
+        elif not is_wanted and current is not None:
+            _forget(data)
+    for name in _NAMES:
+        (data / name).mkdir(exist_ok=True)
+
+
+def give_back(data: Path) -> None:
+    """Leave nothing in memory, unless a sandbox that outlives the daemon shows it."""
+    if _memory_of(data) is not None and not any((data / "mirrors").iterdir()):
+        _forget(data)
+
+
+def _memory_of(data: Path) -> Path | None:
+    """The directory in memory that the data directory's links lead to."""
+    mirrors = data / "mirrors"
+    return mirrors.readlink().parent if mirrors.is_symlink() else None
+
+
+def _forget(data: Path) -> None:
+    memory = _memory_of(data)
+    for name in _NAMES:
+        path = data / name
+        if path.is_symlink():
+            path.unlink()
+        elif path.is_dir():
+            shutil.rmtree(path)
+    if memory is not None and _is_ours(memory):
+        shutil.rmtree(memory)
+
+
+def _link(data: Path, memory: Path) -> None:
+    memory.mkdir(mode=0o711)
+    memory.chmod(0o711)
+    for name in reversed(_NAMES):  # mirrors last: they tell where the cache is
+        (memory / name).mkdir()
+        (data / name).symlink_to(memory / name)
+
+
+def _is_ours(memory: Path) -> bool:
+    try:
+        status = memory.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def _has_room(tmpfs: Path, needed_bytes: int) -> bool:
+    if not os.access(tmpfs, os.W_OK) or _filesystem_at(tmpfs) != "tmpfs":
+        return False
+    status = os.statvfs(tmpfs)
+    return status.f_bavail * status.f_frsize >= needed_bytes and _memory_available() >= needed_bytes
+
+
+def _filesystem_at(path: Path) -> str | None:
+    with open("/proc/self/mounts") as mounts:
+        found = [fields[2] for line in mounts if (fields := line.split())[1] == str(path)]
+    return found[-1] if found else None
+
+
+def _memory_available() -> int:
+    with open("/proc/meminfo") as lines:
+        for line in lines:
+            name, _, value = line.partition(":")
+            if name == "MemAvailable":
+                return int(value.split()[0]) * 1024
+    return 0

@@ -1,0 +1,106 @@
+"""Mirrors and blobs in memory or on the disk: where they go, when they move, and what is never believed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sandboxd import cache_place
+from sandboxd.cache_place import TMPFS, give_back, settle
+
+GIB = 1024**3
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "data"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Path:
+    path = tmp_path / "memory"
+    path.mkdir()
+    return path
+
+
+def in_memory(data: Path) -> bool:
+    places = {(data / name).is_symlink() for name in ("mirrors", "blobs")}
+    assert len(places) == 1, "a mirror is links to blobs: both are on one filesystem"
+    return places.pop()
+
+
+def test_in_memory_both_are_links_to_a_directory_that_only_we_may_write(data: Path, memory: Path) -> None:
+    settle(data, "memory", GIB, tmpfs=memory)
+    (place,) = memory.iterdir()
+    assert place.stat().st_mode & 0o777 == 0o711
+    (data / "blobs" / "blob").write_text("text")
+    (data / "mirrors" / "box").mkdir()
+    os.link(data / "blobs" / "blob", data / "mirrors" / "box" / "file")
+    assert (place / "mirrors" / "box" / "file").read_text() == "text"
+
+
+def test_a_mirror_that_a_container_may_show_is_not_moved(data: Path, memory: Path) -> None:
+    settle(data, "memory", GIB, tmpfs=memory)
+    (data / "mirrors" / "box").mkdir()
+    settle(data, "disk", GIB, tmpfs=memory)
+    assert in_memory(data)
+    give_back(data)
+    assert (data / "mirrors" / "box").is_dir()
+    (data / "mirrors" / "box").rmdir()
+    settle(data, "disk", GIB, tmpfs=memory)
+    assert not in_memory(data)
+    assert list(memory.iterdir()) == []
+    (data / "mirrors" / "box").mkdir()
+    settle(data, "memory", GIB, tmpfs=memory)
+    assert not in_memory(data)
+
+
+def test_on_the_disk_the_cache_outlives_a_start(data: Path, memory: Path) -> None:
+    settle(data, "disk", GIB, tmpfs=memory)
+    (data / "blobs" / "blob").write_text("text")
+    settle(data, "disk", GIB, tmpfs=memory)
+    give_back(data)
+    assert (data / "blobs" / "blob").read_text() == "text"
+
+
+def test_without_room_or_without_a_tmpfs_it_is_the_disk(data: Path, memory: Path) -> None:
+    settle(data, "auto", GIB, tmpfs=memory)  # a directory of the disk is no tmpfs
+    assert not in_memory(data)
+    settle(data, "auto", 2**60, tmpfs=TMPFS)
+    assert not in_memory(data)
+    settle(data, "auto", GIB, tmpfs=memory / "absent")
+    assert not in_memory(data)
+
+
+@pytest.mark.skipif(cache_place._filesystem_at(TMPFS) != "tmpfs", reason="needs a tmpfs")
+def test_with_room_it_is_memory_and_nothing_of_it_stays_behind(data: Path) -> None:
+    settle(data, "auto", 1)
+    assert in_memory(data)
+    place = (data / "mirrors").readlink().parent
+    assert place.parent == TMPFS
+    give_back(data)
+    assert not place.exists()
+
+
+def test_after_a_start_of_the_host_it_is_made_anew(data: Path, memory: Path) -> None:
+    settle(data, "memory", GIB, tmpfs=memory)
+    for place in memory.iterdir():
+        for name in ("mirrors", "blobs"):
+            (place / name).rmdir()
+        place.rmdir()
+    settle(data, "memory", GIB, tmpfs=memory)
+    assert (data / "mirrors").is_dir()
+    assert (data / "blobs").is_dir()
+
+
+def test_a_directory_that_others_may_write_is_not_believed(data: Path, memory: Path) -> None:
+    settle(data, "memory", GIB, tmpfs=memory)
+    (theirs,) = memory.iterdir()
+    theirs.chmod(0o777)
+    settle(data, "memory", GIB, tmpfs=memory)
+    assert (data / "mirrors").readlink().parent != theirs
+    assert theirs.exists()  # not ours to remove
