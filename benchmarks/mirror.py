@@ -1,7 +1,8 @@
 """Mirrors: commit to readable, fan-out beside bare hard links, snapshots beside `cp -r` and `cp -al`.
 
 `python -m benchmarks.mirror [--rounds N] [--most N]` prints tables and writes benchmarks/results/mirror.json. It
-measures host directories: a container sees the same directory through a mount, and a rename at once.
+measures host directories: a container sees the same directory through a mount, and a rename at once. Mirrors and what
+they are compared with are where a daemon has them, in memory if there is room; the store is on the disk.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -23,6 +25,7 @@ from benchmarks.measure import Figure, Promise, figure, show, show_promises, wri
 from memo import SQLiteStore
 from memo.documents import ArtifactKey, DocumentKey
 from memo.ids import SessionRef, TenantId, UserId
+from sandboxd import cache_place
 from sandboxd.events import EventBus
 from sandboxd.mirror import Memory
 from sandboxd.mirror.texts import Text
@@ -31,6 +34,19 @@ ACME, ANN = TenantId("acme"), UserId("ann")
 SIZES = (10, 100, 1000, 10_000)
 FANS = (1, 10, 100)
 ARTIFACT_BYTES = 8192
+BLOB_CACHE_BYTES = 1024**3
+
+
+@contextmanager
+def placed(data: Path) -> Iterator[Path]:
+    """A data directory with mirrors where a daemon would have them; gives the place beside them."""
+    data.mkdir()
+    cache_place.settle(data, "auto", BLOB_CACHE_BYTES)
+    beside = (data / "mirrors").resolve().parent
+    try:
+        yield beside
+    finally:
+        shutil.rmtree(beside)
 
 
 async def timed(work: Callable[[], Awaitable[object]]) -> float:
@@ -71,7 +87,7 @@ async def measure_visible(directory: Path, rounds: int) -> list[Figure]:
     ]
 
 
-async def measure_fan_out(directory: Path, rounds: int) -> list[Figure]:
+async def measure_fan_out(directory: Path, beside: Path, rounds: int) -> list[Figure]:
     """One new USER.md into 1, 10, 100 live mirrors, beside hard-linking as many files."""
     took: dict[str, list[float]] = {}
     async with (
@@ -82,10 +98,10 @@ async def measure_fan_out(directory: Path, rounds: int) -> list[Figure]:
             user = UserId(f"user{fan}")
             for number in range(fan):
                 await memory.create(f"fan{fan}-{number}", SessionRef.of("acme", f"fan{fan}-{number}"), user)
-                (directory / f"links{fan}" / str(number)).mkdir(parents=True)
+                (beside / f"links{fan}" / str(number)).mkdir(parents=True)
         for number in track(range(1, rounds + 1), description="fan-out", transient=True):
             for fan in FANS:
-                links = directory / f"links{fan}"
+                links = beside / f"links{fan}"
                 took.setdefault(f"link {fan} files", []).append(await _link(links, fan, number))
                 text = Text.of(f"text {number} for {fan}".encode(), number)
                 key = DocumentKey.of_user(ACME, UserId(f"user{fan}"), "USER.md")
@@ -136,14 +152,25 @@ async def _snapshot_round(
     async with anyio.create_task_group() as tasks:
         for first in range(16):
             tasks.start_soon(keep, first)
+    with placed(place) as beside:
+        await _take_snapshots(store, place, beside, ref, size, took)
+    shutil.rmtree(place, ignore_errors=True)
+
+
+async def _take_snapshots(
+    store: SQLiteStore, place: Path, beside: Path, ref: SessionRef, size: int, took: dict[str, list[float]]
+) -> None:
     async with Memory(place, store, events=EventBus()) as memory:
         took["cold snapshot"].append(await timed(lambda: memory.create("cold", ref, ANN)))
+        while (
+            sum(path.is_file() for path in (place / "blobs").resolve().rglob("*")) < size
+        ):  # they follow; "warm" is with them
+            await anyio.sleep(0.01)
         took["warm snapshot"].append(await timed(lambda: memory.create("warm", ref, ANN)))
-        source = place / "mirrors" / "cold"
+        source = beside / "mirrors" / "cold"
         for name, flags in (("cp -r", "-r"), ("cp -al", "-al")):
-            copy = ["cp", flags, str(source), str(place / flags)]
+            copy = ["cp", flags, str(source), str(beside / flags.strip("-"))]
             took[name].append(await timed(lambda copy=copy: in_thread(lambda: subprocess.run(copy, check=True))))  # type: ignore[misc]
-    shutil.rmtree(place)
 
 
 def promises(visible: list[Figure], fans: list[Figure], snapshots: dict[int, list[Figure]], most: int) -> list[Promise]:
@@ -168,9 +195,11 @@ def promises(visible: list[Figure], fans: list[Figure], snapshots: dict[int, lis
 async def measure(rounds: int, most: int, directory: Path) -> None:
     for name in ("visible", "fan", "snapshots"):
         (directory / name).mkdir()
-    visible = await measure_visible(directory / "visible", rounds)
+    with placed(directory / "visible" / "data"):
+        visible = await measure_visible(directory / "visible", rounds)
     show("commit to readable", visible, "a commit, and nothing else")
-    fans = await measure_fan_out(directory / "fan", rounds)
+    with placed(directory / "fan" / "data") as beside:
+        fans = await measure_fan_out(directory / "fan", beside, rounds)
     show("fan-out", fans, "link 100 files")
     snapshots = await measure_snapshots(directory / "snapshots", most, max(3, rounds // 40))
     for size, figures in snapshots.items():

@@ -7,6 +7,7 @@ noisy turns alternate; a bare process of the host is measured in both, for what 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,20 +33,31 @@ NOISE = {
 
 
 @asynccontextmanager
-async def noise(api: AsyncClient) -> AsyncIterator[None]:
-    """All three at once. The flood is read, so that it goes through the daemon and does not stop at a full pipe."""
+async def noise(socket: Path) -> AsyncIterator[None]:
+    """All three at once, asked for by a process of its own: what it reads of the flood is no part of our figures."""
+    command = [sys.executable, "-m", "benchmarks.neighbour", "--noise", str(socket)]
+    async with await anyio.open_process(command, stderr=None) as process:
+        assert process.stdout is not None
+        await process.stdout.receive()  # it says when it begins
+        await anyio.sleep(0.3)
+        try:
+            yield
+        finally:
+            process.kill()
 
-    async def misbehave(name: str) -> None:
-        while True:
-            async for _ in api.exec_stream(name, NOISE[name], max_output_bytes=FLOOD_BYTES):
-                pass
 
-    async with anyio.create_task_group() as tasks:
+async def make_noise(socket: str) -> None:
+    """Misbehave until killed. The flood is read, so that it goes through the daemon instead of filling a pipe."""
+    async with AsyncClient(socket, tenant="noise") as api, anyio.create_task_group() as tasks:
+
+        async def misbehave(name: str) -> None:
+            while True:
+                async for _ in api.exec_stream(name, NOISE[name], max_output_bytes=FLOOD_BYTES):
+                    pass
+
         for name in NOISE:
             tasks.start_soon(misbehave, name)
-        await anyio.sleep(0.3)
-        yield
-        tasks.cancel_scope.cancel()
+        print("noise", flush=True)
 
 
 async def measure(root: Path, rounds: int) -> list[Figure]:
@@ -71,9 +83,9 @@ async def measure(root: Path, rounds: int) -> list[Figure]:
 
         for _ in range(max(rounds // TURN, 2)):
             await turn("undisturbed")
-            async with noise(noisy):
+            async with noise(daemon.socket):
                 await turn("beside the noise")
-            await anyio.sleep(0.5)  # what the noise has left behind is killed; that belongs to neither
+            await anyio.sleep(2)  # what the noise has left behind is killed; that belongs to neither
         for name in NOISE:
             await noisy.destroy_sandbox(name)
         await api.destroy_sandbox("calm")
@@ -99,4 +111,9 @@ def run(rounds: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=300)
-    run(parser.parse_args().rounds)
+    parser.add_argument("--noise", metavar="SOCKET", help="make the noise, and measure nothing")
+    options = parser.parse_args()
+    if options.noise:
+        anyio.run(make_noise, options.noise, backend_options={"use_uvloop": True})
+    else:
+        run(options.rounds)

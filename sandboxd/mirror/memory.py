@@ -77,8 +77,8 @@ class Memory:
         self._source = Source(store, limits or StoreLimits(), read_timeout_s)
         self.store: Any = store
         self.capabilities = self._source.capabilities
-        self._root = data / "mirrors"
-        self._blobs = Blobs(data / "blobs")
+        self._root = (data / "mirrors").resolve()  # each may be a link: looked up once, not for every file
+        self._blobs = Blobs((data / "blobs").resolve())
         self._mirrors = Mirrors(self._root, self._blobs)
         self._turns = Turns()
         self._announcer = Announcer(events)
