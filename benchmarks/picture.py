@@ -14,7 +14,7 @@ WIDTH = 760
 _LABEL = 170
 _BAR = 16
 _GAP = 6
-_HEAD = 46
+_HEAD = 58
 _STYLE = """<style>
 text { font: 12px system-ui, sans-serif; fill: #24292f } .title { font-weight: 600; font-size: 14px }
 .note { fill: #57606a; font-size: 11px } .ours { fill: #1a7f37 } .peer { fill: #8c959f } .bare { fill: #54aeff }
@@ -75,7 +75,7 @@ def draw_bars(chart: Chart, top: float) -> tuple[str, float]:
         for mark in marks
     ]
     parts += [
-        f'<text class="note" x="{x(mark):.1f}" y="{top + _HEAD - 9:.0f}" text-anchor="middle">{mark:,g}</text>'
+        f'<text class="note" x="{x(mark):.1f}" y="{top + _HEAD - 9:.0f}" text-anchor="middle">{mark:,.10g}</text>'
         for mark in marks
     ]
     for row, bar in enumerate(chart.bars):
