@@ -23,7 +23,7 @@ from sandboxd.errors import HostFull, RegistryCorrupt
 from sandboxd.lifecycle import Owner, Record, Shape, State
 from sandboxd.limits import Limits
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _SCHEMA = """
 CREATE TABLE sandboxes (
@@ -114,7 +114,9 @@ def _connect(path: Path) -> sqlite3.Connection:
                 f"cannot open the registry: a newer sandboxd wrote it (version {version}, this one knows "
                 f"{SCHEMA_VERSION}); upgrade sandboxd"
             )
-        if problem != "ok" or version < SCHEMA_VERSION:
+        if problem == "ok" and 0 < version < SCHEMA_VERSION:
+            _migrate(db)
+        elif problem != "ok" or version == 0:
             what = "it is empty" if problem == "ok" else f"it is damaged ({problem})"
             raise RegistryCorrupt(f"cannot open the registry: {what}; restore {path.name}, or move it to start afresh")
     except sqlite3.DatabaseError as error:
@@ -126,6 +128,25 @@ def _connect(path: Path) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def _migrate(db: sqlite3.Connection) -> None:
+    """From version 1, in which every sandbox had an owner and none came from a pool. All of it or nothing."""
+    records = []
+    for tenant, session, text in db.execute("SELECT tenant, session, record FROM sandboxes ORDER BY rowid"):
+        try:
+            record = json.loads(text)
+            record["owner"] = {name: record.pop(name) for name in ("ref", "user", "agent", "env")}
+            record |= {"fittings": "", "from_pool": False}
+            records.append((record["id"], tenant, session, json.dumps(record)))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RegistryCorrupt(f"cannot read a record of the registry: {type(error).__name__}") from error
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("DROP TABLE sandboxes")
+        db.execute(_SCHEMA)
+        db.executemany("INSERT INTO sandboxes (id, tenant, session, record) VALUES (?, ?, ?, ?)", records)
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def _make(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import stat
@@ -48,6 +49,62 @@ async def test_many_may_belong_to_nobody_and_a_claim_is_kept(tmp_path: Path) -> 
     with pytest.raises(RegistryCorrupt):  # I6: one container per (tenant, session)
         await registry.save(replace(warm[2], owner=ADA))
     await registry.aclose()
+
+
+VERSION_1 = """
+CREATE TABLE sandboxes (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, session TEXT NOT NULL, record TEXT NOT NULL, UNIQUE (tenant, session)
+);
+PRAGMA user_version = 1;
+"""
+
+
+def make_version_1(path: Path, record: str) -> None:
+    db = sqlite3.connect(path)
+    db.executescript(VERSION_1)
+    db.execute("INSERT INTO sandboxes VALUES ('0123456789abcdef', 'acme', 's1', ?)", (record,))
+    db.commit()
+    db.close()
+
+
+async def test_the_registry_of_an_earlier_version_is_taken_over_with_its_sandboxes(tmp_path: Path) -> None:
+    path = tmp_path / "registry.db"
+    old = {
+        "id": "0123456789abcdef",
+        "ref": "acme:s1",
+        "user": "ada",
+        "agent": None,
+        "env": {"A": "b"},
+        "image": "image:1",
+        "limits": {"memory_mb": 64},
+        "engine": "docker",
+        "secret": "hush",
+        "created_at": "2026-01-01T00:00:00+00:00",
+        "state": "ready",
+        "generation": 2,
+        "container": "c1",
+        "cause": None,
+    }
+    make_version_1(path, json.dumps(old))
+    registry = Registry(path)
+    for _ in range(2):  # the second time it is of this version
+        await registry.open()
+        (kept,) = await registry.load()
+        assert kept.owner == replace(ADA, env={"A": "b"})
+        assert (kept.state, kept.generation, kept.container, kept.from_pool) == (State.READY, 2, "c1", False)
+        assert kept.shape.limits.memory_mb == 64
+        await registry.save(record(State.WARM, id="f" * 16, owner=None, container="c2"))
+        await registry.forget("f" * 16)
+        await registry.aclose()
+
+
+async def test_an_earlier_registry_that_cannot_be_read_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "registry.db"
+    make_version_1(path, '{"id": 1}')
+    before = path.read_bytes()
+    with pytest.raises(RegistryCorrupt, match="cannot read a record"):
+        await Registry(path).open()
+    assert path.read_bytes() == before
 
 
 async def test_only_the_daemon_may_read_it(tmp_path: Path) -> None:
