@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 
-class FilesByCommand:
+class FilesByCommand(ABC):
+    @abstractmethod
     async def run(self, command: Sequence[str]) -> str:
-        raise NotImplementedError
+        """Run a command in the sandbox and return what it printed."""
 
     async def write(self, path: str, content: bytes) -> None:
         await self.run(["sh", "-c", 'printf %s "$1" > "$2"', "sh", content.decode(), path])

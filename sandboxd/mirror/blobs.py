@@ -22,7 +22,7 @@ from memo.ids import TenantId
 
 FILE_MODE: Final = 0o444
 _STAGING = "staging"
-_MOST_KNOWN = 200_000
+_MOST_KNOWN = 50_000  # about 20 MB of names
 _IN_USE_S = 120.0
 _BELIEVED_S = 30.0  # well below _IN_USE_S: nothing is pruned between the look and the link
 

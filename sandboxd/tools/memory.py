@@ -5,7 +5,7 @@ Every tool that writes memory does it here. A conflict changes nothing, and its 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from memo.documents import ArtifactKey, Author, Document, DocumentKey, Expected, Scope, is_expected
 from memo.errors import RevisionConflict
@@ -75,9 +75,17 @@ async def _edit_artifact(context: ToolContext, key: ArtifactKey, path: str, chan
 async def _commit_artifact(
     context: ToolContext, key: ArtifactKey, text: str, based_on: str, tool: str, sentence: str | None = None
 ) -> ToolResult:
+    writing = memory_of(context).write_artifact(key, text, based_on=based_on, author=_author(context, tool))
+    return await _written(key, text, sentence, writing)
+
+
+async def _written(
+    key: DocumentKey | ArtifactKey, text: str, sentence: str | None, writing: Awaitable[Written | Queued]
+) -> ToolResult:
+    """Say what came of a write: done, kept for later, or refused because somebody was faster."""
     path = str(path_of(key))
     try:
-        outcome = await memory_of(context).write_artifact(key, text, based_on=based_on, author=_author(context, tool))
+        outcome = await writing
     except RevisionConflict as error:
         return conflict_result(path, error.current)
     return _result(path, text, outcome, sentence or f"Wrote {_size(text)} bytes to {path}.")
@@ -102,12 +110,8 @@ async def current(context: ToolContext, key: DocumentKey) -> tuple[Expected, Doc
 async def commit(
     context: ToolContext, key: DocumentKey, text: str, expected: Expected, tool: str, sentence: str | None = None
 ) -> ToolResult:
-    path = str(path_of(key))
-    try:
-        outcome = await memory_of(context).write(key, text, expected=expected, author=_author(context, tool))
-    except RevisionConflict as error:
-        return conflict_result(path, error.current)
-    return _result(path, text, outcome, sentence or f"Wrote {_size(text)} bytes to {path}.")
+    writing = memory_of(context).write(key, text, expected=expected, author=_author(context, tool))
+    return await _written(key, text, sentence, writing)
 
 
 async def append_memo(context: ToolContext, key: DocumentKey, text: str, tool: str) -> ToolResult:

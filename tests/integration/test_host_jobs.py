@@ -103,6 +103,7 @@ def test_commands_on_the_host_reach_the_container(
     wait_inside(client, session, NOTES, "by an editor\n")
     run(files, "memo", "restore", session, "NOTES.md", "1")
     wait_inside(client, session, NOTES, "at first\n")
+    assert [entry.revision for entry in client.memo_history(session, "NOTES.md")] == [4, 3, 2, 1]
 
 
 def test_a_program_on_the_same_store_reaches_the_container(
@@ -113,6 +114,7 @@ def test_a_program_on_the_same_store_reaches_the_container(
     wait_inside(client, session, NOTES, "from a job\n")
     run_job(url, user, "user", "USER.md", "consolidated\n")
     wait_inside(client, session, USER, "consolidated\n")
+    assert client.read_memo(user, "USER.md", scope="user").text == "consolidated\n"
 
 
 def test_an_editor_that_renames_reaches_the_container(files: RunningDaemon, client: Client, session: str) -> None:

@@ -269,6 +269,7 @@ async def test_a_change_between_the_snapshot_and_its_end_is_not_lost(
     monkeypatch.setattr(store, "read_document", read_and_change)
     root = await memory.create("box", REF, ANN)
     await until(lambda: text_of(root, NOTES_PATH) == "two")
+    assert (await store.read_document(NOTES)).revision == 2
 
 
 async def test_events_say_who_wrote_which_revision_once_and_never_the_text(
@@ -365,6 +366,7 @@ async def test_a_commit_of_another_process_appears(data: Path, tmp_path: Path) -
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         await anyio.run_process([sys.executable, "-c", program, str(tmp_path / "memo.db")], env=environment)
         await until(lambda: text_of(root, NOTES_PATH) == "from a host job")
+        assert [file.in_sync for file in await memory.inspect(REF)] == [True]
 
 
 async def test_ten_thousand_artifacts_and_a_thousand_more_while_live(tmp_path: Path, data: Path) -> None:
