@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,8 +25,11 @@ from benchmarks.daemon import Running, cost_of, own_directory, serving
 from benchmarks.measure import Curve, Promise, show_promises, slope, write
 from benchmarks.unix_http import metrics
 from sandboxd.client import AsyncClient
+from sandboxd.errors import SandboxdError
 
 EVERY_S = 5.0
+LINES_EVERY = 12
+"""Samples from one line of progress to the next."""
 WARM_UP = 0.2
 """The first part of the samples does not count: caches fill and the allocator finds its size."""
 LEAST_MINUTES = 10.0
@@ -78,22 +83,52 @@ async def agent(api: AsyncClient, number: int, seen: Seen, until: float) -> None
 
 
 async def work(api: AsyncClient, session: str, user: str, call: int, dice: random.Random) -> None:
+    """One call of a kind that agents, host jobs and impatient clients make."""
     path = f"/workspace/part{call % 10}.txt"
-    match dice.randrange(8):
-        case 0 | 1:
+    match dice.randrange(16):
+        case 0 | 1 | 2:
             await api.exec(session, ["true"])
-        case 2:
-            await api.exec(session, "seq 200; ls -la /workspace")
         case 3:
-            await api.tool(session, "Write", {"file_path": path, "contents": f"{call}\n" * 50})
+            await api.exec(session, "seq 200; ls -la /workspace")
         case 4:
-            await api.tool(session, "Glob", {"pattern": "*.txt"})
+            await api.exec(session, "sleep 5 & yes | head -c 100000; sleep 5", timeout_s=0.1)
         case 5:
-            await api.append_memo(session, "NOTES.md", f"- call {call}\n")
+            await leave_in_the_middle(api, session)
         case 6:
-            await api.write_memo(user, "USER.md", f"call {call} {dice.random()}\n" * 20, scope="user")
+            process = await api.start_process(session, "sleep 60")
+            await api.kill_process(session, process.id)
         case 7:
+            await api.tool(session, "Write", {"file_path": path, "contents": f"{call}\n" * 50})
+        case 8:
+            await api.tool(session, "Edit", {"file_path": path, "old_string": "4", "new_string": "5"})
+        case 9:
+            await api.tool(session, "Glob", {"pattern": "*.txt"})
+        case 10:
+            await api.tool(session, "Grep", {"pattern": "Notes", "path": "/workspace/memo"})
+        case 11:
+            await api.append_memo(session, "NOTES.md", f"- call {call}\n")
+        case 12:
+            await api.write_memo(user, "USER.md", f"call {call} {dice.random()}\n" * 20, scope="user")
+        case 13:
+            await api.write_artifact(session, f"result{call}.txt", f"{dice.random()}\n" * 400)
+        case 14:
             await api.refresh_memo_mirror(session)
+        case 15:
+            await ask_for_what_is_not_there(api, session)
+
+
+async def leave_in_the_middle(api: AsyncClient, session: str) -> None:
+    async with aclosing(api.exec_stream(session, "echo begun; sleep 60")) as output:
+        async for _ in output:
+            return
+
+
+async def ask_for_what_is_not_there(api: AsyncClient, session: str) -> None:
+    try:
+        await api.read_file(session, "/workspace/never-written")
+    except SandboxdError:
+        return
+    raise RuntimeError("a file that nobody wrote was read")
 
 
 async def soak(root: Path, minutes: float) -> Seen:
@@ -104,6 +139,8 @@ async def soak(root: Path, minutes: float) -> Seen:
         async def watch() -> None:
             while time.monotonic() < until:
                 seen.samples.append(await sample(daemon))
+                if len(seen.samples) % LINES_EVERY == 1:
+                    tell(seen)
                 await anyio.sleep(min(EVERY_S, max(until - time.monotonic(), 0.1)))
 
         async with anyio.create_task_group() as tasks:
@@ -111,6 +148,12 @@ async def soak(root: Path, minutes: float) -> Seen:
             for number in range(AGENTS):
                 tasks.start_soon(agent, api, number, seen, until)
     return seen
+
+
+def tell(seen: Seen) -> None:
+    passed = seen.samples[-1]["minutes"] - seen.samples[0]["minutes"]
+    figures = ", ".join(f"{name} {seen.samples[-1][name]:.0f}" for name in ALLOWED_PER_HOUR if name in seen.samples[-1])
+    print(f"{passed:5.1f} min: {seen.calls} calls, {seen.cycles} sandboxes; {figures}", file=sys.stderr, flush=True)
 
 
 def judge(samples: Sequence[Mapping[str, float]]) -> list[Promise]:

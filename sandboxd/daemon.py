@@ -5,6 +5,7 @@ It owns the process: its signals and its one line on stdout. Sandboxes outlive i
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -54,6 +55,7 @@ async def serve(settings: Settings) -> None:
             dropped=lambda: manager.events.dropped,
             pool=lambda: manager.pool,
             outbox=lambda: manager.outbox,
+            tasks=lambda: len(asyncio.all_tasks()),
         )
         consolidation = await stack.enter_async_context(_open_consolidation(settings, store, manager, metrics))
         app: ASGIApp = create_app(

@@ -20,7 +20,8 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 
 
 class Metrics:
-    """`states` tells how many sandboxes are in which state; `dropped` how many events were lost to readers."""
+    """`states` tells how many sandboxes are in which state; `dropped` how many events were lost to readers;
+    `tasks` how much the daemon is at."""
 
     def __init__(
         self,
@@ -29,6 +30,7 @@ class Metrics:
         dropped: Callable[[], int],
         pool: Callable[[], PoolFigures] = PoolFigures,
         outbox: Callable[[], Mapping[str, int]] = dict,
+        tasks: Callable[[], int] = int,
     ) -> None:
         self._registry = CollectorRegistry()
         self._calls = Counter("sandboxd_calls", "Calls answered.", ("kind", "outcome"), registry=self._registry)
@@ -36,7 +38,7 @@ class Metrics:
             "sandboxd_call_seconds", "Time to answer a call.", ("kind",), registry=self._registry, buckets=_BUCKETS
         )
         self._consolidation = _Consolidation(self._registry)
-        self._registry.register(_Observed(states, dropped))
+        self._registry.register(_Observed(states, dropped, tasks))
         self._registry.register(_ObservedPool(pool))
         self._registry.register(_ObservedOutbox(outbox))
         ProcessCollector(registry=self._registry)
@@ -84,9 +86,12 @@ class _Consolidation:
 class _Observed(Collector):
     """Figures that are read when asked for instead of being kept twice."""
 
-    def __init__(self, states: Callable[[], Mapping[str, int]], dropped: Callable[[], int]) -> None:
+    def __init__(
+        self, states: Callable[[], Mapping[str, int]], dropped: Callable[[], int], tasks: Callable[[], int]
+    ) -> None:
         self._states = states
         self._dropped = dropped
+        self._tasks = tasks
 
     def collect(self) -> Iterator[Metric]:
         sandboxes = GaugeMetricFamily("sandboxd_sandboxes", "Sandboxes by state.", labels=("state",))
@@ -94,6 +99,7 @@ class _Observed(Collector):
             sandboxes.add_metric((state,), count)
         yield sandboxes
         yield CounterMetricFamily("sandboxd_events_dropped", "Events lost to readers.", value=self._dropped())
+        yield GaugeMetricFamily("sandboxd_tasks", "Tasks of the event loop.", value=self._tasks())
 
     def describe(self) -> Iterator[Metric]:
         """Nothing is described, so that registering does not ask the manager before it is ready."""

@@ -5,7 +5,7 @@ Every method is a call of `calls.py`, sent and read here. It adds nothing to the
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -146,7 +146,7 @@ class AsyncClient(AsyncMemoryClient):
         timeout_s: float | None = None,
         max_output_bytes: int | None = None,
         tenant: str | None = None,
-    ) -> AsyncIterator[ExecOutput | ExecResult]:
+    ) -> AsyncGenerator[ExecOutput | ExecResult, None]:
         """Run a command and yield its output as it comes; the last item is the result. Closing this kills it."""
         call = calls.execute(
             tenant or self.tenant,
@@ -262,7 +262,7 @@ class AsyncClient(AsyncMemoryClient):
     async def tools(self, session: str, *, tenant: str | None = None) -> list[ToolDescription]:
         return await self._send(calls.list_tools(tenant or self.tenant, session))
 
-    async def events(self, after: int | None = None, *, follow: bool = True) -> AsyncIterator[Event]:
+    async def events(self, after: int | None = None, *, follow: bool = True) -> AsyncGenerator[Event, None]:
         """Yield what happens, from now on or after an id. Without `follow`, only what is remembered."""
         async with self._events(calls.events(after, follow)) as events:
             async for _, data in events:

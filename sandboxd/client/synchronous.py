@@ -5,7 +5,7 @@ Every method is a call of `calls.py`, sent and read here. It adds nothing to the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -144,7 +144,7 @@ class Client(MemoryClient):
         timeout_s: float | None = None,
         max_output_bytes: int | None = None,
         tenant: str | None = None,
-    ) -> Iterator[ExecOutput | ExecResult]:
+    ) -> Generator[ExecOutput | ExecResult, None, None]:
         """Run a command and yield its output as it comes; the last item is the result. Closing this kills it."""
         call = calls.execute(
             tenant or self.tenant,
@@ -254,7 +254,7 @@ class Client(MemoryClient):
     def tools(self, session: str, *, tenant: str | None = None) -> list[ToolDescription]:
         return self._send(calls.list_tools(tenant or self.tenant, session))
 
-    def events(self, after: int | None = None, *, follow: bool = True) -> Iterator[Event]:
+    def events(self, after: int | None = None, *, follow: bool = True) -> Generator[Event, None, None]:
         """Yield what happens, from now on or after an id. Without `follow`, only what is remembered."""
         with self._events(calls.events(after, follow)) as events:
             for _, data in events:

@@ -14,7 +14,7 @@ from memo.ids import SessionRef
 from sandboxd.events import EventBus, Field
 from sandboxd.mirror.answers import Key
 
-_MOST_REMEMBERED = 10_000
+_MOST_REMEMBERED = 4096
 
 
 class Announcer:

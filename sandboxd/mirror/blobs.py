@@ -14,6 +14,7 @@ import shutil
 import stat
 import threading
 import time
+from collections import OrderedDict
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,7 @@ from memo.ids import TenantId
 
 FILE_MODE: Final = 0o444
 _STAGING = "staging"
-_MOST_KNOWN = 50_000  # about 20 MB of names
+_MOST_KNOWN = 16_384  # about 8 MB of names
 _IN_USE_S = 120.0
 _BELIEVED_S = 30.0  # well below _IN_USE_S: nothing is pruned between the look and the link
 
@@ -37,8 +38,8 @@ class Blobs:
         self._root = str(root)
         self._staging = f"{root}/{_STAGING}"
         self._numbers = itertools.count()
-        self._known: dict[str, tuple[Signature | None, float]] = {}
-        """What each blob looked like when it was hashed, if it was, and when somebody last asked for it."""
+        self._known: OrderedDict[str, tuple[Signature | None, float]] = OrderedDict()
+        """What each blob looked like when it was hashed, if it was, and when somebody last asked; oldest first."""
         self._spaces: dict[TenantId, str] = {}
         self._lock = threading.Lock()
 
@@ -184,9 +185,10 @@ class Blobs:
         return removed
 
     def _remember(self, path: str, signature: Signature | None) -> None:
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()  # costs one hash each when they are used again
+        self._known.pop(path, None)  # and to the end, as the newest
         self._known[path] = (signature, time.monotonic())
+        if len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)  # costs one hash when it is used again
 
     def _forget(self, path: str) -> None:
         self._known.pop(path, None)

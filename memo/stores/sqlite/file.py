@@ -46,7 +46,7 @@ def connect(path: Path) -> sqlite3.Connection:
     )
     db.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
     db.execute("PRAGMA synchronous=FULL")  # a commit that returned is on the disk (I1)
-    db.execute("PRAGMA cache_size=-8192")
+    db.execute("PRAGMA cache_size=-2048")  # for each connection; what is read again is in the system's cache anyway
     return db
 
 
