@@ -29,6 +29,7 @@ from sandboxd import cache_place
 from sandboxd.events import EventBus
 from sandboxd.mirror import Memory
 from sandboxd.mirror.texts import Text
+from sandboxd.serving import settle_collector
 
 ACME, ANN = TenantId("acme"), UserId("ann")
 SIZES = (10, 100, 1000, 10_000)
@@ -193,6 +194,7 @@ def promises(visible: list[Figure], fans: list[Figure], snapshots: dict[int, lis
 
 
 async def measure(rounds: int, most: int, directory: Path) -> None:
+    settle_collector()  # as a daemon does
     for name in ("visible", "fan", "snapshots"):
         (directory / name).mkdir()
     with placed(directory / "visible" / "data"):

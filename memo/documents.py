@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, StrEnum
-from typing import Final, Literal, Self
+from typing import Final, Literal, NamedTuple, Self
 
 from memo.errors import InvalidKey, Redacted, RevisionConflict
 from memo.ids import Id, OwnerId, SessionId, SessionRef, TenantId, ToolCallId, UserId
@@ -76,8 +76,9 @@ class DocumentKey:
         return cls(tenant, OwnerId(user), Scope.USER, DocumentName(name))
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ArtifactKey:
+class ArtifactKey(NamedTuple):
+    """A named tuple, and so is its entry: a session may have very many of them, and these are made fastest."""
+
     session: SessionRef
     tool_call: ToolCallId
 
@@ -139,8 +140,7 @@ class DocumentEntry:
     tokens_exact: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactEntry:
+class ArtifactEntry(NamedTuple):
     key: ArtifactKey
     revision: int
     sha256: str

@@ -18,6 +18,7 @@ from anyio import to_thread
 from memo.documents import sha256_of
 from sandboxd import failpoints
 from sandboxd.blueprint import container_spec
+from sandboxd.bounded import each
 from sandboxd.engine.protocol import LABEL_INSTANCE, LABEL_SANDBOX, Container, ContainerDied, Engine
 from sandboxd.errors import EngineUnavailable, Gone, NotReady
 from sandboxd.events import EventBus
@@ -206,15 +207,21 @@ class Effects:
         # Recorded as ready before it is: should the daemon die now, taking it over gives it the same memory and env.
         await self._registry.save(ready)
         await failpoints.reach("claim.intent")
-        await self._fill_mirror(record)
-        await failpoints.reach("claim.mirror")
-        if runner is None:
-            raise NotReady("cannot hand over this sandbox: its runner is gone")
-        try:
-            with anyio.fail_after(_HAND_OVER_S):
-                await runner.configure(record.owner.env if record.owner is not None else {})
-        except TimeoutError:
-            raise NotReady("cannot hand over this sandbox: its runner does not answer") from None
+
+        async def fill() -> None:
+            await self._fill_mirror(record)
+            await failpoints.reach("claim.mirror")
+
+        async def configure() -> None:
+            if runner is None:
+                raise NotReady("cannot hand over this sandbox: its runner is gone")
+            try:
+                with anyio.fail_after(_HAND_OVER_S):
+                    await runner.configure(record.owner.env if record.owner is not None else {})
+            except TimeoutError:
+                raise NotReady("cannot hand over this sandbox: its runner does not answer") from None
+
+        await each([fill, configure], lambda work: work(), at_once=2)
         await failpoints.reach("claim.configured")
         sandbox.last_used = time.monotonic()
         sandbox.record = ready

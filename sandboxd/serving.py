@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from sandboxd.api.connection import Connection
 from sandboxd.errors import Conflict, HostFull
 
+_COLLECT_AFTER = (20_000, 20, 20)
 _BACKLOG = 1024
 
 
@@ -61,12 +62,18 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        gc.collect()
-        gc.freeze()  # what is loaded now stays: no collection in the middle of a call needs to look at it again
+        settle_collector()
         self.has_started.set()
 
     async def main_loop(self) -> None:
         await self._stopping.wait()
+
+
+def settle_collector() -> None:
+    """Keep the garbage collector out of calls: what is loaded now stays, and a long list is no garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECT_AFTER)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ id, too much of anything and no answer at all are StoreUnavailable, and None alo
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import anyio
@@ -133,8 +133,11 @@ class Source:
         _check_unique(what, [entry.key for entry in entries])
         return list(entries)
 
-    async def read_artifacts(self, ref: SessionRef, wanted: Sequence[Item]) -> list[tuple[Item, Text]]:
-        """Read listed artifacts in one call if the store can. One that is listed and not there is an error."""
+    async def read_artifacts(self, ref: SessionRef, wanted: Sequence[Item]) -> Iterator[tuple[Item, Text]]:
+        """Read listed artifacts in one call if the store can. One that is listed and not there is an error.
+
+        They are checked and hashed as they are taken: there may be megabytes, so take them in a thread.
+        """
         what = f"read {len(wanted)} artifacts"
         calls = {item.key.tool_call: item for item in wanted if isinstance(item.key, ArtifactKey)}
         try:
@@ -146,24 +149,26 @@ class Source:
             raise _misbehaved(what, str(error).removeprefix("cannot ")) from error
         if not isinstance(answer, dict) or not answer.keys() <= calls.keys():
             raise _misbehaved(what, "it answered with something that was not asked for")
-        texts: list[tuple[Item, Text]] = []
-        for call, item in calls.items():
-            if (content := answer.get(call)) is None:
-                raise _misbehaved(what, "one that it lists is not there")
-            texts.append((item, Text.of(self._encoded(what, content, self.limits.artifact_bytes), item.revision)))
-        return texts
+        if any(answer.get(call) is None for call in calls):
+            raise _misbehaved(what, "one that it lists is not there")
+        return (
+            (item, Text.of(self._encoded(what, answer[call], self.limits.artifact_bytes), item.revision))
+            for call, item in calls.items()
+        )
 
     async def _list_artifacts(self, ref: SessionRef) -> Sequence[Item]:
         what = "list the session's artifacts"
         if self.capabilities.rich_artifacts:
             entries = await self.ask(what, "list_artifacts", ref)
             _check_list(what, entries, MOST_ARTIFACTS)
-            for entry in entries:  # `is` first: there may be very many, and most stores hand the reference back
-                if not isinstance(entry, ArtifactEntry) or (entry.key.session is not ref and entry.key.session != ref):
+            calls = []
+            for entry in entries:
+                if not isinstance(entry, ArtifactEntry) or not _is_of(entry.key, ref):
                     raise _misbehaved(what, "it listed something that was not asked for")
                 if not _is_hash(entry.sha256):
                     raise _misbehaved(what, "it listed a hash that is none")
-            _check_unique(what, [entry.key.tool_call for entry in entries])
+                calls.append(entry.key.tool_call)
+            _check_unique(what, calls)
             return entries  # type: ignore[no-any-return]  # each of them was looked at
         if self.capabilities.list_artifacts and self.capabilities.read_artifacts:
             calls = await self.ask(what, "list_tool_result_artifact_ids", str(ref))
@@ -209,6 +214,15 @@ def name_of(key: Key) -> str:
 
 def _misbehaved(what: str, why: str) -> StoreUnavailable:
     return StoreUnavailable(f"cannot {what}: the store's answer cannot be used: {why}")
+
+
+def _is_of(key: object, ref: SessionRef) -> bool:
+    """Say whether this is an artifact of the session. `is` first: most stores hand the reference back."""
+    return (
+        isinstance(key, ArtifactKey)
+        and isinstance(key.tool_call, ToolCallId)
+        and (key.session is ref or key.session == ref)
+    )
 
 
 def _is_hash(sha256: object) -> bool:

@@ -15,6 +15,7 @@ import stat
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -158,18 +159,10 @@ class Blobs:
 
         What a mirror shows is never removed, and so a cache of live texts may be larger than its bound.
         """
-        unused: list[tuple[float, int, str]] = []
-        total = 0
-        for directory, _, names in os.walk(self._root):
-            if directory == self._staging:
-                continue
-            for name in names:
-                path = f"{directory}/{name}"
-                with contextlib.suppress(FileNotFoundError):
-                    status = os.stat(path)
-                    total += status.st_size
-                    if status.st_nlink == 1:
-                        unused.append((status.st_ctime, status.st_size, path))
+        total = sum(status.st_size for _, status in self._files())
+        if total <= limit_bytes:
+            return 0
+        unused = [(status.st_ctime, status.st_size, path) for path, status in self._files() if status.st_nlink == 1]
         removed = 0
         for _, size_bytes, path in sorted(unused):
             if total <= limit_bytes:
@@ -183,6 +176,16 @@ class Blobs:
                     removed += 1
             total -= size_bytes
         return removed
+
+    def _files(self) -> Iterator[tuple[str, os.stat_result]]:
+        for directory, _, names in os.walk(self._root):
+            for name in names if directory != self._staging else ():
+                path = f"{directory}/{name}"
+                try:
+                    status = os.stat(path)
+                except FileNotFoundError:
+                    continue
+                yield path, status
 
     def _remember(self, path: str, signature: Signature | None) -> None:
         self._known.pop(path, None)  # and to the end, as the newest

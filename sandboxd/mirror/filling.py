@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 
 from memo.documents import ArtifactKey
 from memo.paths import MEMO_ROOT, key_at
+from sandboxd.bounded import each
 from sandboxd.errors import StoreUnavailable
 from sandboxd.mirror import manifest, tree
 from sandboxd.mirror.answers import Key
 from sandboxd.mirror.asking import Source, name_of
 from sandboxd.mirror.blobs import Signature, write_file
-from sandboxd.mirror.bounded import each
 from sandboxd.mirror.live import Mirror, Mirrors
 from sandboxd.mirror.manifest import Shown
 from sandboxd.mirror.texts import Item, Text, number_of, relative_of
 
 _LINKS_AT_ONCE = 2000
-_BATCH = 250
+_BATCH = 34  # while one is hashed and written, the store reads the next ones
 _BATCH_BYTES = 4 * 1024 * 1024
 _READS_AT_ONCE = 4
 
@@ -119,20 +119,19 @@ class _Filling:
         now, monotonic = self._now, time.monotonic()
         with self._mirror.guard:
             for item in items:
-                sha256, revision, size_bytes = item.sha256, item.revision, item.size_bytes
+                key, revision, sha256, size_bytes, _ = item
                 if sha256 is None or revision is None or size_bytes is None:
                     cold.append(item)
                     continue
-                relative = relative_of(item.key)
+                relative = relative_of(key)
                 if found.get(relative) != sha256:
                     blob = find(tenant, sha256, monotonic)
                     if blob is None or not self._place_found(blob, relative):
                         cold.append(item)
                         continue
-                if not has_revisions(item.key):
+                if not has_revisions(key):
                     revision = number_of(sha256)
-                since = self._since(relative, sha256) if claims else now
-                done[relative] = Shown(revision, sha256, size_bytes, since)
+                done[relative] = Shown(revision, sha256, size_bytes, self._since(relative, sha256) if claims else now)
         return cold
 
     async def fetch(self, batch: list[Item]) -> None:
@@ -143,12 +142,13 @@ class _Filling:
             text = await self._source.read(item.key)
             if text is None and item.sha256 is not None:
                 raise StoreUnavailable(f"cannot snapshot {name_of(item.key)}: the store lists it and does not have it")
-            texts = [] if text is None else [(item, text)]
+            texts = iter(() if text is None else ((item, text),))
         await self._mirrors.in_thread(self._keep, texts)
 
-    def _keep(self, texts: list[tuple[Item, Text]]) -> None:
+    def _keep(self, texts: Iterator[tuple[Item, Text]]) -> None:
+        checked = list(texts)
         with self._mirror.guard:
-            for item, text in texts:
+            for item, text in checked:
                 relative = relative_of(item.key)
                 if self._is_unseen and relative not in self._found:
                     signature = write_file(f"{self._mirror.root}/{relative}", text.encoded)

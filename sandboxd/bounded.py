@@ -15,13 +15,13 @@ J = TypeVar("J")
 async def each(jobs: list[J], work: Callable[[J], Awaitable[None]], at_once: int) -> None:
     """Do every job, at most so many at once. The first failure ends the rest and is raised as it is."""
     remaining = iter(jobs)
-    failures: list[SandboxdError] = []
+    failures: list[SandboxdError | OSError] = []
 
     async def run() -> None:
         for job in remaining:
             try:
                 await work(job)
-            except SandboxdError as error:
+            except (SandboxdError, OSError) as error:
                 failures.append(error)
                 tasks.cancel_scope.cancel()
                 return
