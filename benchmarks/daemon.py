@@ -58,12 +58,13 @@ async def serving(root: Path, *, pool: int = 0, **settings: object) -> AsyncIter
             assert process.stdout is not None
             lines = BufferedByteReceiveStream(process.stdout)
             try:
-                with anyio.fail_after(_READY_S):
-                    ready = json.loads(await lines.receive_until(b"\n", _MOST_BYTES))
+                try:
+                    with anyio.fail_after(_READY_S):
+                        ready = json.loads(await lines.receive_until(b"\n", _MOST_BYTES))
+                except (anyio.IncompleteRead, TimeoutError) as error:
+                    end = (root / "daemon.log").read_text()[-2000:]
+                    raise RuntimeError(f"cannot start the daemon under test:\n{end}") from error
                 yield Running(int(ready["pid"]), socket, data)
-            except (anyio.IncompleteRead, TimeoutError) as error:
-                end = (root / "daemon.log").read_text()[-2000:]
-                raise RuntimeError(f"cannot start the daemon under test:\n{end}") from error
             finally:
                 if process.returncode is None:
                     process.terminate()

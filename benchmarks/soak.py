@@ -1,7 +1,8 @@
 """Hours of everything at once, bounded: does the daemon grow? Memory, fds, threads, tasks, containers and mounts.
 
 `python -m benchmarks.soak --minutes N` runs creates, commands, tools, memory writes, refreshes and destroys, takes a
-sample every few seconds, fits a line through each figure and says flat or not. It writes benchmarks/results/soak.json.
+sample every few seconds, fits a line through each figure and says flat or not; an answer that is wrong ends it. Then
+it looks for what all those sandboxes left behind. It writes benchmarks/results/soak.json.
 """
 
 from __future__ import annotations
@@ -33,8 +34,14 @@ LINES_EVERY = 12
 WARM_UP = 0.2
 """The first part of the samples does not count: caches fill and the allocator finds its size."""
 LEAST_MINUTES = 10.0
+TEXTS_FIRST = 20_000
+"""More than the daemon remembers of anything: what has a bound is full before the clock starts."""
 AGENTS = 4
 PAUSE_S = 0.02
+POOL = 2
+SETTLE_S = 60.0
+LOOSE = 4
+LEFT = ("containers", "mounts", "directories", "fds", "threads")
 CALLS_EACH = 40
 # What a figure may grow by in an hour and still be called flat.
 ALLOWED_PER_HOUR = {"rss_mb": 10.0, "fds": 5.0, "threads": 2.0, "tasks": 5.0, "containers": 3.0, "mounts": 3.0}
@@ -45,6 +52,8 @@ class Seen:
     samples: list[Mapping[str, float]] = field(default_factory=list)
     calls: int = 0
     cycles: int = 0
+    before: Mapping[str, float] = field(default_factory=dict)
+    after: Mapping[str, float] = field(default_factory=dict)
 
 
 async def sample(daemon: Running) -> Mapping[str, float]:
@@ -87,11 +96,13 @@ async def work(api: AsyncClient, session: str, user: str, call: int, dice: rando
     path = f"/workspace/part{call % 10}.txt"
     match dice.randrange(16):
         case 0 | 1 | 2:
-            await api.exec(session, ["true"])
+            check("a command's exit code", (await api.exec(session, ["true"])).exit_code, 0)
         case 3:
-            await api.exec(session, "seq 200; ls -la /workspace")
+            found = await api.exec(session, "seq 200; ls -la /workspace")
+            check("a command's first lines", found.stdout.split()[:200], [str(line) for line in range(1, 201)])
         case 4:
-            await api.exec(session, "sleep 5 & yes | head -c 100000; sleep 5", timeout_s=0.1)
+            stopped = await api.exec(session, "sleep 5 & yes | head -c 100000; sleep 5", timeout_s=0.1)
+            check("whether it timed out", stopped.timed_out, True)
         case 5:
             await leave_in_the_middle(api, session)
         case 6:
@@ -117,6 +128,11 @@ async def work(api: AsyncClient, session: str, user: str, call: int, dice: rando
             await ask_for_what_is_not_there(api, session)
 
 
+def check(what: str, found: object, wanted: object) -> None:
+    if found != wanted:
+        raise RuntimeError(f"cannot go on: {what} should be {wanted!r} and is {found!r}")
+
+
 async def leave_in_the_middle(api: AsyncClient, session: str) -> None:
     async with aclosing(api.exec_stream(session, "echo begun; sleep 60")) as output:
         async for _ in output:
@@ -131,9 +147,42 @@ async def ask_for_what_is_not_there(api: AsyncClient, session: str) -> None:
     raise RuntimeError("a file that nobody wrote was read")
 
 
+async def fill_memories(api: AsyncClient) -> None:
+    """Make the daemon remember all that it ever will: a text that two mirrors show is a blob, an event and more."""
+
+    async def write(user: str, texts: int) -> None:
+        sessions = [f"fill-{user}-{number}" for number in range(2)]
+        for session in sessions:
+            await api.ensure_sandbox(session, user)
+        for number in range(texts):
+            await api.write_memo(user, "USER.md", f"{user}, text {number}\n", scope="user")
+        for session in sessions:
+            await api.destroy_sandbox(session)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(AGENTS):
+            tasks.start_soon(write, f"filler{number}", TEXTS_FIRST // AGENTS)
+
+
+async def leftovers(daemon: Running, api: AsyncClient) -> Mapping[str, float]:
+    """What is there when every sandbox was destroyed, and the pool is as full as it was before the first."""
+    check("the sandboxes that are left", await api.list_sandboxes(), [])
+    with anyio.fail_after(SETTLE_S):
+        while (await sample(daemon))["containers"] != POOL:
+            await anyio.sleep(0.5)
+    directories = sum(len(list((daemon.data / name).iterdir())) for name in ("mirrors", "workspaces", "run"))
+    return {**await sample(daemon), "directories": float(directories)}
+
+
 async def soak(root: Path, minutes: float) -> Seen:
     seen = Seen()
-    async with serving(root / "daemon", pool=2) as daemon, AsyncClient(daemon.socket, tenant="bench") as api:
+    async with (
+        serving(root / "daemon", pool=POOL, pool_max=POOL) as daemon,
+        AsyncClient(daemon.socket, tenant="bench") as api,
+    ):
+        print("filling what has a bound", file=sys.stderr, flush=True)
+        await fill_memories(api)
+        seen.before = await leftovers(daemon, api)
         until = time.monotonic() + minutes * 60
 
         async def watch() -> None:
@@ -147,6 +196,7 @@ async def soak(root: Path, minutes: float) -> Seen:
             tasks.start_soon(watch)
             for number in range(AGENTS):
                 tasks.start_soon(agent, api, number, seen, until)
+        seen.after = await leftovers(daemon, api)
     return seen
 
 
@@ -179,6 +229,14 @@ def judge(samples: Sequence[Mapping[str, float]]) -> list[Promise]:
     return promises
 
 
+def judge_leftovers(seen: Seen) -> Promise:
+    """Threads and connections come and go by one or two; a sandbox leaves nothing of either."""
+    counts = {name: (seen.before[name], seen.after[name]) for name in LEFT}
+    text = ", ".join(f"{name} {before:.0f} → {after:.0f}" for name, (before, after) in counts.items())
+    is_kept = all(after <= before + (name in ("fds", "threads")) * LOOSE for name, (before, after) in counts.items())
+    return Promise(f"{seen.cycles} sandboxes made and destroyed leave nothing", "as before", text, is_kept)
+
+
 def show_samples(seen: Seen) -> None:
     names = [name for name in ("minutes", *ALLOWED_PER_HOUR) if name in seen.samples[0]]
     table = Table(title=f"{seen.calls} calls, {seen.cycles} sandboxes made and destroyed", title_justify="left")
@@ -194,12 +252,13 @@ def run(minutes: float) -> None:
     with own_directory() as root:
         seen = interruptible.run(soak, root, minutes)
     show_samples(seen)
-    promises = judge(seen.samples)
-    if promises:
-        show_promises(promises)
-        print("flat" if all(promise.is_kept for promise in promises) else "not flat")
+    lines = judge(seen.samples)
+    promises = [*lines, judge_leftovers(seen)]
+    show_promises(promises)
+    if lines:
+        print("flat" if all(promise.is_kept for promise in lines) else "not flat")
     else:
-        print(f"too short to tell: after the warm-up it takes {LEAST_MINUTES:.0f} minutes")
+        print(f"too short to tell whether it grows: after the warm-up it takes {LEAST_MINUTES:.0f} minutes")
     start = seen.samples[0]["minutes"]
     curves = [
         Curve(

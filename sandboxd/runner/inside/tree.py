@@ -22,8 +22,8 @@ MANY = 24
 """So many that it may be a fork bomb: then even the first pass stops before it kills."""
 CROWD = 64
 """So many processes in the sandbox that even looking at them one by one takes too long while they run."""
-KILL_ALL_AFTER = 8
-GIVE_UP_AFTER = 16
+KILL_ALL_AFTER = 4
+GIVE_UP_AFTER = 32
 ENVIRON_BYTES = 262_144
 
 
@@ -131,6 +131,9 @@ def kill_tree(
 ) -> Generator[float, None, None]:
     """Kill the target's tree. Yields how long to wait before going on; ends when a whole pass found nothing."""
     _signal_group(target.pid, signal.SIGKILL)  # atomic in the kernel: a fork bomb in one group ends right here
+    dying: set[tuple[int, int]] = set()
+    """Who was killed already. On a busy machine one may take long to go, and that is no sign of a bomb."""
+    outrun = 0
     stopped_before: set[int] = set()
     is_frozen = runner == 1 and sum(name.isdigit() for name in os.listdir("/proc")) >= CROWD
     if is_frozen:
@@ -138,18 +141,22 @@ def kill_tree(
     for number in range(GIVE_UP_AFTER):
         procs = yield from _scan()
         victims = choose_victims(procs, runner, target, others(), lambda pid: read_cookie(pid, cookie_name))
-        if victims and not is_frozen and (number > 0 or len(victims) >= MANY):
+        fresh = [pid for pid in victims if (pid, procs[pid].began) not in dying]
+        is_last = number == GIVE_UP_AFTER - 1  # what is frozen then would stay so
+        if fresh and not is_frozen and not is_last and (dying or len(fresh) >= MANY):
             # a killed process leaves room for a fork, a stopped one does not. Stopping also gives us the processor
             # back, which a bomb shares out among its children. Look again while nothing moves
             stopped_before = {pid for pid, proc in procs.items() if proc.state == "T"}
-            _freeze(runner, victims)
+            _freeze(runner, fresh)
             is_frozen = True
             continue
-        if victims and number >= KILL_ALL_AFTER and runner == 1:
+        if fresh and outrun >= KILL_ALL_AFTER and runner == 1:
             # it outruns us: better that the sandbox loses its other processes than that this one lives on
             os.kill(-1, signal.SIGKILL)
-        for pid in victims:
+        outrun += bool(fresh)
+        for pid in fresh:
             _signal(pid, signal.SIGKILL)
+            dying.add((pid, procs[pid].began))
         if is_frozen:
             for pid in procs.keys() - set(victims) - stopped_before - {runner}:
                 _signal(pid, signal.SIGCONT)

@@ -1,0 +1,71 @@
+"""Killing a call's tree: what it does to the rest of the sandbox when processes die slowly or multiply."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Generator, Iterable
+
+import pytest
+
+from sandboxd.runner.inside import tree
+from sandboxd.runner.inside.tree import Proc, Root, kill_tree
+
+RUNNER, TARGET, NEIGHBOUR = 1, 10, 11
+
+
+class Sandbox:
+    """A process table, one row after another for each look at it, and the signals that were sent."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, looks: Iterable[set[int]]) -> None:
+        self._looks = iter(looks)
+        self.signals: list[tuple[int, int]] = []
+        self.stopped = False
+        monkeypatch.setattr(tree, "_scan", self._scan)
+        monkeypatch.setattr(tree.os, "kill", self._kill)
+        monkeypatch.setattr(tree.os, "killpg", lambda group, number: None)
+        monkeypatch.setattr(tree.os, "listdir", lambda path: [])  # no crowd
+
+    def kill(self) -> None:
+        roots = {NEIGHBOUR: Root(NEIGHBOUR, "neighbour", 5)}
+        for _ in kill_tree(RUNNER, Root(TARGET, "target", 5), lambda: roots, "COOKIE"):
+            pass
+
+    def _scan(self) -> Generator[float, None, dict[int, Proc]]:
+        yield 0.0
+        rows = {pid: Proc("R", TARGET, TARGET, TARGET, pid) for pid in next(self._looks, set())}
+        return {**rows, RUNNER: Proc("S", 0, 1, 1, 0), NEIGHBOUR: Proc("S", RUNNER, NEIGHBOUR, NEIGHBOUR, 6)}
+
+    def _kill(self, pid: int, number: int) -> None:
+        self.signals.append((pid, number))
+        if pid == -1 and number == signal.SIGSTOP:
+            self.stopped = True
+        if (pid, number) == (NEIGHBOUR, signal.SIGCONT):
+            self.stopped = False
+
+
+def test_one_that_takes_long_to_die_takes_nobody_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = Sandbox(monkeypatch, [{TARGET, 12}] * 20)
+    sandbox.kill()
+    assert sandbox.signals == [(TARGET, signal.SIGKILL), (12, signal.SIGKILL)]
+
+
+def test_one_that_never_dies_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = Sandbox(monkeypatch, [{TARGET}] * 1000)
+    sandbox.kill()
+    assert sandbox.signals == [(TARGET, signal.SIGKILL)]
+
+
+def test_those_that_come_after_are_looked_for_while_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = Sandbox(monkeypatch, [{TARGET}, {20, 21}, {20, 21, 22}])
+    sandbox.kill()
+    killed = [pid for pid, number in sandbox.signals if number == signal.SIGKILL]
+    assert killed == [TARGET, 20, 21, 22]
+    assert (-1, signal.SIGSTOP) in sandbox.signals
+    assert not sandbox.stopped
+
+
+def test_what_multiplies_faster_than_it_is_killed_ends_with_the_whole_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = Sandbox(monkeypatch, [{number} for number in range(100, 1000)])
+    sandbox.kill()
+    assert (-1, signal.SIGKILL) in sandbox.signals
+    assert not sandbox.stopped
