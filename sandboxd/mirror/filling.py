@@ -24,7 +24,7 @@ from sandboxd.mirror.manifest import Shown
 from sandboxd.mirror.texts import Item, Text, number_of, relative_of
 
 _LINKS_AT_ONCE = 2000
-_BATCH = 34  # while one is hashed and written, the store reads the next ones
+_BATCH = 250
 _BATCH_BYTES = 4 * 1024 * 1024
 _READS_AT_ONCE = 4
 
