@@ -24,6 +24,8 @@ JOBS: dict[str, tuple[list[str], list[str]]] = {
     "mirror": (["--rounds", "120"], ["--rounds", "20", "--most", "1000"]),
     "neighbour": (["--rounds", "300"], ["--rounds", "100"]),
     "growth": ([], ["--most", "10", "--artifacts", "100"]),
+    "load": (["--seconds", "60"], ["--seconds", "5", "--sandboxes", "6"]),
+    "stages": (["--rounds", "40"], ["--rounds", "5"]),
     "compare": (["--rounds", "200"], ["--rounds", "20"]),
 }
 PARTS = tuple(compare.JOBS)

@@ -78,6 +78,11 @@ async def _remove_rest(data: Path) -> None:
     instance = data / "instance"
     if instance.exists():
         await remove_containers(f"sandboxd.instance={instance.read_text().strip()}")
+    await unmount_rest(data)
+
+
+async def unmount_rest(data: Path) -> None:
+    """Give back what a data directory holds outside of itself: the mounts of workspaces, and mirrors in memory."""
     with open("/proc/self/mountinfo") as lines:
         mounts = [place for line in lines if (place := line.split()[4]).startswith(f"{data}/")]
     for mount in reversed(mounts):

@@ -132,7 +132,7 @@ async def more_artifacts(root: Path, most: int) -> tuple[list[Figure], list[Curv
             for turn in track(range(CREATES), description=f"{count} artifacts", transient=True):
                 name = f"a{count}-{turn}"
                 await api.ensure_session(name, "bench")
-                await _fill(store, name, count)
+                await fill_with_artifacts(store, name, count)
                 started = time.perf_counter()
                 await api.ensure_sandbox(name, "bench")
                 took.append((time.perf_counter() - started) * 1000)
@@ -150,7 +150,7 @@ async def more_artifacts(root: Path, most: int) -> tuple[list[Figure], list[Curv
     return figures, [Curve("create", "artifacts of 8 KB", "ms", tuple(points))], promises
 
 
-async def _fill(store: SQLiteStore, session: str, count: int) -> None:
+async def fill_with_artifacts(store: SQLiteStore, session: str, count: int) -> None:
     ref = SessionRef.of("bench", session)
     numbers = iter(range(count))
 

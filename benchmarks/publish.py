@@ -18,7 +18,7 @@ from benchmarks.picture import Bar, Chart, draw, number
 
 DOCS = Path(__file__).parent.parent / "docs"
 COMMAND = "make bench"
-ORDER = ("compare", "exec", "visible", "mirror", "neighbour", "growth", "soak")
+ORDER = ("compare", "exec", "visible", "mirror", "neighbour", "growth", "load", "stages", "soak")
 CHARTS = {
     "session → first result": "From nothing to the result of the first command",
     "command, `true`": "One command, `true`",
@@ -58,10 +58,8 @@ def charts_of(compared: dict[str, Any]) -> list[Chart]:
 def picture(found: Sequence[dict[str, Any]]) -> str:
     by_name = {item["benchmark"]: item for item in found}
     charts = charts_of(by_name["compare"]) if "compare" in by_name else []
-    curves = [
-        (curve["name"], curve["x"], curve["y"], [(x, y) for x, y in curve["points"]])
-        for curve in by_name.get("growth", {}).get("curves", [])
-    ]
+    grown = by_name.get("growth", {}).get("curves", []) + by_name.get("soak", {}).get("curves", [])[:1]
+    curves = [(curve["name"], curve["x"], curve["y"], [(x, y) for x, y in curve["points"]]) for curve in grown]
     newest = max((item["at"][:10] for item in found), default="never")
     cpus = next((item["cpus"] for item in found), "?")
     return draw(charts, curves, f"{newest}, {cpus} cores, `{COMMAND}`")

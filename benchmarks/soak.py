@@ -39,6 +39,7 @@ TEXTS_FIRST = 20_000
 AGENTS = 4
 PAUSE_S = 0.02
 POOL = 2
+ROWS = 12
 SETTLE_S = 60.0
 LOOSE = 4
 LEFT = ("containers", "mounts", "directories", "fds", "threads")
@@ -217,11 +218,11 @@ def judge(samples: Sequence[Mapping[str, float]]) -> list[Promise]:
         return []
     promises = []
     for name, allowed in ALLOWED_PER_HOUR.items():
-        points = [(item["minutes"] - first, item[name]) for item in kept if name in item]
-        if not points:
+        found = points(kept, name)
+        if not found:
             continue
-        an_hour = slope(points) * 60
-        text = f"{points[0][1]:.0f} → {points[-1][1]:.0f}, {an_hour:+.1f} an hour"
+        an_hour = slope(found) * 60
+        text = f"{found[0][1]:.0f} → {found[-1][1]:.0f}, {an_hour:+.1f} an hour"
         is_flat = an_hour <= allowed
         promises.append(
             Promise(f"soak of {last - first:.0f} minutes: {name}", f"≤ +{allowed:g} an hour", text, is_flat)
@@ -237,13 +238,24 @@ def judge_leftovers(seen: Seen) -> Promise:
     return Promise(f"{seen.cycles} sandboxes made and destroyed leave nothing", "as before", text, is_kept)
 
 
+def thinned(samples: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
+    """As many as a table can show."""
+    return samples[:: max(len(samples) // ROWS, 1)]
+
+
+def points(samples: Sequence[Mapping[str, float]], name: str) -> list[tuple[float, float]]:
+    """The minutes since the first sample, and the figure."""
+    first = samples[0]["minutes"]
+    return [(item["minutes"] - first, item[name]) for item in samples if name in item]
+
+
 def show_samples(seen: Seen) -> None:
     names = [name for name in ("minutes", *ALLOWED_PER_HOUR) if name in seen.samples[0]]
     table = Table(title=f"{seen.calls} calls, {seen.cycles} sandboxes made and destroyed", title_justify="left")
     for name in names:
         table.add_column(name, justify="right")
     start = seen.samples[0]["minutes"]
-    for item in seen.samples[:: max(len(seen.samples) // 12, 1)]:
+    for item in thinned(seen.samples):
         table.add_row(f"{item['minutes'] - start:.1f}", *(f"{item[name]:.0f}" for name in names[1:]))
     Console().print(table)
 
@@ -259,11 +271,8 @@ def run(minutes: float) -> None:
         print("flat" if all(promise.is_kept for promise in lines) else "not flat")
     else:
         print(f"too short to tell whether it grows: after the warm-up it takes {LEAST_MINUTES:.0f} minutes")
-    start = seen.samples[0]["minutes"]
     curves = [
-        Curve(
-            name, "minutes", name, tuple((item["minutes"] - start, item[name]) for item in seen.samples if name in item)
-        )
+        Curve(f"mixed load: {name}", "minutes", name, tuple(points(thinned(seen.samples), name)))
         for name in ALLOWED_PER_HOUR
         if name in seen.samples[0]
     ]

@@ -182,3 +182,14 @@ def test_a_report_becomes_tables() -> None:
     assert "| sandboxd | 2.00 | 3.00 | 3 | 1.00 |" in text
     assert "- inspect-ai: no compose plugin" in text
     assert "**not reached**" in publish.promises_block([report])
+
+
+def test_what_a_thousand_sandboxes_left_behind_is_counted() -> None:
+    clean = dict.fromkeys(soak.LEFT, 3.0)
+    seen = soak.Seen(cycles=1000, before=clean, after={**clean, "fds": 3.0 + soak.LOOSE})
+    assert soak.judge_leftovers(seen).is_kept
+    for name in soak.LEFT:
+        left = soak.Seen(cycles=1000, before=clean, after={**clean, name: 4.0 + soak.LOOSE})
+        assert not soak.judge_leftovers(left).is_kept, name
+    one_more = soak.Seen(cycles=1000, before=clean, after={**clean, "mounts": 4.0})
+    assert not soak.judge_leftovers(one_more).is_kept
