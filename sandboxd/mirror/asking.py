@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
 import anyio
@@ -22,6 +23,7 @@ from memo.documents import (
     Document,
     DocumentEntry,
     DocumentKey,
+    DocumentName,
     Scope,
 )
 from memo.errors import InvalidContent, InvalidKey, MemoError, ProviderError, TooLarge
@@ -126,10 +128,11 @@ class Source:
         entries = await self.ask(what, "list_documents", tenant, owner, scope)
         _check_list(what, entries, MOST_DOCUMENTS)
         for entry in entries:
-            if not isinstance(entry, DocumentEntry) or entry.key != DocumentKey(tenant, owner, scope, entry.key.name):
+            if not isinstance(entry, DocumentEntry) or not isinstance(entry.key, DocumentKey):
                 raise _misbehaved(what, "it listed something that was not asked for")
-            if not _is_hash(entry.sha256):
-                raise _misbehaved(what, "it listed a hash that is none")
+            if entry.key != DocumentKey(tenant, owner, scope, DocumentName(entry.key.name)):
+                raise _misbehaved(what, "it listed something that was not asked for")
+            _check_entry(what, entry.revision, entry.sha256, entry.size_bytes, entry.updated_at)
         _check_unique(what, [entry.key for entry in entries])
         return list(entries)
 
@@ -165,9 +168,9 @@ class Source:
             for entry in entries:
                 if not isinstance(entry, ArtifactEntry) or not _is_of(entry.key, ref):
                     raise _misbehaved(what, "it listed something that was not asked for")
-                if not _is_hash(entry.sha256):
-                    raise _misbehaved(what, "it listed a hash that is none")
-                calls.append(entry.key.tool_call)
+                key, revision, sha256, size_bytes, at = entry
+                _check_entry(what, revision, sha256, size_bytes, at)
+                calls.append(key.tool_call)
             _check_unique(what, calls)
             return entries  # type: ignore[no-any-return]  # each of them was looked at
         if self.capabilities.list_artifacts and self.capabilities.read_artifacts:
@@ -225,9 +228,12 @@ def _is_of(key: object, ref: SessionRef) -> bool:
     )
 
 
-def _is_hash(sha256: object) -> bool:
-    """Say whether this may become the name of a blob: whatever else it is, it leads nowhere else on the disk."""
-    return isinstance(sha256, str) and len(sha256) == _HASH_CHARS and sha256.isascii() and sha256.isalnum()
+def _check_entry(what: str, revision: object, sha256: object, size_bytes: object, at: object) -> None:
+    """Check a line of a list. Its hash may become the name of a blob, and must lead nowhere else on the disk."""
+    if not isinstance(revision, int) or not isinstance(size_bytes, int) or not isinstance(at, datetime):
+        raise _misbehaved(what, "it listed a revision, a size or a time that is none")
+    if not (isinstance(sha256, str) and len(sha256) == _HASH_CHARS and sha256.isascii() and sha256.isalnum()):
+        raise _misbehaved(what, "it listed a hash that is none")
 
 
 def _check_list(what: str, answer: object, most: int) -> None:

@@ -38,6 +38,7 @@ class Deliverer:
         self._turns = turns
         self._refresher = refresher
         self._announcer = announcer
+        self._last_tried = 0
 
     async def run(self) -> None:
         """Deliver for ever: waits for entries, and for a store that takes them."""
@@ -60,11 +61,13 @@ class Deliverer:
             if not heads:
                 return
             failures: list[StoreUnavailable] = []
-            for number in heads:
+            for number in _from(heads, self._last_tried):
+                self._last_tried = number
                 try:
                     await self._deliver(number)
                 except StoreUnavailable as error:
                     # One document that the store cannot take must not hold up the others; a store that is down does.
+                    # Which of the two it is, the next pass finds out: it goes on with the others.
                     failures.append(error)
                     if len(failures) == _MOST_FAILURES:
                         break
@@ -86,7 +89,7 @@ class Deliverer:
         except MemoError as error:
             # Refused for good, even beside its document. It is kept where it is, and holds up nobody.
             _log.error("cannot deliver a kept write", number=number, error=str(error))
-            is_last = await self._outbox.refuse(entry, str(error))
+            is_last = await self._outbox.refuse(entry, str(error), error.code)
             self._announcer.mirror("refused", **fields_of(entry.key), number=number, code=error.code)
         finally:
             self._announcer.end(entry.key)
@@ -95,7 +98,8 @@ class Deliverer:
 
     async def _commit(self, entry: Entry, chain: Chain | None) -> Chain | None:
         if isinstance(entry.key, ArtifactKey):
-            text = await committing.commit_artifact(self._source, entry.key, entry.content)
+            # In conflict it is refused and kept: no copy of an artifact could stand beside it.
+            text = await committing.commit_artifact(self._source, entry.key, entry.content, entry.based_on)
             self._announcer.written(entry.key, text.revision, entry.author)
             return None
         try:
@@ -149,3 +153,8 @@ class Deliverer:
         _log.warning("a kept write was in conflict", number=entry.number, copy=copy.name)
         await self._refresher.hint(copy)
         return Chain(copy.name, text.revision)
+
+
+def _from(heads: list[int], last: int) -> list[int]:
+    """Return the heads in the order of a round that stopped at `last`: those after it first."""
+    return [number for number in heads if number > last] + [number for number in heads if number <= last]

@@ -118,7 +118,7 @@ class _Filling:
         has_revisions, tenant = self._source.has_revisions, self._mirror.ref.tenant
         now, monotonic = self._now, time.monotonic()
         with self._mirror.guard:
-            for item in items:
+            for item in items if not self._mirror.is_dropped else ():
                 key, revision, sha256, size_bytes, _ = item
                 if sha256 is None or revision is None or size_bytes is None:
                     cold.append(item)
@@ -148,7 +148,7 @@ class _Filling:
     def _keep(self, texts: Iterator[tuple[Item, Text]]) -> None:
         checked = list(texts)
         with self._mirror.guard:
-            for item, text in checked:
+            for item, text in checked if not self._mirror.is_dropped else ():
                 relative = relative_of(item.key)
                 if self._is_unseen and relative not in self._found:
                     signature = write_file(f"{self._mirror.root}/{relative}", text.encoded)
@@ -164,7 +164,7 @@ class _Filling:
 
     def remove_others(self) -> None:
         with self._mirror.guard:
-            for relative in self._found.keys() - self.done.keys():
+            for relative in self._found.keys() - self.done.keys() if not self._mirror.is_dropped else ():
                 tree.remove(self._mirror.root, relative)
 
     def drift(self) -> list[tuple[str, str]]:
@@ -203,11 +203,13 @@ class _Filling:
 
 def _look(mirror: Mirror) -> tuple[dict[str, str | None], dict[str, Shown]]:
     with mirror.guard:
-        tree.prepare(mirror.root)
-        found = tree.scan(mirror.root, is_quiet=True)
-        if mirror.is_known:  # the manifest may be behind
-            return found, dict(mirror.shown)
-        return found, manifest.decode(tree.read_manifest(mirror.root))
+        if not mirror.is_dropped:
+            tree.prepare(mirror.root)
+    # Without the guard: hashing may take long, whoever drops the mirror waits for it, and nobody else changes files.
+    found = tree.scan(mirror.root, is_quiet=True)
+    if mirror.is_known:  # the manifest may be behind
+        return found, dict(mirror.shown)
+    return found, manifest.decode(tree.read_manifest(mirror.root))
 
 
 def _batches(cold: Iterable[Item], source: Source) -> Iterator[list[Item]]:

@@ -5,6 +5,7 @@ A snapshot that cannot be complete is no mirror; a mirror that exists is kept th
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import anyio
@@ -12,7 +13,9 @@ import structlog
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from memo.errors import InvalidKey
 from memo.ids import SessionRef, UserId
+from memo.paths import MEMO_ROOT, key_at
 from sandboxd import failpoints
 from sandboxd.errors import HostFull, SandboxdError, StoreUnavailable
 from sandboxd.mirror import manifest, tree
@@ -25,6 +28,7 @@ from sandboxd.mirror.manifest import Shown
 from sandboxd.mirror.outbox import Outbox
 from sandboxd.mirror.refreshing import Refresher
 from sandboxd.mirror.retrying import Backoff
+from sandboxd.mirror.texts import number_of
 
 _log = structlog.get_logger()
 
@@ -79,8 +83,7 @@ class Keeper:
         except (StoreUnavailable, HostFull) as error:
             _log.warning("cannot verify a mirror at adoption", sandbox=sandbox_id, error=str(error))
             self._announcer.mirror("lagging", tenant=ref.tenant, session=ref.session)
-            claims, found = await self._mirrors.in_thread(_read_back, mirror)
-            mirror.shown = {path: shown for path, shown in claims.items() if found.get(path) == shown.sha256}
+            mirror.shown = await self._mirrors.in_thread(self._read_back, mirror)
             mirror.is_known = True
             self._tasks.start_soon(self._refill_later, mirror)
         return Path(mirror.root)
@@ -117,11 +120,19 @@ class Keeper:
                 filled = await fill(mirror, self._mirrors, self._source, self._waits, is_unseen=is_unseen)
         except SandboxdError:
             if mirror.is_known:  # it goes on showing what it showed, and what was heard meanwhile must follow
+                self._mirrors.mark([mirror])  # a part of it may be new already
                 for key in mirror.take_missed():
                     self._refresher.hint_soon(key)
             raise
-        for key in mirror.take_missed() | waiting | self._waiting_in(mirror):
-            await self._refresher.refresh(key)
+        missed = list(mirror.take_missed() | waiting | self._waiting_in(mirror))
+        try:
+            while missed:
+                await self._refresher.refresh(missed[-1])
+                missed.pop()
+        except SandboxdError:
+            for key in missed:
+                self._refresher.hint_soon(key)
+            raise
         return filled
 
     async def _refill_later(self, mirror: Mirror) -> None:
@@ -143,7 +154,26 @@ class Keeper:
     def _waits(self, key: Key) -> bool:
         return self._outbox is not None and self._outbox.pending(key) is not None
 
+    def _read_back(self, mirror: Mirror) -> dict[str, Shown]:
+        """Tell what the files show, as far as that can be told without the store.
 
-def _read_back(mirror: Mirror) -> tuple[dict[str, Shown], dict[str, str | None]]:
-    with mirror.guard:
-        return manifest.decode(tree.read_manifest(mirror.root)), tree.scan(mirror.root, is_quiet=True)
+        A file that its manifest does not know may well be newer: it stays, and whatever the store has will replace it.
+        """
+        claims = manifest.decode(tree.read_manifest(mirror.root))
+        shown = {}
+        for relative, sha256 in tree.scan(mirror.root, is_quiet=True).items():
+            claimed = claims.get(relative)
+            if claimed is not None and claimed.sha256 == sha256:
+                shown[relative] = claimed
+            elif sha256 is not None and (key := _key_at(relative, mirror)) is not None:
+                revision = 0 if self._source.has_revisions(key) else number_of(sha256)
+                size_bytes = Path(mirror.root, relative).stat().st_size
+                shown[relative] = Shown(revision, sha256, size_bytes, time.time())
+        return shown
+
+
+def _key_at(relative: str, mirror: Mirror) -> Key | None:
+    try:
+        return key_at(f"{MEMO_ROOT}/{relative}", mirror.ref, mirror.user)
+    except InvalidKey:
+        return None

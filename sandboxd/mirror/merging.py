@@ -10,6 +10,7 @@ MOST_LINES = 20_000
 """Beyond this a merge would take longer than anybody waits; the text is kept beside the other instead."""
 
 _MOST_NAME = 128
+_MOST_SUFFIX = 32  # with the longest mark, this leaves room for the beginning of the stem
 
 
 def merge(base: str, mine: str, theirs: str) -> str | None:
@@ -34,6 +35,6 @@ def copy_key(key: DocumentKey, base: int, mark: str) -> DocumentKey:
     stem, dot, suffix = key.name.rpartition(".")
     if not dot:
         stem, suffix = key.name, ""
-    tail = f".conflict-{base}-{mark}{dot}{suffix}"
+    tail = f".conflict-{base}-{mark}{dot}{suffix[:_MOST_SUFFIX]}"
     name = DocumentName(stem[: _MOST_NAME - len(tail)] + tail)
     return DocumentKey(key.tenant, key.owner, key.scope, name)

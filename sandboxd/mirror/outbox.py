@@ -18,6 +18,7 @@ import anyio
 from anyio import to_thread
 
 from memo.documents import ABSENT, ANY, ArtifactKey, Author, DocumentKey, DocumentName, Expected, sha256_of
+from memo.errors import Absent, InvalidContent, InvalidKey, MemoError, Redacted, TooLarge, Unsupported
 from memo.ids import SessionId
 from sandboxd.errors import HostFull
 from sandboxd.mirror.answers import Key, Refused
@@ -40,16 +41,24 @@ CREATE TABLE IF NOT EXISTS entries (
     at REAL NOT NULL,
     attempt TEXT,  -- the hash that a delivery under way would leave behind, for stores that know no requests
     refusal TEXT,  -- why the store will never take it; it is kept all the same
+    code TEXT,  -- of the refusal, so that a retry of the request hears the same
+    based_on TEXT,  -- the hash of the text that an artifact may replace; without one, any
     UNIQUE (key, request)
 );
 -- What the last delivered write of a key became: the base of the next one.
 CREATE TABLE IF NOT EXISTS chains (key TEXT PRIMARY KEY, target TEXT NOT NULL, revision INTEGER NOT NULL);
 """
 
+_LATER_COLUMNS = ("code", "based_on")
+"""What the file of an earlier daemon may lack."""
+
 _INSERT = """
-INSERT INTO entries (key, kind, content, expected, actor, session, reason, request, at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO entries (key, kind, content, expected, actor, session, reason, request, at, based_on)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
+
+# A conflict is not among them: it would say what the document is now, and that is not known.
+_REFUSALS = {kind.code: kind for kind in (InvalidKey, InvalidContent, TooLarge, Absent, Redacted, Unsupported)}
 
 Kind = Literal["write", "append", "artifact"]
 Base = Expected | Literal["previous"]
@@ -84,6 +93,7 @@ class Entry:
     author: Author
     attempt: str | None
     at: float
+    based_on: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +146,17 @@ class Outbox:
         """How many writes wait for the store; what was refused for good waits for nothing."""
         return self._count - len(self._refused)
 
-    async def keep(self, key: Key, kind: Kind, content: str, expected: Base, author: Author, shown: Text | None) -> int:
+    async def keep(
+        self,
+        key: Key,
+        kind: Kind,
+        content: str,
+        expected: Base,
+        author: Author,
+        shown: Text | None,
+        *,
+        based_on: str | None = None,
+    ) -> int:
         """Keep a write durably, and return its number. Its author has a request, which makes a delivery repeatable."""
         size_bytes = len(content.encode())
         if self._count >= MOST_ENTRIES or self._bytes + size_bytes > MOST_BYTES:
@@ -154,6 +174,7 @@ class Outbox:
             author.reason,
             author.request or "",
             time.time(),
+            based_on,
         )
 
         def work(db: sqlite3.Connection) -> int:
@@ -167,12 +188,17 @@ class Outbox:
         return number
 
     async def find(self, key: Key, author: Author) -> Kept | None:
-        """Return the entry that keeps this very request, if there is one."""
-        if key not in self._pending or author.request is None:
+        """Return the entry that keeps this very request, if there is one. If it was refused, so is its retry."""
+        if not self._count or author.request is None:
             return None
-        query = "SELECT number, content FROM entries WHERE key = ? AND request = ?"
+        query = "SELECT number, content, refusal, code FROM entries WHERE key = ? AND request = ?"
         row = await self._run(lambda db: db.execute(query, (_encode_key(key), author.request)).fetchone())
-        return None if row is None else Kept(int(row[0]), sha256_of(bytes(row[1])), len(row[1]))
+        if row is None:
+            return None
+        number, content, refusal, code = row
+        if refusal is not None:
+            raise _REFUSALS.get(code, MemoError)(refusal)
+        return Kept(int(number), sha256_of(bytes(content)), len(content))
 
     async def heads(self) -> list[int]:
         """Return the oldest entry of every key, oldest first; those that were refused for good are passed over."""
@@ -188,7 +214,7 @@ class Outbox:
     async def entry(self, number: int) -> tuple[Entry, Chain | None]:
         def work(db: sqlite3.Connection) -> tuple[Entry, Chain | None]:
             row = db.execute(
-                "SELECT number, key, kind, content, expected, actor, session, reason, request, attempt, at "
+                "SELECT number, key, kind, content, expected, actor, session, reason, request, attempt, at, based_on "
                 "FROM entries WHERE number = ?",
                 (number,),
             ).fetchone()
@@ -197,7 +223,7 @@ class Outbox:
             author = Author(row[5], session, row[7], row[8])
             content = bytes(row[3]).decode()
             key, expected = _decode_key(row[1]), _decode_base(row[4])
-            entry = Entry(row[0], key, row[2], content, expected, author, row[9], row[10])
+            entry = Entry(row[0], key, row[2], content, expected, author, row[9], row[10], row[11])
             return entry, None if chain is None else Chain(DocumentName(chain[0]), chain[1])
 
         return await self._run(work)
@@ -211,15 +237,13 @@ class Outbox:
         def work(db: sqlite3.Connection) -> bool:
             key = _encode_key(entry.key)
             db.execute("DELETE FROM entries WHERE number = ?", (entry.number,))
-            (left,) = db.execute("SELECT count(*) FROM entries WHERE key = ? AND refusal IS NULL", (key,)).fetchone()
-            if chain is not None and left:
+            is_last = _end_chain(db, key)
+            if chain is not None and not is_last:
                 db.execute(
                     "INSERT OR REPLACE INTO chains (key, target, revision) VALUES (?, ?, ?)",
                     (key, chain.target, chain.revision),
                 )
-            elif not left:
-                db.execute("DELETE FROM chains WHERE key = ?", (key,))
-            return not left
+            return is_last
 
         is_last = await self._run(work)
         self._count -= 1
@@ -232,14 +256,12 @@ class Outbox:
             self._pending.pop(entry.key, None)
         return is_last
 
-    async def refuse(self, entry: Entry, why: str) -> bool:
+    async def refuse(self, entry: Entry, why: str, code: str) -> bool:
         """Nobody will ever take the entry. It stays on disk for a person to see; return whether no other waits."""
 
         def work(db: sqlite3.Connection) -> bool:
-            db.execute("UPDATE entries SET refusal = ? WHERE number = ?", (why, entry.number))
-            key = _encode_key(entry.key)
-            (left,) = db.execute("SELECT count(*) FROM entries WHERE key = ? AND refusal IS NULL", (key,)).fetchone()
-            return not left
+            db.execute("UPDATE entries SET refusal = ?, code = ? WHERE number = ?", (why, code, entry.number))
+            return _end_chain(db, _encode_key(entry.key))
 
         is_last = await self._run(work)
         self._refused[entry.number] = Refused(entry.key, entry.number, len(entry.content.encode()), entry.at, why)
@@ -290,9 +312,28 @@ def _connect(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA journal_mode = WAL").fetchall()
         db.execute("PRAGMA synchronous = FULL")  # what was answered as queued is on the disk (I1)
         db.executescript(_SCHEMA)
+        _add_later_columns(db)
     except sqlite3.Error as error:
         raise HostFull(f"cannot open {path.name}: {error}") from error
     return db
+
+
+def _add_later_columns(db: sqlite3.Connection) -> None:
+    present = {row[1] for row in db.execute("PRAGMA table_info(entries)")}
+    for column in _LATER_COLUMNS:
+        if column not in present:
+            db.execute(f"ALTER TABLE entries ADD COLUMN {column} TEXT")
+
+
+def _end_chain(db: sqlite3.Connection, key: str) -> bool:
+    """Forget where the writes of a key went if none waits any more, and return whether that is so.
+
+    The next one, perhaps after weeks, is about the document again and not about an old copy beside it.
+    """
+    (left,) = db.execute("SELECT count(*) FROM entries WHERE key = ? AND refusal IS NULL", (key,)).fetchone()
+    if not left:
+        db.execute("DELETE FROM chains WHERE key = ?", (key,))
+    return not left
 
 
 def _encode_key(key: Key) -> str:

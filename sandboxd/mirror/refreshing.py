@@ -14,6 +14,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from memo.changes import Change
+from memo.documents import ArtifactKey, DocumentKey
 from sandboxd import failpoints
 from sandboxd.errors import SandboxdError, StoreUnavailable
 from sandboxd.mirror.announcing import Announcer, fields_of
@@ -154,10 +155,20 @@ class Refresher:
         try:
             async with aclosing(self._source.store.changes(self._cursor or 0)) as feed:
                 async for change in feed:
-                    if not isinstance(change, Change):
+                    if not _is_change(change):
                         raise StoreUnavailable("cannot follow the store's changes: one of them is no change")
                     yield change
         except StoreUnavailable:
             raise
         except Exception as error:
             raise StoreUnavailable(f"cannot follow the store's changes: {type(error).__name__}") from error
+
+
+def _is_change(change: object) -> bool:
+    """Say whether this can be used: a provider is somebody else's code."""
+    return (
+        isinstance(change, Change)
+        and isinstance(change.cursor, int)
+        and isinstance(change.key, DocumentKey | ArtifactKey)
+        and isinstance(change.revision, int)
+    )

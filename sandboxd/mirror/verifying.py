@@ -60,6 +60,8 @@ class Verifier:
                     await self.verify(mirror)
                 except (StoreUnavailable, HostFull) as error:
                     _log.warning("cannot verify a mirror", sandbox=mirror.sandbox_id, error=str(error))
+                except Exception:  # noqa: BLE001  # what went wrong with one mirror must not end the daemon
+                    _log.exception("cannot verify a mirror", sandbox=mirror.sandbox_id)
             try:
                 await self._mirrors.in_thread(self._mirrors.blobs.prune, blob_bytes)
             except HostFull as error:
@@ -116,20 +118,22 @@ class Verifier:
                 return False
             self._announcer.drift(mirror.ref, relative, how)
             shown = mirror.shown.get(relative)
-            if shown is None:
-                await self._mirrors.remove(mirror, relative)
-                return True
-            text = await self._intact(mirror, key, shown)
-            mirror.shown.pop(relative)  # so that even the revision that it claims to show is newer
+            # A file that nobody knows of may be all that is left of a text while the store is away: ask it first.
+            text = await (self._source.read(key) if shown is None else self._intact(mirror, key, shown))
+            if mirror.is_dropped or not mirror.takes_changes or mirror.shown.get(relative) is not shown:
+                return False  # it was filled anew meanwhile
+            mirror.shown.pop(relative, None)  # so that even the revision that it claims to show is newer
             try:
                 if text is None:
                     await self._mirrors.remove(mirror, relative)
                 else:
+                    is_pending = shown is not None and shown.pending
                     await self._mirrors.install(
-                        key, text, revisioned=self._source.has_revisions(key), pending=shown.pending
+                        key, text, revisioned=self._source.has_revisions(key), pending=is_pending
                     )
             except HostFull:
-                mirror.shown.setdefault(relative, shown)
+                if shown is not None:
+                    mirror.shown.setdefault(relative, shown)
                 raise
             return True
 

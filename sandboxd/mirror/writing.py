@@ -25,7 +25,7 @@ from sandboxd.mirror import committing, manifests, merging
 from sandboxd.mirror.announcing import Announcer, fields_of
 from sandboxd.mirror.answers import Key, Queued, WriteConflict, WriteOutcomeUnknown, Written
 from sandboxd.mirror.asking import Source
-from sandboxd.mirror.live import Mirrors
+from sandboxd.mirror.live import Mirror, Mirrors
 from sandboxd.mirror.outbox import Base, Kind, Outbox
 from sandboxd.mirror.refreshing import Refresher
 from sandboxd.mirror.texts import Text, number_of, prefix_of, relative_of
@@ -73,7 +73,7 @@ class Door:
                     text, merged = await self._commit(key, content, expected, author, merge=merge)
                     return await self._finish(key, text, author, merged=merged)
             except StoreUnavailable as error:
-                self._check_keepable(error)
+                self._check_keepable(key, error)
                 return await self._queue(key, "write", content, expected, author)
 
     async def append(self, key: DocumentKey, content: str, author: Author) -> Written | Queued:
@@ -93,7 +93,7 @@ class Door:
             async with self._comparing.of(key):
                 return await committing.commit_artifact(self._source, key, content, based_on)
 
-        return await self._simple(key, "artifact", content, self._signed(author), commit)
+        return await self._simple(key, "artifact", content, self._signed(author), commit, based_on)
 
     async def restore(self, key: DocumentKey, revision: int, author: Author) -> Written:
         async with self._received(key):
@@ -124,27 +124,33 @@ class Door:
 
     def shown(self, key: Key) -> Expected:
         """Return what the mirrors show of a key: the revision that an edit of it is based on."""
-        if self._outbox is not None and (waiting := self._outbox.pending(key)) is not None:
-            return -waiting.number  # no revision of the store, and so no one else's base
+        if (waiting := self._pending_text(key)) is not None:
+            return waiting.revision  # none of the store's, and so no one else's base
         for mirror in self._mirrors.showing(key):
             if (shown := mirror.shown.get(relative_of(key))) is not None:
                 return shown.revision
         return ABSENT
 
     async def _simple(
-        self, key: Key, kind: Kind, content: str, author: Author, commit: Callable[[Author], Awaitable[Text]]
+        self,
+        key: Key,
+        kind: Kind,
+        content: str,
+        author: Author,
+        commit: Callable[[Author], Awaitable[Text]],
+        based_on: str | None = None,
     ) -> Written | Queued:
         async with self._received(key):
             if self._waits(key):
-                return await self._queue(key, kind, content, ANY, author)
+                return await self._queue(key, kind, content, ANY, author, based_on)
             await failpoints.reach("writeback.queued")
             await failpoints.reach("writeback.checked")
             try:
                 async with self._turn(key):
                     return await self._finish(key, await commit(author), author)
             except StoreUnavailable as error:
-                self._check_keepable(error)
-                return await self._queue(key, kind, content, ANY, author)
+                self._check_keepable(key, error)
+                return await self._queue(key, kind, content, ANY, author, based_on)
 
     async def _commit(
         self, key: DocumentKey, content: str, expected: Expected, author: Author, *, merge: bool
@@ -153,6 +159,7 @@ class Door:
             return await committing.commit(self._source, key, content, expected, author), False
         except RevisionConflict as error:
             if not merge or expected is ANY or error.current is None:
+                self._refresher.hint_soon(key)  # who tries again must see what to begin from
                 raise WriteConflict(str(error), error.current) from error
             return await self._merge(key, content, expected, author, error.current), True
 
@@ -221,19 +228,23 @@ class Door:
     async def _show(self, key: Key, text: Text) -> None:
         if self._source.has_revisions(key):
             async with self._turns.of(key):
-                await self._mirrors.install(key, text, revisioned=True)
+                if self._pending_text(key) is None:  # else what waits is newer, and is shown
+                    await self._mirrors.install(key, text, revisioned=True)
         else:
             await self._mirrors.install(key, text, revisioned=False)  # the turn is held since before the write
 
-    async def _queue(self, key: Key, kind: Kind, content: str, expected: Expected, author: Author) -> Queued:
+    async def _queue(
+        self, key: Key, kind: Kind, content: str, expected: Expected, author: Author, based_on: str | None = None
+    ) -> Queued:
         assert self._outbox is not None  # noqa: S101  # who comes here has asked
         encoded = content.encode()
         async with self._turns.of(key):
             again = await self._outbox.find(key, author)
             if again is not None:
                 return Queued(key, again.number, again.sha256, again.size_bytes)
+            expected = self._real(expected)
             waiting = self._outbox.pending(key)
-            before = None if waiting is None else waiting.text
+            before = await self._mirrored(key) if waiting is None else waiting.text
             base: Base = expected
             if waiting is not None and kind == "write":
                 if expected not in (ANY, -waiting.number):
@@ -244,16 +255,19 @@ class Door:
                 base = "previous"
             elif kind == "write" and expected is ANY:
                 # Whoever writes meanwhile must not be overwritten by a delivery an hour later.
-                base = self.shown(key) if self._mirrors.showing(key) else ANY
-            if before is None:
-                before = await self._mirrored(key)
+                base = self._real(self.shown(key)) if self._known_mirrors(key) else ANY
             if waiting is None and self._is_stale(key, expected):
                 raise WriteConflict(
                     f"cannot write {_name(key)}: expected revision {expected}, and the mirror shows a newer one",
                     before.document() if before else None,
                 )
+            if based_on is not None and self.shown_hash(key) not in (based_on, sha256_of(encoded)):
+                raise WriteConflict(
+                    f"cannot write {_name(key)}: the mirror shows another text by now",
+                    before.document() if before else None,
+                )
             shown = _after(kind, content, before)
-            number = await self._outbox.keep(key, kind, content, base, author, shown)
+            number = await self._outbox.keep(key, kind, content, base, author, shown, based_on=based_on)
             await failpoints.reach("outbox.kept")
             text = None if shown is None else Text(shown.encoded, shown.sha256, -number)
             if text is not None:
@@ -263,7 +277,7 @@ class Door:
         return Queued(key, number, sha256_of(encoded), len(encoded))
 
     async def _mirrored(self, key: Key) -> Text | None:
-        for mirror in self._mirrors.showing(key):
+        for mirror in self._known_mirrors(key):
             shown = mirror.shown.get(relative_of(key))
             if shown is not None:
                 file = Path(mirror.root, relative_of(key))
@@ -289,8 +303,22 @@ class Door:
         """Say whether older writes of this key wait for the store: then this one waits behind them."""
         return self._outbox is not None and self._outbox.pending(key) is not None
 
-    def _check_keepable(self, error: StoreUnavailable) -> None:
+    def _pending_text(self, key: Key) -> Text | None:
+        """Return what the mirrors show of a write that waits for the store; None if there is none, or if nobody knows
+        what it makes of the text."""
+        waiting = None if self._outbox is None else self._outbox.pending(key)
+        if waiting is None or waiting.text is None:
+            return None
+        return Text(waiting.text.encoded, waiting.text.sha256, -waiting.number)
+
+    def _known_mirrors(self, key: Key) -> list[Mirror]:
+        """Return the mirrors that tell what there is: one that is not filled yet shows less."""
+        return [mirror for mirror in self._mirrors.showing(key) if mirror.is_known]
+
+    def _check_keepable(self, key: Key, error: StoreUnavailable) -> None:
         """Raise the error again unless the write may be kept and delivered later without being done twice."""
+        if isinstance(error, WriteOutcomeUnknown):
+            self._refresher.hint_soon(key)  # it may have been written
         is_repeatable = self._source.capabilities.revisions or not isinstance(error, WriteOutcomeUnknown)
         if not self._keeps or self._outbox is None or not is_repeatable:
             raise error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import anyio
 import pytest
 
 from memo import SQLiteStore
-from memo.documents import ABSENT, ArtifactKey, Author, DocumentKey
-from memo.errors import Timeout, Unavailable
+from memo.documents import ABSENT, ArtifactKey, Author, DocumentKey, sha256_of
+from memo.errors import Timeout, TooLarge, Unavailable
 from memo.ids import OwnerId, SessionRef, UserId
 from sandboxd.errors import StoreUnavailable
 from sandboxd.events import EventBus
@@ -26,12 +27,17 @@ NOTES_PATH = "/workspace/memo/session/NOTES.md"
 
 
 class Switch:
-    """A real store behind a switch: down it answers nothing, and `loses` answers after having committed."""
+    """A real store behind a switch: down it answers nothing, and `loses` answers after having committed.
+
+    The keys in `stuck` are down by themselves, and the texts in `unwelcome` are refused for good.
+    """
 
     def __init__(self, store: SQLiteStore) -> None:
         self.store = store
         self.is_down = False
         self.loses = False
+        self.stuck: set[DocumentKey] = set()
+        self.unwelcome: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.store, name)
@@ -39,8 +45,10 @@ class Switch:
             return found
 
         async def call(*args: Any, **named: Any) -> Any:
-            if self.is_down:
+            if self.is_down or (args and args[0] in self.stuck):
                 raise Unavailable("cannot reach the store")
+            if name == "write_document" and args[1] in self.unwelcome:
+                raise TooLarge("cannot take this text")
             answer = await found(*args, **named)
             if self.loses and name.startswith(("write", "append")):
                 raise Timeout("cannot tell: no answer")
@@ -67,6 +75,12 @@ def open_memory(data: Path, switch: Switch, *, outbox: bool = True) -> Memory:
 async def delivered(memory: Memory) -> None:
     with anyio.fail_after(30):
         while memory.waiting:
+            await anyio.sleep(0.005)
+
+
+async def until_waiting(memory: Memory, count: int) -> None:
+    with anyio.fail_after(30):
+        while memory.waiting != count:
             await anyio.sleep(0.005)
 
 
@@ -204,3 +218,116 @@ async def test_a_new_mirror_shows_what_waits(data: Path, switch: Switch) -> None
         root = await memory.create("box", REF, ANN)
         assert (root / "user" / "USER.md").read_text() == "pending"
         await delivered(memory)
+
+
+async def test_documents_that_cannot_be_delivered_hold_up_nobody_else(data: Path, switch: Switch) -> None:
+    stuck = [DocumentKey.of("evil", f"s{number}", "session", "NOTES.md") for number in range(7)]
+    async with open_memory(data, switch) as memory:
+        switch.is_down = True
+        for key in stuck:
+            await memory.append(key, "never\n")
+        await memory.append(NOTES, "one\n")
+        await memory.append(NOTES, "two\n")
+        switch.stuck, switch.is_down = set(stuck), False
+        await until_waiting(memory, len(stuck))
+        found = await memory.read(NOTES)
+        assert found is not None
+        assert found.content == "one\ntwo\n"
+        switch.stuck = set()
+        await delivered(memory)
+
+
+async def test_after_a_conflict_and_a_refusal_later_writes_go_to_the_document_again(data: Path, switch: Switch) -> None:
+    async with open_memory(data, switch) as memory:
+        root = await memory.create("box", REF, ANN)
+        await memory.write(NOTES, "one\n")
+        switch.is_down = True
+        await memory.write(NOTES, "mine\n")
+        await memory.write(NOTES, "unwelcome\n")
+        await switch.store.write_document(NOTES, "theirs\n")
+        switch.unwelcome, switch.is_down = {"unwelcome\n"}, False
+        await delivered(memory)
+        await until_shown(root, "theirs\n")
+        switch.is_down = True
+        await memory.append(NOTES, "added\n")
+        await memory.write(NOTES, "theirs\nadded\nfinal\n")
+        switch.is_down = False
+        await delivered(memory)
+        found = await memory.read(NOTES)
+        assert found is not None
+        assert found.content == "theirs\nadded\nfinal\n"
+
+
+async def test_a_retry_of_a_refused_write_is_refused_in_the_same_way(data: Path, switch: Switch) -> None:
+    author = Author("agent", request="r1")
+    async with open_memory(data, switch) as memory:
+        switch.unwelcome, switch.is_down = {"unwelcome"}, True
+        assert isinstance(await memory.write(NOTES, "unwelcome", author=author), Queued)
+        switch.is_down = False
+        await delivered(memory)
+        switch.is_down = True
+        with pytest.raises(TooLarge, match="cannot take this text"):
+            await memory.write(NOTES, "unwelcome", author=author)
+        # Also behind a write that does wait: what was refused is not called queued.
+        assert isinstance(await memory.write(NOTES, "welcome"), Queued)
+        with pytest.raises(TooLarge, match="cannot take this text"):
+            await memory.write(NOTES, "unwelcome", author=author)
+        assert (memory.waiting, len(memory.refused())) == (1, 1)
+    async with open_memory(data, switch) as memory:
+        with pytest.raises(TooLarge, match="cannot take this text"):
+            await memory.repeated(NOTES, author)
+
+
+async def test_a_kept_artifact_is_refused_if_the_store_has_moved_on(data: Path, switch: Switch) -> None:
+    moved, same = ArtifactKey.of(REF, "moved"), ArtifactKey.of(REF, "same")
+    for key in (moved, same):
+        await switch.store.write_artifact(key, "one")
+    async with open_memory(data, switch) as memory:
+        await memory.create("box", REF, ANN)
+        switch.is_down = True
+        for key in (moved, same):
+            assert isinstance(await memory.write_artifact(key, "mine", based_on=memory.shown_hash(key)), Queued)
+            with pytest.raises(WriteConflict):
+                await memory.write_artifact(key, "late", based_on=sha256_of(b"one"))
+        await switch.store.write_artifact(moved, "theirs")
+        switch.is_down = False
+        await delivered(memory)
+        assert [refused.key for refused in memory.refused()] == [moved]
+    assert await switch.store.read_tool_result_artifact(REF, "moved") == "theirs"
+    assert await switch.store.read_tool_result_artifact(REF, "same") == "mine"
+
+
+OLDER_SCHEMA = """
+CREATE TABLE entries (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    key TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    content BLOB NOT NULL,
+    expected TEXT NOT NULL,
+    actor TEXT NOT NULL,
+    session TEXT,
+    reason TEXT NOT NULL,
+    request TEXT NOT NULL,
+    at REAL NOT NULL,
+    attempt TEXT,
+    refusal TEXT,
+    UNIQUE (key, request)
+);
+CREATE TABLE chains (key TEXT PRIMARY KEY, target TEXT NOT NULL, revision INTEGER NOT NULL);
+"""
+
+
+async def test_what_an_earlier_daemon_kept_is_delivered(data: Path, switch: Switch) -> None:
+    data.mkdir()
+    row = (json.dumps(["session", "acme", "s1", "NOTES.md"]), "write", b"text", "absent", "agent", "", "r1", 0.0)
+    db = sqlite3.connect(data / "outbox.db")
+    db.executescript(OLDER_SCHEMA)
+    columns = "key, kind, content, expected, actor, reason, request, at"
+    db.execute(f"INSERT INTO entries ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    db.commit()
+    db.close()
+    async with open_memory(data, switch) as memory:
+        await delivered(memory)
+        found = await memory.read(NOTES)
+        assert found is not None
+        assert found.content == "text"

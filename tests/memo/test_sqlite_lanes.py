@@ -12,7 +12,8 @@ import pytest
 
 from memo import SQLiteStore
 from memo.documents import ABSENT, DocumentKey
-from memo.errors import MemoError, RevisionConflict
+from memo.errors import MemoError, RevisionConflict, Unavailable
+from memo.stores.sqlite.database import _Alone
 from memo.stores.sqlite.lanes import Job, Lane
 
 pytestmark = pytest.mark.anyio
@@ -70,6 +71,92 @@ async def test_a_write_that_breaks_the_file_fails_alone(tmp_path: Path) -> None:
         )
         assert kept == [n for n in range(20) if n not in (7, 8)]
         assert {n: o for n, o in outcomes.items() if o != "committed"} == {7: "Unavailable", 8: "ZeroDivisionError"}
+
+
+async def perform_as_one_batch(store: SQLiteStore, works: list[Any]) -> list[BaseException | None]:
+    """Let them wait behind one that is under way, so that they are taken together; return what each raised."""
+    lane = store._database._writes
+    begun, go_on = threading.Event(), threading.Event()
+    raised: list[BaseException | None] = [None] * len(works)
+
+    def hold(_: sqlite3.Connection) -> None:
+        begun.set()
+        go_on.wait(30)
+
+    async def run(number: int) -> None:
+        try:
+            await lane.run(works[number])
+        except MemoError as error:
+            raised[number] = error
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lane.run, _Alone(hold))
+            await anyio.to_thread.run_sync(begun.wait)
+            for number in range(len(works)):
+                tasks.start_soon(run, number)
+                await anyio.wait_all_tasks_blocked()  # queued in this order
+            go_on.set()
+    finally:
+        go_on.set()
+    return raised
+
+
+def inserting(number: int) -> Any:
+    def commit(db: sqlite3.Connection) -> None:
+        db.execute("INSERT INTO requests VALUES ('acme', 's1', ?, 0)", (str(number),))
+
+    return commit
+
+
+async def inserted(store: SQLiteStore) -> list[int]:
+    return await store._database.read(
+        lambda db: sorted(int(request) for (request,) in db.execute("SELECT request FROM requests"))
+    )
+
+
+def assert_nothing_was_done(error: BaseException | None) -> None:
+    assert type(error) is Unavailable
+    assert "locked" in str(error)
+    assert not error.outcome_unknown
+
+
+async def test_writers_that_cannot_have_the_lock_wait_for_it_once_and_not_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memo.stores.sqlite.file.BUSY_TIMEOUT_MS", 20)
+    async with SQLiteStore(tmp_path / "memo.db") as store:
+        other = sqlite3.connect(store.path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        statements: list[str] = []
+        store._database._writer.set_trace_callback(statements.append)
+        for error in await perform_as_one_batch(store, [inserting(number) for number in range(5)]):
+            assert_nothing_was_done(error)
+        assert statements == ["BEGIN IMMEDIATE"]
+        other.execute("ROLLBACK")
+        other.close()
+        assert await inserted(store) == []
+        await store._database.write(inserting(7))
+        assert await inserted(store) == [7]
+
+
+async def test_a_lock_taken_in_the_middle_fails_those_who_come_after_and_spares_who_has_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memo.stores.sqlite.file.BUSY_TIMEOUT_MS", 20)
+    async with SQLiteStore(tmp_path / "memo.db") as store:
+        other = sqlite3.connect(store.path, isolation_level=None, check_same_thread=False)
+        statements: list[str] = []
+        store._database._writer.set_trace_callback(statements.append)
+        lock = _Alone(lambda _: other.execute("BEGIN IMMEDIATE"))
+        first, second, *others = await perform_as_one_batch(store, [inserting(0), lock, *map(inserting, range(1, 5))])
+        assert (first, second) == (None, None)
+        for error in others:
+            assert_nothing_was_done(error)
+        assert statements.count("BEGIN IMMEDIATE") == 2
+        other.execute("ROLLBACK")
+        other.close()
+        assert await inserted(store) == [0]
 
 
 async def test_who_gives_up_before_the_turn_leaves_nothing_and_who_gives_up_later_waits() -> None:

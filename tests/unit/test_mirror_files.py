@@ -156,7 +156,7 @@ def test_changes_of_the_same_lines_are_not_merged() -> None:
 
 
 def test_the_name_of_a_conflict_copy_is_always_legal() -> None:
-    for name in ("NOTES.md", "n", "a" * 128, "a" * 120 + ".md", "x.y.z"):
+    for name in ("NOTES.md", "n", "a" * 128, "a" * 120 + ".md", "x.y.z", "a." + "b" * 126, "a" * 64 + "." + "b" * 63):
         copy = copy_key(DocumentKey.of("acme", "s1", "session", name), 2**52, "abcdef12")
         assert ".conflict-" in copy.name
         assert len(copy.name) <= 128

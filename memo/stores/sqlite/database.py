@@ -114,15 +114,19 @@ class Database:
         is_shared = len(batch) > 1 and not any(isinstance(job.work, _Alone) for job in batch)
         if is_shared and self._commit_together(batch):
             return
-        for job in batch:
+        for number, job in enumerate(batch):
             try:
                 job.succeed(job.work(self._writer) if isinstance(job.work, _Alone) else self._commit(job.work))
             except Exception as error:  # noqa: BLE001  each job's own; its caller raises it
                 job.error = error
+                if _is_locked_out(error):
+                    for waiting in batch[number + 1 :]:
+                        waiting.error = error
+                    return
 
     def _commit(self, work: Callable[[sqlite3.Connection], R]) -> R:
         with translated():
-            self._writer.execute("BEGIN IMMEDIATE")
+            _begin(self._writer)
             try:
                 result = work(self._writer)
             except BaseException:
@@ -132,10 +136,13 @@ class Database:
         return result
 
     def _commit_together(self, batch: list[Job[Any]]) -> bool:
-        """Commit all of them at once; False, and nothing, if the file is in the way: then each finds out alone."""
+        """Commit all of them at once; False, and nothing, if the file is in the way: then each finds out alone.
+
+        Raise for all of them if another process keeps the lock.
+        """
         db = self._writer
         try:
-            db.execute("BEGIN IMMEDIATE")
+            _begin(db)
             for job in batch:
                 db.execute("SAVEPOINT job")
                 self._try(job)
@@ -179,3 +186,24 @@ class Database:
         if is_busy:
             raise Unavailable("cannot finish erasing: a reader still holds the log that has the text; try again")
         return result
+
+
+def _begin(db: sqlite3.Connection) -> None:
+    """Take the write lock; Unavailable if another process keeps it for the whole busy timeout.
+
+    Translated here already, so that nobody takes it for the failure of one job: the next in line would only wait as
+    long again, and all of them are told together, after the last.
+    """
+    try:
+        db.execute("BEGIN IMMEDIATE")
+    except sqlite3.Error as error:
+        if primary_code(error) != sqlite3.SQLITE_BUSY:
+            raise
+        with translated():
+            raise
+
+
+def _is_locked_out(error: Exception) -> bool:
+    cause = error.__cause__
+    is_busy = isinstance(cause, sqlite3.Error) and primary_code(cause) == sqlite3.SQLITE_BUSY
+    return isinstance(error, Unavailable) and is_busy

@@ -9,6 +9,7 @@ import sqlite3
 
 from memo.consolidation.ledger import Json, LedgerEntry, PendingUser, SessionRevision, Settlement
 from memo.documents import Document
+from memo.errors import Corrupt
 from memo.ids import SessionId, TenantId, UserRef
 from memo.leases import Held, Lease, check_fence, grant, let_go, prolong
 from memo.messages import decode_object, encode_object
@@ -16,6 +17,7 @@ from memo.stores.options import StoreOptions
 from memo.stores.prepared import PreparedText, check_author, off_loop, prepare_document
 from memo.stores.sqlite import documents
 from memo.stores.sqlite.database import Database
+from memo.stores.sqlite.texts import decoded
 from memo.stores.sqlite.times import from_micros, to_micros
 
 
@@ -87,19 +89,19 @@ def _keep_lease(db: sqlite3.Connection, lease: Lease) -> None:
 
 def list_pending(db: sqlite3.Connection) -> list[PendingUser]:
     rows = db.execute(
-        """SELECT p.tenant, p.user_id, COUNT(*), MAX(p.changed_at), c.standing FROM pending_sessions p
+        """SELECT p.tenant, p.user_id, COUNT(*), MAX(p.changed_at), CAST(c.standing AS BLOB) FROM pending_sessions p
            LEFT JOIN consolidations c ON c.tenant = p.tenant AND c.user_id = p.user_id
            GROUP BY p.tenant, p.user_id"""
     )
     return [
-        PendingUser(UserRef.of(tenant, user), changed, from_micros(at), _decoded(standing, "standing", user))
+        PendingUser(UserRef.of(tenant, user), changed, from_micros(at), _listed_standing(standing, user))
         for tenant, user, changed, at, standing in rows
     ]
 
 
 def list_standings(db: sqlite3.Connection, tenant: TenantId | None) -> list[tuple[UserRef, Json]]:
     rows = db.execute(
-        """SELECT tenant, user_id, standing FROM consolidations WHERE tenant = COALESCE(?, tenant)
+        """SELECT tenant, user_id, CAST(standing AS BLOB) FROM consolidations WHERE tenant = COALESCE(?, tenant)
            ORDER BY tenant, user_id""",
         (tenant,),
     )
@@ -123,7 +125,9 @@ def list_session_revisions(db: sqlite3.Connection, user: UserRef) -> list[Sessio
 
 def read_ledger(db: sqlite3.Connection, user: UserRef) -> LedgerEntry:
     row = db.execute(
-        "SELECT standing, memory FROM consolidations WHERE tenant = ? AND user_id = ?", _params(user)
+        """SELECT CAST(standing AS BLOB), CAST(memory AS BLOB) FROM consolidations
+           WHERE tenant = ? AND user_id = ?""",
+        _params(user),
     ).fetchone()
     standing, memory = row or (None, None)
     changed, at = db.execute(
@@ -161,8 +165,23 @@ def settle(
     return written
 
 
-def _decoded(body: str | None, noun: str, user: str) -> Json:
-    return {} if body is None else decode_object(body, f"the consolidation {noun} of user {user}")
+def _listed_standing(body: bytes | None, user: str) -> Json:
+    """Return the standing for a line of a scan; one that cannot be read must not hide the other users.
+
+    What stands for it is no standing, so that whoever parses this line finds it Corrupt, as `read_ledger` does. It is
+    never an empty one: that is a user who never had a run (I4).
+    """
+    try:
+        return _decoded(body, "standing", user)
+    except Corrupt:
+        return {"unreadable": True}
+
+
+def _decoded(body: bytes | None, noun: str, user: str) -> Json:
+    if body is None:
+        return {}
+    place = f"the consolidation {noun} of user {user}"
+    return decode_object(decoded(body, place), place)
 
 
 def _params(user: UserRef) -> tuple[str, str]:

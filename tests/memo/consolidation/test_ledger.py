@@ -9,8 +9,9 @@ import pytest
 
 from memo import ABSENT, SQLiteStore
 from memo.consolidation.ledger import DocumentChange, Settlement
+from memo.consolidation.standing import Standing
 from memo.documents import USER, DocumentKey
-from memo.errors import RevisionConflict, Unsupported
+from memo.errors import Corrupt, RevisionConflict, Unsupported
 from memo.ids import SessionId, UserRef
 from memo.leases import Held, Lease, LeaseLost
 from memo.stores import BaseStore
@@ -197,13 +198,39 @@ async def test_a_scan_of_unchanged_users_reads_an_index_and_no_session(sqlite: S
     await say(sqlite, "s1", "hello")
     db = sqlite3.connect(sqlite.path)
     plan = db.execute(
-        "EXPLAIN QUERY PLAN SELECT p.tenant, p.user_id, COUNT(*), MAX(p.changed_at), c.standing FROM pending_sessions p"
+        "EXPLAIN QUERY PLAN SELECT p.tenant, p.user_id, COUNT(*), MAX(p.changed_at), CAST(c.standing AS BLOB)"
+        " FROM pending_sessions p"
         " LEFT JOIN consolidations c ON c.tenant = p.tenant AND c.user_id = p.user_id GROUP BY p.tenant, p.user_id"
     ).fetchall()
     db.close()
     steps = " / ".join(row[3] for row in plan)
     assert "USE TEMP" not in steps
     assert "SCAN c" not in steps
+
+
+@pytest.mark.parametrize("damage", ["'{\"runs\":'", "'[]'", "''", "CAST(x'7bff' AS TEXT)"])
+async def test_one_unreadable_standing_hides_nobody_from_a_scan_and_is_never_taken_for_a_new_user(
+    sqlite: SQLiteStore, clock: Clock, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    await say(sqlite, "s1", "I prefer short answers.")
+    await say(sqlite, "s2", "I prefer short answers.", user="bob")
+    await sqlite.settle(await take(sqlite), settlement())
+    db = sqlite3.connect(sqlite.path)
+    db.execute(f"UPDATE consolidations SET standing = {damage}")
+    db.commit()
+    db.close()
+    found = {pending.user.user: pending.standing for pending in await sqlite.list_pending()}
+    assert found.keys() == {"ann", "bob"}
+    assert found["bob"] == {}
+    with pytest.raises(Corrupt):
+        Standing.parse(found["ann"])
+    with pytest.raises(Corrupt, match="cannot read the consolidation standing of user ann"):
+        await sqlite.read_ledger(ANN)
+    with pytest.raises(Corrupt, match="cannot read the consolidation standing of user ann"):
+        await sqlite.list_standings()
+    clock.advance(hours=1)
+    assert [result.user.user for result in await service_of(sqlite, clock).run_once()] == ["bob"]
+    assert "cannot consolidate user acme:ann" in caplog.text
 
 
 async def test_a_store_without_a_ledger_is_refused_with_what_it_lacks(clock: Clock) -> None:
