@@ -26,7 +26,7 @@ from benchmarks.measure import Figure, figure, show, write
 from benchmarks.mirror import placed
 from memo import DocumentKey, SQLiteStore
 from memo.ids import SessionRef, UserId
-from memo.stores.sqlite import artifacts as stored_artifacts
+from memo.stores.sqlite import snapshots as stored
 from sandboxd import logs
 from sandboxd.effects import Effects
 from sandboxd.events import EventBus
@@ -51,12 +51,12 @@ STAGES: tuple[tuple[Any, str, str], ...] = (
     (Effects, "_hand_over", "the whole claim"),
     (Registry, "save", "the intent, on the disk"),
     (RunnerClient, "configure", "the environment, to the runner"),
-    (Source, "list_session", "the list of what the session has"),
-    (stored_artifacts, "list_of", "  of it, in the store: artifacts"),
+    (Source, "lines", "the list of what the session has"),
+    (stored, "list_of", "  of it, in the store"),
     (filling, "_look", "what the directory has"),
     (filling._Filling, "link_known", "links to texts that are here"),
-    (Source, "read_artifacts", "the other texts, from the store"),
-    (stored_artifacts, "read_many", "  of it, in the store: read, hash"),
+    (Source, "read_texts", "the other texts, from the store"),
+    (stored, "read", "  of it, in the store"),
     (filling._Filling, "_keep", "hash and write them"),
     (Mirrors, "write_manifest", "the manifest"),
 )

@@ -6,9 +6,9 @@ Any object with the methods will do; nothing needs to be inherited. What a provi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from memo.changes import ChangeFeed
 from memo.documents import (
@@ -25,7 +25,7 @@ from memo.documents import (
     Scope,
 )
 from memo.errors import Unsupported
-from memo.ids import OwnerId, SessionRef, TenantId, ToolCallId
+from memo.ids import OwnerId, SessionRef, TenantId, ToolCallId, UserId
 
 
 class MemoReader(Protocol):
@@ -106,6 +106,30 @@ class RichArtifacts(Protocol):
         """Return every artifact of the session, by id."""
 
 
+ArtifactLine = tuple[str, int, str, int]
+"""An artifact's id, revision, sha256 and size in bytes. Bare, for a session may have very many."""
+
+
+class SessionMemory(NamedTuple):
+    """All that a session's agent is to see, without the texts."""
+
+    documents: list[DocumentEntry]
+    artifacts: list[ArtifactLine]
+
+
+class MemorySnapshots(Protocol):
+    """For whoever lays a session's whole memory out as files: two calls, however much there is."""
+
+    async def list_memory(self, session: SessionRef, user: UserId) -> SessionMemory:
+        """Return every document of the session, every document of the user, and every artifact, each by name."""
+
+    async def read_memory(self, keys: Sequence[DocumentKey | ArtifactKey]) -> list[bytes | None]:
+        """Return the newest texts in UTF-8, in the order of the keys; None for one that was never written.
+
+        They may be handed out as they lie in the store: whoever asks compares them with the hashes of a list.
+        """
+
+
 class MemoProvider(
     MemoReader,
     MemoWriter,
@@ -117,6 +141,7 @@ class MemoProvider(
     DocumentLister,
     DocumentHistory,
     RichArtifacts,
+    MemorySnapshots,
     ChangeFeed,
     Protocol,
 ):
@@ -137,6 +162,7 @@ class Capabilities:
     list_documents: bool
     history: bool
     rich_artifacts: bool
+    snapshots: bool
     changes: bool
 
     def missing(self) -> list[str]:
@@ -154,6 +180,7 @@ _METHODS: dict[str, tuple[str, ...]] = {
     "list_documents": ("list_documents",),
     "history": ("document_history", "diff_document", "restore_document", "redact_document"),
     "rich_artifacts": ("write_artifact", "read_artifacts", "read_artifact_range", "list_artifacts"),
+    "snapshots": ("list_memory", "read_memory"),
     "changes": ("changes", "last_change"),
 }
 

@@ -38,6 +38,7 @@ from sandboxd.lifecycle import (
 from sandboxd.live import Sandbox
 from sandboxd.mirror import Memory
 from sandboxd.registry import Registry
+from sandboxd.runner.calls import Exec
 from sandboxd.runner.listener import RunnerListener
 from sandboxd.settings import Settings
 from sandboxd.workspace import Workspaces
@@ -47,6 +48,7 @@ _HAND_OVER_S = 5.0
 _CLEANUP_S = 60.0
 _EARLY_DEATHS = 256
 _BAD_PYTHON_EXIT = 78
+_REHEARSAL = Exec(("true",), cwd="/", timeout_s=_HAND_OVER_S)
 
 _FAILPOINT_OF_STATE = {
     State.CREATING: "create.intent",
@@ -197,6 +199,9 @@ class Effects:
     async def _await_runner(self, sandbox: Sandbox) -> None:
         await self._hear_runner(sandbox)
         await failpoints.reach("create.hello")
+        if sandbox.record.owner is None and sandbox.runner is not None:
+            # Rehearsed while nobody waits: what a first command loads is loaded then.
+            await sandbox.runner.exec(_REHEARSAL)
         sandbox.last_used = time.monotonic()
         await self.advance(sandbox, RunnerReady())
 

@@ -35,6 +35,7 @@ from memo.ids import AgentId, OwnerId, SessionId, SessionRef, TenantId, ToolCall
 from memo.memory_index import MemoryIndexEntry, index_of
 from memo.messages import EncodedMessage, Message, StoredMessage, encode_message
 from memo.orchestration import Event, RecoveredState
+from memo.provider import SessionMemory
 from memo.sessions import Session, SessionMeta, Summarize, Usage
 from memo.stores.journal import Journal, JournaledOrchestration, JournaledTraces
 from memo.stores.options import StoreOptions
@@ -141,6 +142,27 @@ class BaseStore(ABC):
 
     async def list_tool_result_artifact_ids(self, session_ref: SessionRef | str) -> list[str]:
         return [entry.key.tool_call for entry in await self.list_artifacts(SessionRef.parse(session_ref))]
+
+    # Snapshots
+
+    async def list_memory(self, session: SessionRef, user: UserId) -> SessionMemory:
+        documents = await self.list_documents(session.tenant, OwnerId(session.session), Scope.SESSION)
+        documents += await self.list_documents(session.tenant, OwnerId(user), Scope.USER)
+        artifacts = await self.list_artifacts(session)
+        return SessionMemory(documents, [(e.key.tool_call, e.revision, e.sha256, e.size_bytes) for e in artifacts])
+
+    async def read_memory(self, keys: Sequence[DocumentKey | ArtifactKey]) -> list[bytes | None]:
+        texts: dict[DocumentKey | ArtifactKey, str] = {}
+        calls: dict[SessionRef, list[ToolCallId]] = {}
+        for key in keys:
+            if isinstance(key, ArtifactKey):
+                calls.setdefault(key.session, []).append(key.tool_call)
+            elif (document := await self.read_document(key)) is not None:
+                texts[key] = document.content
+        for session, wanted in calls.items():
+            found = await self.read_artifacts(session, wanted)
+            texts.update({ArtifactKey(session, call): text for call, text in found.items()})
+        return [texts[key].encode() if key in texts else None for key in keys]
 
     # Changes
 

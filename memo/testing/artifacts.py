@@ -1,4 +1,4 @@
-"""What artifacts promise: kept exactly, listed completely, apart from each other.
+"""What artifacts, and whole snapshots, promise: kept exactly, listed completely, apart from each other.
 
 The rich ones are checked only on stores that have them.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from memo.documents import ArtifactKey, sha256_of
-from memo.ids import SessionRef
+from memo.documents import ArtifactKey, DocumentKey, sha256_of
+from memo.ids import SessionRef, UserId
 from memo.testing.promises import Promise, expect, expect_equal, fresh, together
 
 
@@ -76,6 +76,32 @@ async def many_artifacts_read_in_one_call_are_those_that_exist(provider: Any) ->
     expect_equal([e.sha256 for e in entries], [sha256_of(f"text {n}".encode()) for n in range(5)], "the hashes")
 
 
+async def a_snapshot_has_all_of_a_session_and_its_user_and_nothing_else(provider: Any) -> None:
+    ref, user = _ref(), UserId(fresh("u"))
+    notes, profile = DocumentKey.of_session(ref, "NOTES.md"), DocumentKey.of_user(ref.tenant, user, "USER.md")
+    await provider.write_document(notes, "old")
+    await provider.write_document(notes, "notes \U0001f71a")
+    await provider.write_document(profile, "profile")
+    second = await provider.write_artifact(ArtifactKey.of(ref, "call-2"), "result")
+    first = await provider.write_artifact(ArtifactKey.of(ref, "call-1"), "")
+    for stranger in (SessionRef.of(ref.tenant, fresh("s")), SessionRef.of(fresh("t"), ref.session)):
+        await provider.write_artifact(ArtifactKey.of(stranger, "call-9"), "hidden")
+        await provider.write_document(DocumentKey.of_session(stranger, "HIDDEN.md"), "hidden")
+    await provider.write_document(DocumentKey.of_user(ref.tenant, UserId(fresh("u")), "HIDDEN.md"), "hidden")
+    listed = await provider.list_memory(ref, user)
+    documents = [(entry.key, entry.revision, entry.sha256, entry.size_bytes) for entry in listed.documents]
+    texts = {notes: "notes \U0001f71a".encode(), profile: b"profile"}
+    wanted = [
+        (key, (await provider.read_document(key)).revision, sha256_of(text), len(text)) for key, text in texts.items()
+    ]
+    expect_equal(documents, wanted, "the documents listed")
+    lines = [(e.key.tool_call, e.revision, e.sha256, e.size_bytes) for e in (first, second)]
+    expect_equal(listed.artifacts, lines, "the artifacts listed")
+    keys = [ArtifactKey.of(ref, "call-2"), notes, ArtifactKey.of(ref, "call-9"), profile, ArtifactKey.of(ref, "call-1")]
+    read = await provider.read_memory(keys)
+    expect_equal(read, [b"result", texts[notes], None, b"profile", b""], "the texts read")
+
+
 ARTIFACT_PROMISES: tuple[Promise, ...] = (
     an_artifact_never_written_is_none,
     an_artifact_reads_back_exactly,
@@ -87,3 +113,4 @@ RICH_ARTIFACT_PROMISES: tuple[Promise, ...] = (
     a_range_of_an_artifact_is_that_slice_of_its_bytes,
     many_artifacts_read_in_one_call_are_those_that_exist,
 )
+SNAPSHOT_PROMISES: tuple[Promise, ...] = (a_snapshot_has_all_of_a_session_and_its_user_and_nothing_else,)

@@ -15,7 +15,7 @@ import anyio.lowlevel
 
 from memo.errors import MemoError
 from memo.provider import capabilities_of
-from memo.testing.artifacts import ARTIFACT_PROMISES, RICH_ARTIFACT_PROMISES
+from memo.testing.artifacts import ARTIFACT_PROMISES, RICH_ARTIFACT_PROMISES, SNAPSHOT_PROMISES
 from memo.testing.promises import Factory, Promise, expect, expect_equal, fresh, keep, keep_one, made, together
 from memo.testing.revisions import HISTORY_PROMISES, LISTING_PROMISES, REVISION_PROMISES
 
@@ -43,6 +43,8 @@ async def check_provider(make: Factory, *, outage: Outage | None = None) -> None
         await keep(make, HISTORY_PROMISES)
     if has.rich_artifacts:
         await keep(make, RICH_ARTIFACT_PROMISES)
+    if has.snapshots and has.rich_artifacts and has.revisions:
+        await keep(make, SNAPSHOT_PROMISES)
     if outage is not None:
         await _keep_in_outage(make, outage)
 

@@ -51,6 +51,8 @@ def _verbs() -> list[Verb]:
         Verb("read_artifacts", ("session", "tool_calls"), key=(0,)),
         Verb("read_artifact_range", ("key", "start", "length"), key=(0,)),
         Verb("list_artifacts", ("session",), key=(0,)),
+        Verb("list_memory", ("session", "user"), key=(0, 1)),
+        Verb("read_memory", ("keys",)),
         Verb("last_change", ()),
         Verb("get_or_create", ("tenant", "user", "agent", "session"), True, (0, 1, 3)),
         Verb("get_session", session[:2], key=(0, 1)),

@@ -7,36 +7,34 @@ id, too much of anything and no answer at all are StoreUnavailable, and None alo
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
+from anyio import to_thread
 
 from memo.changes import Change
 from memo.documents import (
     NOTES,
     TODO,
     USER,
-    ArtifactEntry,
     ArtifactKey,
     Document,
     DocumentEntry,
     DocumentKey,
-    DocumentName,
     Scope,
 )
 from memo.errors import InvalidContent, InvalidKey, MemoError, ProviderError, TooLarge
 from memo.ids import OwnerId, SessionRef, TenantId, ToolCallId, UserId
 from memo.limits import StoreLimits, encode_text
-from memo.provider import capabilities_of
+from memo.provider import ArtifactLine, SessionMemory, capabilities_of
 from sandboxd.errors import StoreUnavailable
+from sandboxd.mirror import listing
 from sandboxd.mirror.answers import Key, WriteOutcomeUnknown
-from sandboxd.mirror.texts import Item, Listed, Text
+from sandboxd.mirror.texts import Item, Line, Listed, Text, is_artifact, lines_of, number_of, relative_of
 
-MOST_DOCUMENTS = 10_000
-MOST_ARTIFACTS = 100_000
-_HASH_CHARS = 64
+_INLINE = 1000
+"""A longer list is checked in a thread."""
 
 
 class Source:
@@ -45,6 +43,9 @@ class Source:
     def __init__(self, store: object, limits: StoreLimits, timeout_s: float) -> None:
         self.store: Any = store
         self.capabilities = capabilities_of(store)
+        self.has_snapshots = (
+            self.capabilities.snapshots and self.capabilities.revisions and self.capabilities.rich_artifacts
+        )
         self.limits = limits
         self._timeout_s = timeout_s
 
@@ -103,8 +104,69 @@ class Source:
             raise _misbehaved(what, "the text does not have the hash that came with it")
         return text
 
+    def takes_many(self, relative: str) -> bool:
+        """Say whether this text may be read together with others, in one call."""
+        return self.has_snapshots or (self.capabilities.rich_artifacts and is_artifact(relative))
+
+    async def lines(self, ref: SessionRef, user: UserId) -> list[Line]:
+        """Return a line for every file that the session's mirror is to show."""
+        if not self.has_snapshots:
+            return [self._line_of(item) for item in await self.list_session(ref, user)]
+        what = "list the session's memory"
+        try:
+            listed = await self.ask(what, "list_memory", ref, user)
+            if not isinstance(listed, SessionMemory):
+                raise ValueError("it is no list of a session's memory")
+            documents, artifacts = listed
+            listing.check_list(artifacts, listing.MOST_ARTIFACTS)
+            listing.check_list(documents, listing.MOST_DOCUMENTS)
+            listing.check_documents([e for e in documents if not _is_of_user(e)], DocumentKey.of_session(ref, NOTES))
+            listing.check_documents(
+                [e for e in documents if _is_of_user(e)], DocumentKey.of_user(ref.tenant, user, USER)
+            )
+            lines: list[Line] = [(relative_of(e.key), e.revision, e.sha256, e.size_bytes) for e in documents]
+            if len(artifacts) < _INLINE:
+                return lines + _checked_lines(artifacts)
+            return lines + await to_thread.run_sync(_checked_lines, artifacts)
+        except (MemoError, ValueError) as error:
+            raise _misbehaved(what, str(error).removeprefix("cannot ")) from error
+
+    async def read_texts(self, keys: Sequence[Key]) -> list[object]:
+        """Return the newest text of each, as the store hands it out, in one call. Only of those that it `takes_many`.
+
+        Nothing of it is checked, for there may be megabytes: whoever uses one takes it through `encoded`, in a thread.
+        """
+        what = f"read {len(keys)} texts"
+        try:
+            if self.has_snapshots:
+                answer = await self.ask(what, "read_memory", keys)
+                if not isinstance(answer, list) or len(answer) != len(keys):
+                    raise _misbehaved(what, "it is not an answer for each")
+                return answer
+            artifacts = [key for key in keys if isinstance(key, ArtifactKey)]
+            found = await self.ask(what, "read_artifacts", artifacts[0].session, [key.tool_call for key in artifacts])
+            if not isinstance(found, dict):
+                raise _misbehaved(what, f"it answered with {type(found).__name__} instead of texts by id")
+            return [found.get(key.tool_call) for key in artifacts]
+        except MemoError as error:
+            raise _misbehaved(what, str(error).removeprefix("cannot ")) from error
+
+    def encoded(self, key: Key, text: object) -> bytes:
+        """Check a text that the store handed out."""
+        limit_bytes = self.limits.artifact_bytes if isinstance(key, ArtifactKey) else self.limits.document_bytes
+        what = f"read {name_of(key)}"
+        if not isinstance(text, bytes):
+            return self._encoded(what, text, limit_bytes)
+        if len(text) > limit_bytes:
+            raise _misbehaved(what, f"it has {len(text)} bytes, and the limit is {limit_bytes}")
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            raise _misbehaved(what, "it is not UTF-8") from None
+        return text
+
     async def list_session(self, ref: SessionRef, user: UserId) -> list[Item]:
-        """Return everything that the session's mirror shows: documents first, then artifacts."""
+        """Return everything that the session's mirror shows, and since when: documents first, then artifacts."""
         try:
             listed: list[Item] = []
             listed += await self.list_documents(ref.tenant, OwnerId(ref.session), Scope.SESSION)
@@ -126,63 +188,38 @@ class Source:
     async def entries(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> list[DocumentEntry]:
         what = f"list the documents of this {scope}"
         entries = await self.ask(what, "list_documents", tenant, owner, scope)
-        _check_list(what, entries, MOST_DOCUMENTS)
-        for entry in entries:
-            if not isinstance(entry, DocumentEntry) or not isinstance(entry.key, DocumentKey):
-                raise _misbehaved(what, "it listed something that was not asked for")
-            if entry.key != DocumentKey(tenant, owner, scope, DocumentName(entry.key.name)):
-                raise _misbehaved(what, "it listed something that was not asked for")
-            _check_entry(what, entry.revision, entry.sha256, entry.size_bytes, entry.updated_at)
-        _check_unique(what, [entry.key for entry in entries])
-        return list(entries)
-
-    async def read_artifacts(self, ref: SessionRef, wanted: Sequence[Item]) -> Iterator[tuple[Item, Text]]:
-        """Read listed artifacts in one call if the store can. One that is listed and not there is an error.
-
-        They are checked and hashed as they are taken: there may be megabytes, so take them in a thread.
-        """
-        what = f"read {len(wanted)} artifacts"
-        calls = {item.key.tool_call: item for item in wanted if isinstance(item.key, ArtifactKey)}
         try:
-            if self.capabilities.rich_artifacts:
-                answer = await self.ask(what, "read_artifacts", ref, list(calls))
-            else:
-                answer = {c: await self.ask(what, "read_tool_result_artifact", str(ref), str(c)) for c in calls}
-        except MemoError as error:
-            raise _misbehaved(what, str(error).removeprefix("cannot ")) from error
-        if not isinstance(answer, dict) or not answer.keys() <= calls.keys():
-            raise _misbehaved(what, "it answered with something that was not asked for")
-        if any(answer.get(call) is None for call in calls):
-            raise _misbehaved(what, "one that it lists is not there")
-        return (
-            (item, Text.of(self._encoded(what, answer[call], self.limits.artifact_bytes), item.revision))
-            for call, item in calls.items()
-        )
+            listing.check_list(entries, listing.MOST_DOCUMENTS)
+            listing.check_documents(entries, DocumentKey(tenant, owner, scope, NOTES))
+        except ValueError as error:
+            raise _misbehaved(what, str(error)) from None
+        return list(entries)
 
     async def _list_artifacts(self, ref: SessionRef) -> Sequence[Item]:
         what = "list the session's artifacts"
-        if self.capabilities.rich_artifacts:
-            entries = await self.ask(what, "list_artifacts", ref)
-            _check_list(what, entries, MOST_ARTIFACTS)
-            calls = []
-            for entry in entries:
-                if not isinstance(entry, ArtifactEntry) or not _is_of(entry.key, ref):
-                    raise _misbehaved(what, "it listed something that was not asked for")
-                key, revision, sha256, size_bytes, at = entry
-                _check_entry(what, revision, sha256, size_bytes, at)
-                calls.append(key.tool_call)
-            _check_unique(what, calls)
-            return entries  # type: ignore[no-any-return]  # each of them was looked at
-        if self.capabilities.list_artifacts and self.capabilities.read_artifacts:
-            calls = await self.ask(what, "list_tool_result_artifact_ids", str(ref))
-            _check_list(what, calls, MOST_ARTIFACTS)
-            try:
+        try:
+            if self.capabilities.rich_artifacts:
+                entries = await self.ask(what, "list_artifacts", ref)
+                listing.check_list(entries, listing.MOST_ARTIFACTS)
+                listing.check_artifacts(entries, ref)
+                return entries  # type: ignore[no-any-return]  # each of them was looked at
+            if self.capabilities.list_artifacts and self.capabilities.read_artifacts:
+                calls = await self.ask(what, "list_tool_result_artifact_ids", str(ref))
+                listing.check_list(calls, listing.MOST_ARTIFACTS)
                 keys = [ArtifactKey(ref, ToolCallId(call)) for call in calls]
-            except InvalidKey as error:
-                raise _misbehaved(what, f"it listed an illegal id ({error})") from error
-            _check_unique(what, keys)
-            return [Listed(key) for key in keys]
-        return []
+                listing.check_unique(keys)
+                return [Listed(key) for key in keys]
+            return []
+        except InvalidKey as error:
+            raise _misbehaved(what, f"it listed an illegal id ({error})") from error
+        except ValueError as error:
+            raise _misbehaved(what, str(error)) from None
+
+    def _line_of(self, item: Item) -> Line:
+        key, revision, sha256, size_bytes, _ = item
+        if sha256 is not None and not self.has_revisions(key):
+            revision = number_of(sha256)
+        return relative_of(key), revision, sha256, size_bytes
 
     async def _read_artifact(self, key: ArtifactKey, hint: Change | None) -> Text | None:
         if not self.capabilities.read_artifacts:
@@ -219,30 +256,11 @@ def _misbehaved(what: str, why: str) -> StoreUnavailable:
     return StoreUnavailable(f"cannot {what}: the store's answer cannot be used: {why}")
 
 
-def _is_of(key: object, ref: SessionRef) -> bool:
-    """Say whether this is an artifact of the session. `is` first: most stores hand the reference back."""
-    return (
-        isinstance(key, ArtifactKey)
-        and isinstance(key.tool_call, ToolCallId)
-        and (key.session is ref or key.session == ref)
-    )
+def _is_of_user(entry: object) -> bool:
+    key = getattr(entry, "key", None)
+    return isinstance(key, DocumentKey) and key.scope is Scope.USER
 
 
-def _check_entry(what: str, revision: object, sha256: object, size_bytes: object, at: object) -> None:
-    """Check a line of a list. Its hash may become the name of a blob, and must lead nowhere else on the disk."""
-    if not isinstance(revision, int) or not isinstance(size_bytes, int) or not isinstance(at, datetime):
-        raise _misbehaved(what, "it listed a revision, a size or a time that is none")
-    if not (isinstance(sha256, str) and len(sha256) == _HASH_CHARS and sha256.isascii() and sha256.isalnum()):
-        raise _misbehaved(what, "it listed a hash that is none")
-
-
-def _check_list(what: str, answer: object, most: int) -> None:
-    if not isinstance(answer, list):
-        raise _misbehaved(what, f"it answered with {type(answer).__name__} instead of a list")
-    if len(answer) > most:
-        raise _misbehaved(what, f"it listed {len(answer)}, and the limit is {most}")
-
-
-def _check_unique(what: str, keys: Sequence[Key | ToolCallId]) -> None:
-    if len(set(keys)) != len(keys):
-        raise _misbehaved(what, "it listed the same one twice")
+def _checked_lines(artifacts: list[ArtifactLine]) -> list[Line]:
+    listing.check_lines(artifacts)
+    return lines_of(artifacts)

@@ -26,7 +26,8 @@ FILE_MODE: Final = 0o444
 _STAGING = "staging"
 _MOST_KNOWN = 16_384  # about 8 MB of names
 _IN_USE_S = 120.0
-_BELIEVED_S = 30.0  # well below _IN_USE_S: nothing is pruned between the look and the link
+_BELIEVED_S = 600.0
+_LONG_AGO = float("-inf")
 
 Signature = tuple[int, int, int, int]
 """What tells a file from another one, or from itself after a change: inode, size, time of change, mode."""
@@ -93,8 +94,8 @@ class Blobs:
             return path
         return self.find(tenant, sha256)
 
-    def put(self, tenant: TenantId, sha256: str, encoded: bytes) -> str:
-        """Return the path of the blob with this text, made if need be."""
+    def put(self, tenant: TenantId, sha256: str, encoded: bytes, *, is_awaited: bool = True) -> str:
+        """Return the path of the blob with this text, made if need be. If nobody is about to link it, it may go."""
         found = self.find(tenant, sha256)
         if found is not None:
             return found
@@ -113,7 +114,7 @@ class Blobs:
                 os.unlink(draft)
             raise
         with self._lock:
-            self._remember(path, signature)
+            self._remember(path, signature, None if is_awaited else _LONG_AGO)
         return path
 
     def adopt(self, tenant: TenantId, sha256: str, file: str, signature: Signature) -> None:
@@ -187,9 +188,9 @@ class Blobs:
                     continue
                 yield path, status
 
-    def _remember(self, path: str, signature: Signature | None) -> None:
+    def _remember(self, path: str, signature: Signature | None, at: float | None = None) -> None:
         self._known.pop(path, None)  # and to the end, as the newest
-        self._known[path] = (signature, time.monotonic())
+        self._known[path] = (signature, time.monotonic() if at is None else at)
         if len(self._known) > _MOST_KNOWN:
             self._known.popitem(last=False)  # costs one hash when it is used again
 

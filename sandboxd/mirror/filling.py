@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from memo.documents import ArtifactKey
@@ -21,7 +21,7 @@ from sandboxd.mirror.asking import Source, name_of
 from sandboxd.mirror.blobs import Signature, write_file
 from sandboxd.mirror.live import Mirror, Mirrors
 from sandboxd.mirror.manifest import Shown
-from sandboxd.mirror.texts import Item, Text, number_of, relative_of
+from sandboxd.mirror.texts import Line, Text, key_of
 
 _LINKS_AT_ONCE = 2000
 _BATCH = 250
@@ -57,8 +57,7 @@ async def fill(
     mirror.filling += 1
     try:
         await mirrors.wait_settled(mirror)
-        listed = await source.list_session(mirror.ref, mirror.user)
-        found, claims = await mirrors.in_thread(_look, mirror)
+        lines, (found, claims) = await _list_and_look(mirror, mirrors, source)
         filling = _Filling(mirror, mirrors, source, found, claims, is_unseen)
         mirror.shown = {path: shown for path, shown in claims.items() if found.get(path) == shown.sha256}
         # What waits in the outbox is newer than the store: it stays as it is.
@@ -67,9 +66,8 @@ async def fill(
             for relative, shown in mirror.shown.items()
             if shown.pending and is_pending(key_at(f"{MEMO_ROOT}/{relative}", mirror.ref, mirror.user))
         }
-        wanted = [item for item in listed if relative_of(item.key) not in kept] if kept else listed
         try:
-            await filling.place(wanted)
+            await filling.place([line for line in lines if line[0] not in kept] if kept else lines)
         except BaseException:
             mirror.shown.update(filling.done)  # what is in place already is what the mirror shows
             raise
@@ -105,51 +103,71 @@ class _Filling:
         self.done: dict[str, Shown] = {}
         self.written: list[Written] = []
 
-    async def place(self, wanted: list[Item]) -> None:
-        cold: list[Item] = []
-        for start in range(0, len(wanted), _LINKS_AT_ONCE):
-            cold += await self._mirrors.in_thread(self.link_known, wanted[start : start + _LINKS_AT_ONCE])
-        await each(list(_batches(cold, self._source)), self.fetch, _READS_AT_ONCE)
+    async def place(self, lines: list[Line]) -> None:
+        cold: list[Line] = []
+        for start in range(0, len(lines), _LINKS_AT_ONCE):
+            cold += await self._mirrors.in_thread(self.link_known, lines[start : start + _LINKS_AT_ONCE])
+        # Of batches one at a time: more threads would only wait for each other.
+        at_once = 1 if self._source.has_snapshots else _READS_AT_ONCE
+        await each(list(_batches(cold, self._source)), self.fetch, at_once)
 
-    def link_known(self, items: list[Item]) -> list[Item]:
-        """Keep or link every item whose text is here, and return the others. There may be very many."""
+    def link_known(self, lines: list[Line]) -> list[Line]:
+        """Keep or link every file whose text is here, and return the others. There may be very many."""
         cold = []
         find, found, claims, done = self._mirrors.blobs.find_lately, self._found, self._claims, self.done
-        has_revisions, tenant = self._source.has_revisions, self._mirror.ref.tenant
+        tenant, root = self._mirror.ref.tenant, self._mirror.root
         now, monotonic = self._now, time.monotonic()
         with self._mirror.guard:
-            for item in items if not self._mirror.is_dropped else ():
-                key, revision, sha256, size_bytes, _ = item
+            for line in lines if not self._mirror.is_dropped else ():
+                relative, revision, sha256, size_bytes = line
                 if sha256 is None or revision is None or size_bytes is None:
-                    cold.append(item)
+                    cold.append(line)
                     continue
-                relative = relative_of(key)
                 if found.get(relative) != sha256:
                     blob = find(tenant, sha256, monotonic)
-                    if blob is None or not self._place_found(blob, relative):
-                        cold.append(item)
+                    if blob is None or not self._place_found(blob, relative, f"{root}/{relative}"):
+                        cold.append(line)
                         continue
-                if not has_revisions(key):
-                    revision = number_of(sha256)
                 done[relative] = Shown(revision, sha256, size_bytes, self._since(relative, sha256) if claims else now)
         return cold
 
-    async def fetch(self, batch: list[Item]) -> None:
-        if isinstance(batch[0].key, ArtifactKey):
-            texts = await self._source.read_artifacts(self._mirror.ref, batch)
-        else:
-            (item,) = batch
-            text = await self._source.read(item.key)
-            if text is None and item.sha256 is not None:
-                raise StoreUnavailable(f"cannot snapshot {name_of(item.key)}: the store lists it and does not have it")
-            texts = iter(() if text is None else ((item, text),))
-        await self._mirrors.in_thread(self._keep, texts)
+    async def fetch(self, batch: list[Line]) -> None:
+        keys = [key_of(relative, self._mirror.ref, self._mirror.user) for relative, *_ in batch]
+        if not self._source.takes_many(batch[0][0]):
+            await self._fetch_one(batch[0], keys[0])
+            return
+        texts = await self._source.read_texts(keys)
+        for number in await self._mirrors.in_thread(self._keep, batch, keys, texts):
+            await self._fetch_one(batch[number], keys[number])
 
-    def _keep(self, texts: Iterator[tuple[Item, Text]]) -> None:
-        checked = list(texts)
+    def _keep(self, batch: list[Line], keys: list[Key], texts: list[object]) -> list[int]:
+        """Show these texts, and return the numbers of those that are not what was listed."""
+        checked: list[tuple[str, Text]] = []
+        doubtful = []
+        for number, ((relative, revision, sha256, _), text) in enumerate(zip(batch, texts, strict=True)):
+            kept = None if text is None else Text.of(self._source.encoded(keys[number], text), revision)
+            if kept is None or kept.sha256 != sha256:
+                doubtful.append(number)
+            else:
+                checked.append((relative, kept))
+        self._show(checked)
+        return doubtful
+
+    async def _fetch_one(self, line: Line, key: Key) -> None:
+        """Read a text by itself: nobody knew its hash, it has changed since it was listed, or the store has lost it."""
+        relative, revision, sha256, _ = line
+        text = await (self._source.read_artifact(key) if isinstance(key, ArtifactKey) else self._source.read(key))
+        if text is None:
+            if sha256 is not None or isinstance(key, ArtifactKey):
+                raise StoreUnavailable(f"cannot snapshot {name_of(key)}: the store lists it and does not have it")
+            return  # it was never written
+        if isinstance(key, ArtifactKey):
+            text = Text.of(text.encoded, revision)  # a newer revision has been announced, and will be shown
+        await self._mirrors.in_thread(self._show, [(relative, text)])
+
+    def _show(self, texts: list[tuple[str, Text]]) -> None:
         with self._mirror.guard:
-            for item, text in checked if not self._mirror.is_dropped else ():
-                relative = relative_of(item.key)
+            for relative, text in texts if not self._mirror.is_dropped else ():
                 if self._is_unseen and relative not in self._found:
                     signature = write_file(f"{self._mirror.root}/{relative}", text.encoded)
                     self.written.append(Written(relative, text.sha256, signature))
@@ -179,8 +197,15 @@ class _Filling:
         drift += [(relative, "missing") for relative in self._claims if relative not in self._found]
         return drift
 
-    def _place_found(self, blob: str, relative: str) -> bool:
+    def _place_found(self, blob: str, relative: str, target: str) -> bool:
         """Place a blob that was there a moment ago; say whether it still was."""
+        try:
+            os.link(blob, target)  # nearly always there is nothing yet, and there may be very many
+        except OSError:
+            return self._place_there(blob, relative)
+        return True
+
+    def _place_there(self, blob: str, relative: str) -> bool:
         try:
             self._place(blob, relative)
         except FileNotFoundError:
@@ -201,6 +226,23 @@ class _Filling:
         return claimed.refreshed_at if claimed is not None and claimed.sha256 == sha256 else self._now
 
 
+async def _list_and_look(
+    mirror: Mirror, mirrors: Mirrors, source: Source
+) -> tuple[list[Line], tuple[dict[str, str | None], dict[str, Shown]]]:
+    """Ask the store and look at the directory at the same time: neither has to do with the other."""
+    lines: list[Line] = []
+    seen: list[tuple[dict[str, str | None], dict[str, Shown]]] = []
+
+    async def ask() -> None:
+        lines.extend(await source.lines(mirror.ref, mirror.user))
+
+    async def look() -> None:
+        seen.append(await mirrors.in_thread(_look, mirror))
+
+    await each([ask, look], lambda work: work(), at_once=2)
+    return lines, seen[0]
+
+
 def _look(mirror: Mirror) -> tuple[dict[str, str | None], dict[str, Shown]]:
     with mirror.guard:
         if not mirror.is_dropped:
@@ -212,15 +254,16 @@ def _look(mirror: Mirror) -> tuple[dict[str, str | None], dict[str, Shown]]:
     return found, manifest.decode(tree.read_manifest(mirror.root))
 
 
-def _batches(cold: Iterable[Item], source: Source) -> Iterator[list[Item]]:
-    batch: list[Item] = []
+def _batches(cold: list[Line], source: Source) -> Iterator[list[Line]]:
+    """Cut what is to be read into calls: many texts in each if the store takes many, but not too many bytes."""
+    batch: list[Line] = []
     size_bytes = 0
-    for item in cold:
-        if not isinstance(item.key, ArtifactKey) or not source.capabilities.rich_artifacts:
-            yield [item]
+    for line in cold:
+        if not source.takes_many(line[0]):
+            yield [line]
             continue
-        batch.append(item)
-        size_bytes += item.size_bytes or 0
+        batch.append(line)
+        size_bytes += line[3] or 0
         if len(batch) >= _BATCH or size_bytes >= _BATCH_BYTES:
             yield batch
             batch, size_bytes = [], 0

@@ -62,6 +62,11 @@ class Mirror:
         """Before and while it is filled from a snapshot, changes only note that they were missed."""
         return self.is_known and not self.filling
 
+    def is_behind(self, relative: str, revision: int) -> bool:
+        """Say whether it does not show this revision, or a later one, yet."""
+        shown = self.shown.get(relative)
+        return not self.takes_changes or shown is None or shown.pending or shown.revision < revision
+
     def take_missed(self) -> set[Key]:
         missed, self.missed = self.missed, set()
         return missed
@@ -125,11 +130,7 @@ class Mirrors:
     def is_behind(self, key: Key, revision: int) -> bool:
         """Say whether some mirror does not show this revision, or a later one, yet."""
         relative = relative_of(key)
-        for mirror in self.showing(key):
-            shown = mirror.shown.get(relative)
-            if not mirror.takes_changes or shown is None or shown.pending or shown.revision < revision:
-                return True
-        return False
+        return any(mirror.is_behind(relative, revision) for mirror in self.showing(key))
 
     async def install(
         self, key: Key, text: Text, *, revisioned: bool, pending: bool = False, staged: str | None = None

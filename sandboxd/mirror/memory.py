@@ -51,6 +51,7 @@ from sandboxd.mirror.refreshing import Refresher
 from sandboxd.mirror.texts import Text
 from sandboxd.mirror.turns import Turns
 from sandboxd.mirror.verifying import Verifier
+from sandboxd.mirror.warming import Warmer
 from sandboxd.mirror.writing import Door
 
 _UNKNOWN_TIME = datetime.fromtimestamp(0, UTC)
@@ -92,12 +93,14 @@ class Memory:
         self._verifier = Verifier(
             self._mirrors, self._source, self._turns, self._refresher, self._announcer, self._pending
         )
+        self._warmer = Warmer(self._mirrors, blob_bytes)
         self._door = Door(
             self._source,
             self._mirrors,
             self._turns,
             self._refresher,
             self._announcer,
+            self._warmer,
             self._outbox,
             keeps=outbox,
         )
@@ -119,6 +122,7 @@ class Memory:
             await self._keeper.connect()
             self._refresher.start(self._tasks)
             self._tasks.start_soon(manifests.write_manifests, self._mirrors)
+            self._tasks.start_soon(self._warmer.run)
             self._tasks.start_soon(self._verifier.run, self._verify_s, self._blob_bytes)
             if self._outbox is not None:
                 deliverer = Deliverer(self._outbox, self._source, self._turns, self._refresher, self._announcer)

@@ -6,12 +6,15 @@ number, on every host and after every restart, and it says nothing about which t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Self
 
 from memo.documents import ArtifactEntry, ArtifactKey, Document, Scope, sha256_of
-from memo.paths import ARTIFACT_DIRECTORY, ARTIFACT_SUFFIX
+from memo.ids import SessionRef, ToolCallId, UserId
+from memo.paths import ARTIFACT_DIRECTORY, ARTIFACT_SUFFIX, MEMO_ROOT, key_at
+from memo.provider import ArtifactLine
 from sandboxd.mirror.answers import Key
 
 _ARTIFACTS = f"{Scope.SESSION}/{ARTIFACT_DIRECTORY}/"
@@ -46,7 +49,13 @@ class Listed(NamedTuple):
 
 
 Item = Listed | ArtifactEntry
-"""A store's entry of an artifact says the same in the same order; there may be very many, so it is used as it is."""
+"""A store's entry of an artifact says the same in the same order."""
+
+Line = tuple[str, int | None, str | None, int | None]
+"""One file of a snapshot: its path below the root, revision, hash and size; None is what a plain provider cannot say.
+
+A bare tuple, for there may be very many.
+"""
 
 
 def number_of(sha256: str) -> int:
@@ -56,6 +65,24 @@ def number_of(sha256: str) -> int:
 def prefix_of(number: int) -> str:
     """The beginning of every sha256 that this number stands for."""
     return f"{number:0{_NUMBER_DIGITS}x}"
+
+
+def lines_of(artifacts: Iterable[ArtifactLine]) -> list[Line]:
+    return [
+        (_ARTIFACTS + call + ARTIFACT_SUFFIX, revision, sha256, size_bytes)
+        for call, revision, sha256, size_bytes in artifacts
+    ]
+
+
+def is_artifact(relative: str) -> bool:
+    return relative.startswith(_ARTIFACTS)
+
+
+def key_of(relative: str, session: SessionRef, user: UserId) -> Key:
+    """Return what a line of a checked list is about: `memo.paths`, without taking a path apart."""
+    if is_artifact(relative):
+        return ArtifactKey(session, ToolCallId(relative[len(_ARTIFACTS) : -len(ARTIFACT_SUFFIX)]))
+    return key_at(f"{MEMO_ROOT}/{relative}", session, user)
 
 
 def relative_of(key: Key) -> str:

@@ -153,9 +153,9 @@ class Verifier:
         """Hint at whatever the store has and the mirror does not: the net under the feed. Plain providers have none."""
         if not self._source.capabilities.changes:
             return
-        for item in await self._source.list_session(mirror.ref, mirror.user):
-            if item.revision is not None and self._mirrors.is_behind(item.key, item.revision):
-                await self._refresher.hint(item.key)
+        for relative, revision, *_ in await self._source.lines(mirror.ref, mirror.user):
+            if revision is not None and mirror.is_behind(relative, revision):
+                await self._refresher.hint(key_at(f"{MEMO_ROOT}/{relative}", mirror.ref, mirror.user))
 
 
 def _difference(relative: str, shown: Mapping[str, Shown], found: Mapping[str, str | None]) -> str | None:

@@ -30,6 +30,7 @@ from sandboxd.mirror.outbox import Base, Kind, Outbox
 from sandboxd.mirror.refreshing import Refresher
 from sandboxd.mirror.texts import Text, number_of, prefix_of, relative_of
 from sandboxd.mirror.turns import Turns
+from sandboxd.mirror.warming import Warmer
 
 _MOST_MERGES = 10
 _NEVER = -1  # no document is ever at this revision
@@ -43,6 +44,7 @@ class Door:
         turns: Turns,
         refresher: Refresher,
         announcer: Announcer,
+        warmer: Warmer,
         outbox: Outbox | None,
         *,
         keeps: bool,
@@ -52,6 +54,7 @@ class Door:
         self._turns = turns
         self._refresher = refresher
         self._announcer = announcer
+        self._warmer = warmer
         self._outbox = outbox
         self._keeps = keeps
         self._comparing = Turns()
@@ -226,6 +229,9 @@ class Door:
         return written
 
     async def _show(self, key: Key, text: Text) -> None:
+        if isinstance(key, ArtifactKey) and not self._mirrors.showing(key):
+            self._warmer.offer(key.session.tenant, text)
+            return
         if self._source.has_revisions(key):
             async with self._turns.of(key):
                 if self._pending_text(key) is None:  # else what waits is newer, and is shown

@@ -45,7 +45,7 @@ class Switch:
             return found
 
         async def call(*args: Any, **named: Any) -> Any:
-            if self.is_down or (args and args[0] in self.stuck):
+            if self.is_down or (args and isinstance(args[0], DocumentKey) and args[0] in self.stuck):
                 raise Unavailable("cannot reach the store")
             if name == "write_document" and args[1] in self.unwelcome:
                 raise TooLarge("cannot take this text")

@@ -8,10 +8,12 @@ from typing import Any
 import anyio
 import pytest
 
-from memo.documents import Document
+from memo import InMemoryStore
+from memo.documents import ArtifactKey, Document, sha256_of
 from memo.errors import Corrupt, TooLarge, Unavailable, Unsupported
 from memo.ids import SessionRef, UserId
 from memo.limits import StoreLimits
+from memo.provider import SessionMemory
 from sandboxd.errors import StoreUnavailable
 from sandboxd.events import EventBus
 from sandboxd.mirror import Memory
@@ -77,6 +79,31 @@ class StrangeLister(Plain):
         return self.document
 
 
+class StrangeSnapshots(InMemoryStore):
+    """A real store with one artifact, whose answers about whole sessions are spoilt by `listed` or `texts`."""
+
+    def __init__(self, *, listed: Any = None, texts: Any = None) -> None:
+        super().__init__()
+        self.listed = listed
+        self.texts = texts
+
+    async def list_memory(self, session: SessionRef, user: UserId) -> Any:
+        await self.write_artifact(ArtifactKey.of(session, "a"), "text")
+        return await super().list_memory(session, user) if self.listed is None else self.listed
+
+    async def read_memory(self, keys: Any) -> Any:
+        return await super().read_memory(keys) if self.texts is None else self.texts
+
+    async def read_artifacts(self, session: SessionRef, tool_calls: Any) -> Any:
+        raise Corrupt("cannot read artifact a: its text is not in the store")
+
+
+def lines(*artifacts: Any) -> SessionMemory:
+    return SessionMemory([], list(artifacts))
+
+
+HASH = sha256_of(b"text")
+
 BAD = {
     "a number": Plain(42),
     "bytes": Plain(b"text"),
@@ -98,6 +125,28 @@ BAD = {
     "an artifact that is too large": WithArtifacts(["a"], "x" * 5000),
     "a list that is no list": StrangeLister({"NOTES.md": 1}),
     "entries that are none": StrangeLister(["NOTES.md"]),
+    "a snapshot that is none": StrangeSnapshots(listed=([], [])),
+    "a snapshot without a list": StrangeSnapshots(listed=SessionMemory([], "ab")),  # type: ignore[arg-type]
+    "a document that is none": StrangeSnapshots(listed=SessionMemory(["NOTES.md"], [])),  # type: ignore[list-item]
+    "a line that is none": StrangeSnapshots(listed=lines("abcd")),
+    "a line that is too short": StrangeSnapshots(listed=lines(("a", 1, HASH))),
+    "a revision that is none": StrangeSnapshots(listed=lines(("a", "1", HASH, 4))),
+    "a size that is none": StrangeSnapshots(listed=lines(("a", 1, HASH, True))),
+    "a hash that is a path": StrangeSnapshots(listed=lines(("a", 1, "../" * 21 + "x", 4))),
+    "a hash with a blank": StrangeSnapshots(listed=lines(("a", 1, HASH[:-1] + " ", 4))),
+    "a hash that is too short": StrangeSnapshots(listed=lines(("a", 1, HASH[:-2], 4))),
+    "a line whose id is a path": StrangeSnapshots(listed=lines(("../a", 1, HASH, 4))),
+    "a line whose id is two": StrangeSnapshots(listed=lines(("a\nb", 1, HASH, 4))),
+    "a line whose id is no text": StrangeSnapshots(listed=lines((7, 1, HASH, 4))),
+    "a line twice": StrangeSnapshots(listed=lines(("a", 1, HASH, 4), ("a", 2, HASH, 4))),
+    "a line of nothing": StrangeSnapshots(listed=lines(("b", 1, HASH, 4))),
+    "texts that are no list": StrangeSnapshots(texts="text"),
+    "too few texts": StrangeSnapshots(texts=[]),
+    "another text than was listed": StrangeSnapshots(texts=[b"other"]),
+    "a text that was lost": StrangeSnapshots(texts=[None]),
+    "a text that is a number": StrangeSnapshots(texts=[4]),
+    "a text that is no UTF-8": StrangeSnapshots(texts=[b"\xff"]),
+    "a text that is too large": StrangeSnapshots(texts=[b"x" * 5000]),
 }
 
 
@@ -109,6 +158,18 @@ async def test_a_snapshot_of_a_bad_answer_fails_clearly_and_leaves_nothing(tmp_p
             await memory.create("box", REF, ANN)
     assert "secret text" not in str(caught.value)
     assert [path for path in (tmp_path / "mirrors" / "box").rglob("*") if not path.is_dir()] == []
+
+
+async def test_a_text_that_changed_since_it_was_listed_is_read_again(tmp_path: Path) -> None:
+    class Changing(InMemoryStore):
+        async def read_memory(self, keys: Any) -> Any:
+            await self.write_artifact(ArtifactKey.of(REF, "a"), "new")
+            return await super().read_memory(keys)
+
+    async with Changing() as store, Memory(tmp_path, store, events=EventBus()) as memory:
+        await store.write_artifact(ArtifactKey.of(REF, "a"), "old")
+        path = await memory.create("box", REF, ANN)
+        assert (path / "session" / "tool-results" / "a.txt").read_text() == "new"
 
 
 async def test_a_document_without_its_hash_is_refused(tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ somebody else ends.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from memo.documents import ArtifactEntry, ArtifactKey
 from memo.errors import Corrupt
 from memo.ids import SessionRef, ToolCallId
+from memo.provider import ArtifactLine
 from memo.stores.options import StoreOptions
 from memo.stores.prepared import PreparedText
 from memo.stores.sqlite import contents, feed
@@ -46,19 +47,24 @@ def write(db: sqlite3.Connection, key: ArtifactKey, text: PreparedText, options:
 
 
 def read_many(db: sqlite3.Connection, session: SessionRef, tool_calls: Iterable[ToolCallId]) -> dict[ToolCallId, str]:
-    texts: dict[ToolCallId, str] = {}
-    wanted = list(tool_calls)
-    for start in range(0, len(wanted), _AT_ONCE):
-        some = wanted[start : start + _AT_ONCE]
-        rows = db.execute(
+    return {
+        ToolCallId(call): contents.verified(body, sha256, f"artifact {call} of session {session}")
+        for call, body, sha256 in bodies_of(db, session, list(tool_calls))
+    }
+
+
+def bodies_of(
+    db: sqlite3.Connection, session: SessionRef, tool_calls: Sequence[ToolCallId]
+) -> Iterator[tuple[str, bytes | None, str]]:
+    """Yield id, text and hash of those that exist. A text that the store has lost is None."""
+    for start in range(0, len(tool_calls), _AT_ONCE):
+        some = tool_calls[start : start + _AT_ONCE]
+        yield from db.execute(
             f"""SELECT tool_call, body, artifacts.sha256
                 FROM artifacts LEFT JOIN contents ON contents.sha256 = artifacts.sha256
                 WHERE tenant = ? AND session = ? AND tool_call IN ({",".join("?" * len(some))})""",  # noqa: S608
             (session.tenant, session.session, *some),
         )
-        for call, body, sha256 in rows:
-            texts[ToolCallId(call)] = contents.verified(body, sha256, f"artifact {call} of session {session}")
-    return texts
 
 
 def read_range(db: sqlite3.Connection, key: ArtifactKey, start: int, length: int) -> bytes | None:
@@ -84,6 +90,14 @@ def list_of(db: sqlite3.Connection, session: SessionRef) -> list[ArtifactEntry]:
         ArtifactEntry(ArtifactKey(session, ToolCallId(call)), revision, sha256, size_bytes, from_micros(at))
         for call, revision, sha256, size_bytes, at in rows
     ]
+
+
+def lines_of(db: sqlite3.Connection, session: SessionRef) -> list[ArtifactLine]:
+    return db.execute(
+        """SELECT tool_call, revision, sha256, size_bytes FROM artifacts
+           WHERE tenant = ? AND session = ? ORDER BY tool_call""",
+        (session.tenant, session.session),
+    ).fetchall()
 
 
 def _params(key: ArtifactKey) -> tuple[str, str, str]:

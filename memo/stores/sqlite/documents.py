@@ -53,6 +53,16 @@ def read(db: sqlite3.Connection, key: DocumentKey, revision: int | None) -> Docu
     return Document(_text(db, key, row[0], row[1]), row[0], row[1])
 
 
+def body_of(db: sqlite3.Connection, key: DocumentKey) -> bytes | None:
+    """Return the newest text as it lies there, unchecked; None if it was never written."""
+    row = db.execute(
+        """SELECT body FROM documents LEFT JOIN contents ON contents.sha256 = documents.sha256
+           WHERE tenant = ? AND scope = ? AND owner = ? AND name = ?""",
+        _params(key),
+    ).fetchone()
+    return None if row is None else contents.present(row[0], key.name)
+
+
 def write(
     db: sqlite3.Connection,
     key: DocumentKey,

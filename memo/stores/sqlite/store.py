@@ -5,7 +5,7 @@ Thin: it parses nothing and decides nothing. Each method is one transaction over
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -29,11 +29,12 @@ from memo.errors import Unavailable
 from memo.ids import AgentId, OwnerId, SessionRef, TenantId, ToolCallId, UserId, UserRef
 from memo.limits import encode_text
 from memo.messages import EncodedMessage, Message, StoredMessage
+from memo.provider import SessionMemory
 from memo.sessions import Session, SessionMeta, Usage
 from memo.stores.base import BaseStore
 from memo.stores.options import StoreOptions
 from memo.stores.prepared import check_author, off_loop, prepare_artifact, prepare_document
-from memo.stores.sqlite import archives, artifacts, documents, feed, sessions
+from memo.stores.sqlite import archives, artifacts, documents, feed, sessions, snapshots
 from memo.stores.sqlite.database import Database
 from memo.stores.sqlite.journal import SQLiteJournal
 from memo.stores.sqlite.leases import SQLiteLedger
@@ -107,6 +108,12 @@ class SQLiteStore(BaseStore, SQLiteRecords, SQLiteLedger):
 
     async def list_artifacts(self, session: SessionRef) -> list[ArtifactEntry]:
         return await self._database.read(lambda db: artifacts.list_of(db, session))
+
+    async def list_memory(self, session: SessionRef, user: UserId) -> SessionMemory:
+        return await self._database.read(lambda db: snapshots.list_of(db, session, user))
+
+    async def read_memory(self, keys: Sequence[DocumentKey | ArtifactKey]) -> list[bytes | None]:
+        return await self._database.read(lambda db: snapshots.read(db, keys))
 
     def changes(self, since: int = 0) -> ChangeStream:
         if self._bell is None:
