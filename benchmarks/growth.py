@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
@@ -31,6 +32,9 @@ SETTLE_S = 3.0
 CREATES = 3
 _AT_ONCE = 2
 _WRITERS = 16
+
+Write = Callable[[ArtifactKey, str], Awaitable[object]]
+"""How an artifact gets into the store."""
 
 
 async def more_sandboxes(root: Path, most: int) -> tuple[list[Figure], list[Curve], list[Promise]]:
@@ -132,7 +136,7 @@ async def more_artifacts(root: Path, most: int) -> tuple[list[Figure], list[Curv
             for turn in track(range(CREATES), description=f"{count} artifacts", transient=True):
                 name = f"a{count}-{turn}"
                 await api.ensure_session(name, "bench")
-                await fill_with_artifacts(store, name, count)
+                await fill_with_artifacts(store.write_artifact, name, count)
                 started = time.perf_counter()
                 await api.ensure_sandbox(name, "bench")
                 took.append((time.perf_counter() - started) * 1000)
@@ -150,14 +154,14 @@ async def more_artifacts(root: Path, most: int) -> tuple[list[Figure], list[Curv
     return figures, [Curve("create", "artifacts of 8 KB", "ms", tuple(points))], promises
 
 
-async def fill_with_artifacts(store: SQLiteStore, session: str, count: int) -> None:
+async def fill_with_artifacts(write: Write, session: str, count: int) -> None:
     ref = SessionRef.of("bench", session)
     numbers = iter(range(count))
 
     async def keep() -> None:
         for number in numbers:
             text = f"{session} {number} ".ljust(8192, "x")
-            await store.write_artifact(ArtifactKey.of(ref, f"call{number}"), text)
+            await write(ArtifactKey.of(ref, f"call{number}"), text)
 
     async with anyio.create_task_group() as tasks:
         for _ in range(_WRITERS):

@@ -174,7 +174,7 @@ async def one_user(api: AsyncClient, sessions: list[str], seconds: float) -> tup
 async def artifacts(api: AsyncClient, store: SQLiteStore) -> tuple[list[Figure], list[Promise]]:
     """A session with very many artifacts, and more of them while its sandbox lives."""
     await api.ensure_session("many", USER)
-    await fill_with_artifacts(store, "many", ARTIFACTS)
+    await fill_with_artifacts(store.write_artifact, "many", ARTIFACTS)
     started = time.perf_counter()
     await api.ensure_sandbox("many", USER, limits=LIMITS)
     created = (time.perf_counter() - started) * 1000

@@ -21,7 +21,7 @@ from rich.progress import track
 
 from benchmarks import interruptible
 from benchmarks.daemon import image, own_directory, remove_containers, unmount_rest
-from benchmarks.growth import fill_with_artifacts
+from benchmarks.growth import Write, fill_with_artifacts
 from benchmarks.measure import Figure, figure, show, write
 from benchmarks.mirror import placed
 from memo import DocumentKey, SQLiteStore
@@ -117,32 +117,44 @@ def _watched(function: Callable[..., Any], name: str, clock: Clock) -> Callable[
     return call_async if inspect.iscoroutinefunction(function) else call
 
 
-async def claims(root: Path, rounds: int) -> list[Figure]:
-    """Sandboxes from the pool, each of a session with three documents and 100 artifacts of 8 KB."""
-    clock = Clock()
+async def claims(root: Path, rounds: int) -> dict[str, list[Figure]]:
+    """Sandboxes from the pool, each of a session with three documents and 100 artifacts of 8 KB.
+
+    In turns with artifacts that went through this daemon, and with some that another process has put into the store.
+    """
+    seen, unseen = Clock(), Clock()
     settings = Settings(data=root / "data", socket=root / "socket", pool=POOL, pool_max=POOL, image=image())
     async with (
         SQLiteStore(root / "memo.db") as store,
         SandboxManager(settings, memo_provider=store) as manager,
     ):
+        assert manager.memory is not None
         settle_collector()
-        with timed_stages(clock):
-            for number in track(range(rounds), description="claims", transient=True):
-                ref = SessionRef.of("bench", f"s{number}")
-                await fill_with_artifacts(store, ref.session, ARTIFACTS)
+        kinds: tuple[tuple[str, Clock, Write], ...] = (
+            ("seen", seen, manager.memory.write_artifact),
+            ("unseen", unseen, store.write_artifact),
+        )
+        for number in track(range(rounds), description="claims", transient=True):
+            for kind, clock, write_artifact in kinds:
+                ref = SessionRef.of("bench", f"{kind}{number}")
+                await fill_with_artifacts(write_artifact, ref.session, ARTIFACTS)
                 for name in ("NOTES.md", "TODO.md"):
                     await store.write_document(DocumentKey.of_session(ref, name), f"{name} of {number}")
                 await store.write_document(DocumentKey.of_user(ref.tenant, USER, "USER.md"), f"text {number}")
                 while manager.pool.ready < POOL:
                     await anyio.sleep(0.05)
-                clock.begin_round()
-                await manager.ensure_sandbox(ref, SandboxRequest(user=USER, limits=Limits()))
-                clock.end_round()
+                with timed_stages(clock):
+                    clock.begin_round()
+                    await manager.ensure_sandbox(ref, SandboxRequest(user=USER, limits=Limits()))
+                    clock.end_round()
                 await manager.destroy(ref)
         instance = manager.layout.instance()
     await remove_containers(f"sandboxd.instance={instance}")
     await unmount_rest(settings.data)
-    return clock.figures()
+    return {
+        f"a claim, {ARTIFACTS} artifacts that went through the daemon": seen.figures(),
+        f"a claim, {ARTIFACTS} artifacts that it has never seen": unseen.figures(),
+    }
 
 
 async def snapshots(root: Path, data: Path, rounds: int) -> list[Figure]:
@@ -150,7 +162,7 @@ async def snapshots(root: Path, data: Path, rounds: int) -> list[Figure]:
     clock = Clock()
     ref = SessionRef.of("bench", "many")
     async with SQLiteStore(root / "many.db") as store, Memory(data, store, events=EventBus()) as memory:
-        await fill_with_artifacts(store, ref.session, MANY)
+        await fill_with_artifacts(store.write_artifact, ref.session, MANY)
         await memory.create("cold", ref, USER)
         while sum(path.is_file() for path in (data / "blobs").resolve().rglob("*")) < MANY:  # they follow
             await anyio.sleep(0.05)
@@ -171,7 +183,7 @@ async def measure(root: Path, rounds: int) -> dict[str, list[Figure]]:
     claimed = await claims(root, rounds)
     with placed(root / "many"):
         mirrored = await snapshots(root, root / "many", max(rounds // 4, 3))
-    return {f"a claim, {ARTIFACTS} artifacts": claimed, f"a warm snapshot, {MANY:,} artifacts": mirrored}
+    return {**claimed, f"a warm snapshot, {MANY:,} artifacts": mirrored}
 
 
 def run(rounds: int) -> None:

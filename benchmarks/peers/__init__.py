@@ -113,6 +113,7 @@ class Entry:
 ENTRIES = (
     Entry("sandboxd", "ours", "ours"),
     Entry("sandboxd, pool", "ours", "ours", pooled=True),
+    Entry("sandboxd, pool, unseen texts", "ours_unseen", "ours", pooled=True),
     Entry("swe-rex", "swe_rex", "container", is_foreign=True),
     Entry("llm-sandbox", "llm_sandbox_docker", "container", is_foreign=True),
     Entry("llm-sandbox, pool", "llm_sandbox_docker", "container", is_foreign=True, pooled=True),

@@ -68,10 +68,7 @@ class Daemon:
 
     async def prepare(self, name: str) -> None:
         """Three documents and a hundred artifacts of 8 KB: what a session of some age has."""
-        await self._api.ensure_session(name, USER)
-        for document in ("NOTES.md", "TODO.md"):
-            await self._api.write_memo(name, document, DOCUMENT)
-        await self._api.write_memo(USER, "USER.md", DOCUMENT, scope="user")
+        await self.write_documents(name)
         numbers = iter(range(ARTIFACTS))
 
         async def keep() -> None:
@@ -82,6 +79,12 @@ class Daemon:
             for _ in range(_AT_ONCE):
                 tasks.start_soon(keep)
         await self.settle()
+
+    async def write_documents(self, name: str) -> None:
+        await self._api.ensure_session(name, USER)
+        for document in ("NOTES.md", "TODO.md"):
+            await self._api.write_memo(name, document, DOCUMENT)
+        await self._api.write_memo(USER, "USER.md", DOCUMENT, scope="user")
 
     async def settle(self) -> None:
         """Wait until the pool is full again. Nobody tells when it is, so this has to look."""
