@@ -31,7 +31,7 @@ from sandboxd.errors import SandboxdError
 from sandboxd.idempotency import IdempotencyStore
 from sandboxd.manager import SandboxManager
 from sandboxd.metrics import Metrics
-from sandboxd.serving import Server, tcp_listener, unix_listener
+from sandboxd.serving import Server, go_first, tcp_listener, unix_listener
 from sandboxd.settings import Settings
 
 _log = structlog.get_logger()
@@ -41,6 +41,7 @@ def main(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT."""
     logs.configure(settings.log_level)
     failpoints.arm(settings.failpoint)
+    go_first(settings.nice)
     anyio.run(serve, settings, backend_options={"use_uvloop": True})
 
 

@@ -76,6 +76,17 @@ def settle_collector() -> None:
     gc.set_threshold(*_COLLECT_AFTER)
 
 
+def go_first(nice: int) -> None:
+    """Let this thread, the event loop's, go before the processes that it serves; its threads and children do not.
+
+    A daemon that was started with a niceness of its own keeps it. Only root may go first; others go on as they are.
+    """
+    if os.getpriority(os.PRIO_PROCESS, 0) == 0:
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
+            os.setpriority(os.PRIO_PROCESS, 0, nice)
+
+
 @contextlib.contextmanager
 def unix_listener(path: Path) -> Iterator[socket.socket]:
     """Listen on a path that only this user can use: its mode is the lock. A dead daemon's socket is replaced."""

@@ -63,6 +63,8 @@ class Settings(BaseSettings):
     """How many there may be when demand asks for more, of all images and limits together."""
     pool_shrink_s: float = Field(default=300, gt=0)
     """After so long without a miss the pool gives one sandbox back that demand had added."""
+    nice: int = Field(default=-10, ge=-20, le=0)
+    """How far the event loop goes before other processes of the host, as root; 0 is not at all."""
     skills: Path | None = None
     """A directory shown read-only at /skills in every container."""
     limits: Limits = Limits()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator
 
@@ -141,3 +142,12 @@ def test_what_happens_is_told(client: Client, session: str) -> None:
     mine = [event for event in client.events(follow=False) if event.fields.get("session") == session]
     assert {event.kind for event in mine} >= {"sandbox", "exec"}
     assert "secret" not in repr(mine)
+
+
+def test_daemon_and_runner_go_first_and_what_they_start_does_not(
+    daemon: RunningDaemon, client: Client, session: str
+) -> None:
+    """A neighbour that never rests must not make everybody else wait."""
+    assert os.getpriority(os.PRIO_PROCESS, daemon.pid) == (-10 if os.getuid() == 0 else 0)
+    look = "import os; print([bool(os.sched_getscheduler(pid) & os.SCHED_RESET_ON_FORK) for pid in (1, 0)], os.nice(0))"
+    assert client.exec(session, ["python3", "-c", look]).stdout == "[True, False] 0\n"
