@@ -76,7 +76,7 @@ class Background:
             raise
         finally:
             close_all(*given)
-        prefer_for_oom(self.root.pid)
+        prefer_for_oom(self._hub, self.root.pid)
         self._output = output
         self._runner.roots[self.root.pid] = self.root
         self._hub.on_exit(self.root.pid, self._exited)

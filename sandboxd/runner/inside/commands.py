@@ -102,7 +102,7 @@ class Command:
             if self._finished:
                 return
         else:
-            prefer_for_oom(pid)
+            prefer_for_oom(self._hub, pid)
             self._hub.on_exit(pid, self._exited)
         if not self._paused:
             self._watch()

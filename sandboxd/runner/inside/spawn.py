@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from .hub import Hub
+
 COOKIE = "SANDBOXD_CALL"
 BASE_ENV = {
     "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
@@ -27,6 +29,8 @@ BASE_ENV = {
     "TERM": "dumb",
 }
 _OOM_FIRST = b"1000"  # the container, and PID 1 with it, may already stand at 500
+_FIRST_PAUSE_S = 0.0005
+_LONGEST_PAUSE_S = 1.0
 
 
 class NotStarted(Exception):
@@ -96,12 +100,19 @@ def spawn(
     return pid
 
 
-def prefer_for_oom(pid: int) -> None:
-    """Make the kernel's OOM killer choose the command, never PID 1: with PID 1 the whole sandbox would die."""
+def prefer_for_oom(hub: Hub, pid: int, pause_s: float = _FIRST_PAUSE_S) -> None:
+    """Make the kernel's OOM killer choose the command, never PID 1: with PID 1 the whole sandbox would die.
+
+    A process whose exec is not quite over belongs to nobody yet, as far as /proc is concerned: then it is tried again.
+    """
     try:
         fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    except PermissionError:
+        if pause_s <= _LONGEST_PAUSE_S:  # else it made itself unreadable
+            hub.after(pause_s, lambda: prefer_for_oom(hub, pid, pause_s * 2))
+        return
     except OSError:
-        return  # already gone, or it made itself unreadable
+        return  # already gone
     try:
         os.write(fd, _OOM_FIRST)
     except OSError:

@@ -50,10 +50,10 @@ async def test_waiting_for_output_ends_with_the_first_byte_and_not_before(runner
 
 
 async def test_out_of_memory_a_command_dies_before_pid_1(runner: RunnerClient) -> None:
-    process = await runner.start_process(Exec("read line; cat /proc/self/oom_score_adj; cat /proc/1/oom_score_adj"))
-    await runner.write_process(process.id, b"go\n")
-    ours, first = (await read_until(runner, process.id, b"never")).split()
-    assert int(ours) > int(first)
+    score = "$(cat /proc/{}/oom_score_adj)"
+    until = f"until [ {score.format('$$')} -gt {score.format(1)} ]; do sleep 0.01; done; echo preferred"
+    process = await runner.start_process(Exec(until))  # soon after it has begun, not at once
+    assert await read_until(runner, process.id, b"preferred") == b"preferred\n"
 
 
 async def test_stdin_ends_when_told(runner: RunnerClient) -> None:
