@@ -21,7 +21,7 @@ from .failure import Failure, reason_of
 from .greeting import read_secret
 from .hub import Hub
 from .pipes import Leftovers
-from .scheduling import ask_for_short_turns
+from .scheduling import take_short_turns
 from .spawn import find_shell, ignored_signals
 from .transfers import FileCall, Reading, Writing
 from .worker import Workers
@@ -241,7 +241,7 @@ def harden() -> None:
         raise OSError(ctypes.get_errno(), "cannot make the runner undumpable")
     if os.getpid() != 1 and libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "cannot adopt orphans")
-    ask_for_short_turns(libc)
+    take_short_turns(libc)
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o022)
