@@ -112,23 +112,32 @@ class _Filling:
         await each(list(_batches(cold, self._source)), self.fetch, at_once)
 
     def link_known(self, lines: list[Line]) -> list[Line]:
-        """Keep or link every file whose text is here, and return the others. There may be very many."""
+        """Keep or link every file whose text is here, and return the others."""
+        with self._mirror.guard:
+            if self._mirror.is_dropped:
+                return []
+            root = os.open(self._mirror.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                return self._link_known(lines, root)
+            finally:
+                os.close(root)
+
+    def _link_known(self, lines: list[Line], root: int) -> list[Line]:
+        """There may be very many: what is looked up for each of them is looked up once, and paths begin at the root."""
         cold = []
         find, found, claims, done = self._mirrors.blobs.find_lately, self._found, self._claims, self.done
-        tenant, root = self._mirror.ref.tenant, self._mirror.root
-        now, monotonic = self._now, time.monotonic()
-        with self._mirror.guard:
-            for line in lines if not self._mirror.is_dropped else ():
-                relative, revision, sha256, size_bytes = line
-                if sha256 is None or revision is None or size_bytes is None:
+        tenant, now, monotonic = self._mirror.ref.tenant, self._now, time.monotonic()
+        for line in lines:
+            relative, revision, sha256, size_bytes = line
+            if sha256 is None or revision is None or size_bytes is None:
+                cold.append(line)
+                continue
+            if found.get(relative) != sha256:
+                blob = find(tenant, sha256, monotonic)
+                if blob is None or not self._place_found(blob, relative, root):
                     cold.append(line)
                     continue
-                if found.get(relative) != sha256:
-                    blob = find(tenant, sha256, monotonic)
-                    if blob is None or not self._place_found(blob, relative, f"{root}/{relative}"):
-                        cold.append(line)
-                        continue
-                done[relative] = Shown(revision, sha256, size_bytes, self._since(relative, sha256) if claims else now)
+            done[relative] = Shown(revision, sha256, size_bytes, self._since(relative, sha256) if claims else now)
         return cold
 
     async def fetch(self, batch: list[Line]) -> None:
@@ -197,10 +206,10 @@ class _Filling:
         drift += [(relative, "missing") for relative in self._claims if relative not in self._found]
         return drift
 
-    def _place_found(self, blob: str, relative: str, target: str) -> bool:
+    def _place_found(self, blob: str, relative: str, root: int) -> bool:
         """Place a blob that was there a moment ago; say whether it still was."""
         try:
-            os.link(blob, target)  # nearly always there is nothing yet, and there may be very many
+            os.link(blob, relative, dst_dir_fd=root)  # nearly always nothing is there, and there may be very many
         except OSError:
             return self._place_there(blob, relative)
         return True

@@ -28,15 +28,14 @@ def encode(shown: Mapping[str, Shown]) -> bytes:
     """Return the JSON text. Written out by hand: with ten thousand files, a dictionary for each would cost the most."""
     times: dict[float, str] = {}
     lines = []
-    for relative in sorted(shown):
-        file = shown[relative]
-        at = times.get(file.refreshed_at)
+    for relative, (revision, sha256, size_bytes, refreshed_at, is_pending) in sorted(shown.items()):
+        at = times.get(refreshed_at)
         if at is None:
-            at = times[file.refreshed_at] = _iso(file.refreshed_at)
-        pending = ',"pending":true' if file.pending else ""
+            at = times[refreshed_at] = _iso(refreshed_at)
+        pending = ',"pending":true' if is_pending else ""
         lines.append(
-            f'{encode_basestring_ascii(relative)}:{{"revision":{file.revision},"sha256":"{file.sha256}",'
-            f'"size":{file.size_bytes},"refreshed_at":"{at}"{pending}}}'
+            f'{encode_basestring_ascii(relative)}:{{"revision":{revision},"sha256":"{sha256}",'
+            f'"size":{size_bytes},"refreshed_at":"{at}"{pending}}}'
         )
     return f'{{"version":{VERSION},"files":{{{",".join(lines)}}}}}\n'.encode()
 
