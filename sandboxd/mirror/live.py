@@ -55,7 +55,8 @@ class Mirror:
         self.missed: set[Key] = set()
         self.placing = 0
         """How many installations are under way that began before it was filled."""
-        self.settled = anyio.Event()
+        self.settled: anyio.Event | None = None
+        """For whoever waits for them to end."""
 
     @property
     def takes_changes(self) -> bool:
@@ -110,8 +111,8 @@ class Mirrors:
     async def wait_settled(self, mirror: Mirror) -> None:
         """Wait for the installations under way, so that none of them comes after a snapshot that is newer."""
         while mirror.placing:
-            mirror.settled = anyio.Event()
-            await mirror.settled.wait()
+            settled = mirror.settled = anyio.Event()
+            await settled.wait()
 
     def all(self) -> list[Mirror]:
         return list(self._by_id.values())
@@ -165,7 +166,8 @@ class Mirrors:
                 mirror.shown[relative] = shown
             for mirror in behind:
                 mirror.placing -= 1
-                mirror.settled.set()
+                if mirror.settled is not None:
+                    mirror.settled.set()
             self.mark(placed)
         return len(mirrors)
 
