@@ -258,15 +258,15 @@ async def test_a_change_between_the_snapshot_and_its_end_is_not_lost(
     store: Any, memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.write_document(NOTES, "one")
-    read = store.read_document
+    read = store.read_memory
 
-    async def read_and_change(key: DocumentKey, revision: int | None = None) -> Any:
-        found = await read(key, revision)
+    async def read_and_change(keys: Any) -> Any:
+        found = await read(keys)
         monkeypatch.undo()
         await store.write_document(NOTES, "two")
         return found
 
-    monkeypatch.setattr(store, "read_document", read_and_change)
+    monkeypatch.setattr(store, "read_memory", read_and_change)
     root = await memory.create("box", REF, ANN)
     await until(lambda: text_of(root, NOTES_PATH) == "two")
     assert (await store.read_document(NOTES)).revision == 2
