@@ -7,7 +7,7 @@ somebody else ends.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from memo.documents import ArtifactEntry, ArtifactKey
 from memo.errors import Corrupt
@@ -55,16 +55,18 @@ def read_many(db: sqlite3.Connection, session: SessionRef, tool_calls: Iterable[
 
 def bodies_of(
     db: sqlite3.Connection, session: SessionRef, tool_calls: Sequence[ToolCallId]
-) -> Iterator[tuple[str, bytes | None, str]]:
-    """Yield id, text and hash of those that exist. A text that the store has lost is None."""
+) -> list[tuple[str, bytes | None, str]]:
+    """Return id, text and hash of those that exist. A text that the store has lost is None."""
+    rows: list[tuple[str, bytes | None, str]] = []
     for start in range(0, len(tool_calls), _AT_ONCE):
         some = tool_calls[start : start + _AT_ONCE]
-        yield from db.execute(
+        rows += db.execute(
             f"""SELECT tool_call, body, artifacts.sha256
                 FROM artifacts LEFT JOIN contents ON contents.sha256 = artifacts.sha256
                 WHERE tenant = ? AND session = ? AND tool_call IN ({",".join("?" * len(some))})""",  # noqa: S608
             (session.tenant, session.session, *some),
-        )
+        ).fetchall()
+    return rows
 
 
 def read_range(db: sqlite3.Connection, key: ArtifactKey, start: int, length: int) -> bytes | None:
