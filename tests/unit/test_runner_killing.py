@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 
 import pytest
 
-from sandboxd.runner.inside import tree
+from sandboxd.runner.inside import tree, wire
+from sandboxd.runner.inside.background import Waiting
 from sandboxd.runner.inside.tree import Proc, Root, kill_tree
 
 RUNNER, TARGET, NEIGHBOUR = 1, 10, 11
@@ -69,3 +70,68 @@ def test_what_multiplies_faster_than_it_is_killed_ends_with_the_whole_sandbox(mo
     sandbox.kill()
     assert (-1, signal.SIGKILL) in sandbox.signals
     assert not sandbox.stopped
+
+
+class Process:
+    """A background process whose tree is being killed; `done` says that it is."""
+
+    is_running = True
+
+    def __init__(self) -> None:
+        self.changed: dict[int, Callable[[], None]] = {}
+        self.done: Callable[[], None] = lambda: None
+
+    def on_change(self, call: int, action: Callable[[], None]) -> None:
+        self.changed[call] = action
+
+    def off_change(self, call: int) -> None:
+        self.changed.pop(call, None)
+
+    def kill(self, done: Callable[[], None]) -> None:
+        self.done = done
+
+    def reap(self) -> None:
+        self.is_running = False
+        for action in list(self.changed.values()):
+            action()
+
+    def describe(self) -> dict[str, bool]:
+        return {"running": self.is_running}
+
+
+class Answering:
+    """The part of a runner that a waiting call uses; notes what was sent."""
+
+    def __init__(self) -> None:
+        self.connection = self
+        self.sent: list[bytes] = []
+
+    def send(self, frame: bytes) -> None:
+        self.sent.append(frame)
+
+    def forget(self, call: int, live: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_reaped_first", [True, False])
+def test_who_kills_a_process_hears_once_when_all_of_it_is_dead(is_reaped_first: bool) -> None:
+    runner, process = Answering(), Process()
+    Waiting(runner, 7, process).kill()  # type: ignore[arg-type]
+    steps = [process.reap, process.done]
+    first, second = steps if is_reaped_first else reversed(steps)
+    first()
+    assert runner.sent == []
+    second()
+    assert runner.sent == [wire.pack(wire.RESULT, 7, {"running": False})]
+    process.reap()
+    assert len(runner.sent) == 1
+
+
+def test_who_has_left_while_a_process_was_killed_hears_nothing() -> None:
+    runner, process = Answering(), Process()
+    waiting = Waiting(runner, 7, process)  # type: ignore[arg-type]
+    waiting.kill()
+    waiting.cancel()
+    process.reap()
+    process.done()
+    assert runner.sent == []

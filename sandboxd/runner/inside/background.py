@@ -213,6 +213,7 @@ class Waiting:
         self._call = call
         self._process = process
         self._timer: Timer | None = None
+        self._is_over = False
 
     def read(self, offset: int, limit: int, wait_s: float) -> None:
         def answer() -> None:
@@ -250,13 +251,20 @@ class Waiting:
         look()
 
     def kill(self) -> None:
-        # the answer comes only once the process itself was reaped, so that it is never told as running
+        # Both must be true: all of its tree is dead, and it was reaped, so that it is never told as running.
+        is_dead = False
+
         def look() -> None:
-            if not self._process.is_running:
+            if is_dead and not self._process.is_running:
                 self._answer(self._process.describe())
 
+        def killed() -> None:
+            nonlocal is_dead
+            is_dead = True
+            look()
+
         self._process.on_change(self._call, look)
-        self._process.kill(look)
+        self._process.kill(killed)
 
     def take_data(self, data: bytes) -> None:
         raise wire.WireError("data for a call that takes none")
@@ -277,10 +285,13 @@ class Waiting:
         )
 
     def _answer(self, head: dict[str, Any], data: bytes = b"") -> None:
+        if self._is_over:
+            return  # cancelled, while its process was being killed
         self._close()
         self._runner.connection.send(wire.pack(wire.RESULT, self._call, head, data))
 
     def _close(self) -> None:
+        self._is_over = True
         self._process.off_change(self._call)
         if self._timer is not None:
             self._runner.hub.cancel(self._timer)
