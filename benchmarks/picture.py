@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH = 760
-_LABEL = 170
+_LABEL = 200
 _BAR = 16
 _GAP = 6
 _HEAD = 58
