@@ -146,10 +146,12 @@ class BaseStore(ABC):
     # Snapshots
 
     async def list_memory(self, session: SessionRef, user: UserId) -> SessionMemory:
-        documents = await self.list_documents(session.tenant, OwnerId(session.session), Scope.SESSION)
-        documents += await self.list_documents(session.tenant, OwnerId(user), Scope.USER)
+        own = await self.list_documents(session.tenant, OwnerId(session.session), Scope.SESSION)
+        of_user = await self.list_documents(session.tenant, OwnerId(user), Scope.USER)
         artifacts = await self.list_artifacts(session)
-        return SessionMemory(documents, [(e.key.tool_call, e.revision, e.sha256, e.size_bytes) for e in artifacts])
+        return SessionMemory(
+            [*own, *of_user], [(e.key.tool_call, e.revision, e.sha256, e.size_bytes) for e in artifacts]
+        )
 
     async def read_memory(self, keys: Sequence[DocumentKey | ArtifactKey]) -> list[bytes | None]:
         texts: dict[DocumentKey | ArtifactKey, str] = {}

@@ -5,19 +5,17 @@ Whatever is wrong raises ValueError and says what; the caller knows whose list i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from memo.documents import ArtifactEntry, ArtifactKey, DocumentEntry, DocumentKey, DocumentName
-from memo.ids import SessionRef, ToolCallId
+from memo.ids import SessionRef, ToolCallId, are_legal
 from memo.provider import ArtifactLine
 
 MOST_DOCUMENTS = 10_000
 MOST_ARTIFACTS = 100_000
 _HASH_CHARS = 64
 _FOREIGN = "it listed something that was not asked for"
-_IDS = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}\n)*")
 
 
 def check_list(answer: object, most: int) -> None:
@@ -68,8 +66,7 @@ def check_lines(lines: Sequence[ArtifactLine]) -> None:
         raise ValueError("it listed a hash that is none")
     if not all(issubclass(kind, str) for kind in set(map(type, calls))):
         raise ValueError("it listed an id that is none")
-    ids = "\n".join(calls) + "\n"
-    if ids.count("\n") != len(calls) or _IDS.fullmatch(ids) is None:
+    if not are_legal(calls):
         raise ValueError("it listed an illegal id")
     check_unique(calls)
 
