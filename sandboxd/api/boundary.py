@@ -15,6 +15,7 @@ from memo.errors import MemoError, RevisionConflict
 from sandboxd.api.admission import Admission, tenant_of
 from sandboxd.api.problems import problem, problem_of, render
 from sandboxd.api.refusals import ClientLeft, MethodNotAllowed, NoSuchRoute
+from sandboxd.api.request_path import check_path
 from sandboxd.errors import InternalError, SandboxdError
 
 _log = structlog.get_logger("sandboxd.api")
@@ -37,6 +38,7 @@ class Boundary:
             await send(message)
 
         try:
+            check_path(scope["raw_path"])
             tenant = tenant_of(scope["path"])
             if tenant is None:
                 await self._app(scope, receive, watched)

@@ -228,7 +228,7 @@ async def test_another_content_type_is_refused(wire: Wire, media: str) -> None:
 
 
 async def test_unknown_routes_and_methods_are_problems(wire: Wire) -> None:
-    for target in ("/", "/nope", "/v1", f"{SESSION}/exec/", f"{SESSION}/", "/v1/tenants//sessions/s1/exec"):
+    for target in ("/", "/nope", "/v1", f"{SESSION}/exec/", f"{SESSION}/"):
         assert (await wire.problem("GET", target))["status"] == 404
     for method in ("GET", "PUT", "PATCH", "OPTIONS"):
         assert (await wire.problem(method, EXEC))["status"] == 405
@@ -244,6 +244,40 @@ async def test_an_illegal_id_is_refused(wire: Wire, bad: str) -> None:
         problem = await wire.problem("GET", target)
         assert problem["status"] in (400, 404)
         assert not problem["code"].startswith("internal")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/v1/tenants/other%2fsessions/s1/sandbox",
+        "/v1/tenants/acme/sessions/s1%2Fsandbox",
+        "/v1/tenants/other/..%2facme/sessions/s1/sandbox",
+        "/v1/tenants/other/%2e%2e/acme/sessions/s1/sandbox",
+        "/v1/tenants/other/../acme/sessions/s1/sandbox",
+        "/v1/tenants/./acme/sessions/s1/sandbox",
+        "/v1/tenants//acme/sessions/s1/sandbox",
+        "//v1/tenants/acme/sessions/s1/sandbox",
+        "/v1/tenants/acme%5csessions/s1/sandbox",
+        "/v1/tenants/acme/sessions/s1/sandbox%00",
+        "/v1/tenants/acme/sessions/s1/sandbox%0a",
+        "/v1/%74enants/acme/sessions/s1/sandbox",
+        "/v1/tenants/%61cme/sessions/s1/sandbox",
+        "/v1/tenants/acme/sessions/s%ff/sandbox",
+        "/v1/tenants/acme/sessions/s%/sandbox",
+        "/v1/tenants/acme/sessions/s1/..",
+        "/healthz%0A",
+    ],
+)
+async def test_a_path_that_a_proxy_could_read_otherwise_is_refused(wire: Wire, target: str) -> None:
+    problem = await wire.problem("GET", target)
+    assert (problem["status"], problem["code"]) == (400, "request.invalid")
+    assert problem["detail"].startswith("cannot use this path")
+
+
+async def test_ordinary_percent_encoding_is_decoded_in_each_segment(wire: Wire) -> None:
+    for target in ("/v1/tenants/a%40b%2Bc/sessions/s1/sandbox", "/v1/tenants/a@b+c/sessions/s%401/sandbox"):
+        status, _, body = await wire.ask("PUT", target, json={"user": "u1"})
+        assert (status, json.loads(body)["tenant"]) == (201, "a@b+c")
 
 
 async def test_an_illegal_user_is_refused(wire: Wire) -> None:

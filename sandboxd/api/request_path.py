@@ -1,0 +1,37 @@
+"""Paths that could mean two things are refused before routing.
+
+A proxy in front of the daemon may decide by the path who may pass, so the daemon must read a path as the proxy does:
+the same segments, the same tenant. What could be read in two ways is an error: an encoded separator or control
+character, an empty, `.` or `..` segment, an encoding that is not UTF-8, and percent-encoding of a letter, a digit or
+one of `-._`, which never needs it. Other percent-encoding works as usual.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote_to_bytes
+
+from sandboxd.errors import InvalidRequest
+
+_AMBIGUOUS = re.compile(
+    rb"//|/\.{1,2}(?:/|\Z)|\\"
+    rb"|%(?![0-9A-Fa-f]{2})"
+    rb"|%(?:[01]|2[DEFdef]|3\d|4[1-9A-Fa-f]|5[\dAaCcFf]|6[1-9A-Fa-f]|7[\dAaFf])"
+)
+
+
+def check_path(raw: bytes) -> None:
+    """Raise InvalidRequest unless this path, as it came over the wire, can be read in one way only."""
+    if b"%" not in raw and b"//" not in raw and b"/." not in raw and b"\\" not in raw:
+        return
+    is_ambiguous = _AMBIGUOUS.search(raw) is not None
+    if not is_ambiguous:
+        try:
+            unquote_to_bytes(raw).decode("utf-8")
+        except UnicodeDecodeError:
+            is_ambiguous = True
+    if is_ambiguous:
+        raise InvalidRequest(
+            "cannot use this path: it has an empty, '.' or '..' segment, or percent-encoding of a slash, a backslash, "
+            "a control character, a plain letter or digit, or of bytes that are not UTF-8"
+        )
