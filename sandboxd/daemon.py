@@ -23,6 +23,7 @@ from memo.documents import DocumentKey
 from memo.errors import MemoError
 from sandboxd import failpoints, logs
 from sandboxd.api.app import create_app
+from sandboxd.api.connection_table import ConnectionTable
 from sandboxd.api.guard import TcpGuard, allowed_hosts, read_token
 from sandboxd.api.routes import Check, Readiness
 from sandboxd.consolidation.background import Consolidation
@@ -31,7 +32,7 @@ from sandboxd.errors import SandboxdError
 from sandboxd.idempotency import IdempotencyStore
 from sandboxd.manager import SandboxManager
 from sandboxd.metrics import Metrics
-from sandboxd.serving import Server, go_first, tcp_listener, unix_listener
+from sandboxd.serving import Server, go_first, settle_collector, tcp_listener, unix_listener
 from sandboxd.settings import Settings
 
 _log = structlog.get_logger()
@@ -74,7 +75,9 @@ async def serve(settings: Settings) -> None:
             host, _, port = settings.tcp.rpartition(":")
             app = TcpGuard(app, read_token(settings.token_file), allowed_hosts(host, int(port)))
             listeners.append(stack.enter_context(tcp_listener(host.strip("[]"), int(port))))
-        await _serve_until_signalled(Server(app, listeners, drain_s=settings.drain_s), manager, consolidation)
+        connections = ConnectionTable(settings.wire, settings.max_calls)
+        server = Server(app, listeners, connections, drain_s=settings.drain_s)
+        await _serve_until_signalled(server, manager, consolidation)
 
 
 def _open_consolidation(settings: Settings, store: object, manager: SandboxManager, metrics: Metrics) -> Consolidation:
@@ -96,6 +99,7 @@ async def _serve_until_signalled(server: Server, manager: SandboxManager, consol
             async with anyio.create_task_group() as serving:
                 serving.start_soon(server.run_until_stopped)
                 await server.has_started.wait()
+                settle_collector()
                 _say_ready(manager)
             await consolidation.drain()
             tasks.cancel_scope.cancel()

@@ -8,6 +8,7 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -15,6 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from sandboxd.api.connection import Connection
+from sandboxd.api.connection_table import ConnectionTable
 from sandboxd.errors import Conflict, HostFull
 
 _COLLECT_AFTER = (20_000, 20, 20)
@@ -24,11 +26,14 @@ _BACKLOG = 1024
 class Server(uvicorn.Server):
     """uvicorn without its signals and without its ten wake-ups a second: an idle daemon does nothing."""
 
-    def __init__(self, app: ASGIApp, listeners: list[socket.socket], *, drain_s: float) -> None:
+    def __init__(
+        self, app: ASGIApp, listeners: list[socket.socket], connections: ConnectionTable, *, drain_s: float
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http=Connection,
+                http=partial(Connection, table=connections),  # type: ignore[arg-type]  # uvicorn only calls it
+                timeout_keep_alive=connections.limits.keep_alive_s,
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -62,7 +67,6 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        settle_collector()
         self.has_started.set()
 
     async def main_loop(self) -> None:

@@ -21,6 +21,7 @@ from sandboxd.cache_place import CachePlace
 from sandboxd.consolidation.settings import ConsolidationOptions
 from sandboxd.limits import Limits
 from sandboxd.places import default_data, default_socket
+from sandboxd.wire_limits import WireLimits
 
 AGENT_UID = 10001
 
@@ -78,6 +79,8 @@ class Settings(BaseSettings):
     max_sandboxes: int = Field(default=500, ge=1)
     max_calls: int = Field(default=1024, ge=4)
     """Requests under way at once; one tenant may take three quarters of them."""
+    wire: WireLimits = WireLimits()
+    """Bounds on connections, and on the time a request may take to arrive."""
     failpoint: str = ""
     config: Path | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"

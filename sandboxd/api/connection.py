@@ -1,228 +1,225 @@
-"""One HTTP connection of the daemon: bytes in, calls of the app out, answers back in as few writes as can be.
+"""One HTTP connection of the daemon: uvicorn's httptools protocol, with a bound on everything it reads.
 
-uvicorn's server owns the sockets and the drain; this is the protocol it makes for every connection. It takes one
-request at a time: those a client sends ahead wait here, and its socket is not read meanwhile. It knows no routes.
+uvicorn parses, runs the app and frames the answers. This subclass adds what it lacks: bounds on heads, trailers, chunk
+extensions and requests sent ahead, and deadlines. Over a bound the client gets a problem, unless an answer is under
+way, and the connection ends. It knows no routes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import Any
-from urllib.parse import unquote
+from typing import Any, Literal
 
 import httptools
-import structlog
-from starlette.types import ASGIApp
-from uvicorn.config import Config
-from uvicorn.protocols.utils import get_local_addr, get_remote_addr
-from uvicorn.server import ServerState
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from sandboxd.api.exchange import Exchange
-from sandboxd.api.problems import problem, render
-
-_log = structlog.get_logger("sandboxd.api")
+from sandboxd.api.connection_table import ConnectionTable
+from sandboxd.api.guard import CONNECTION, is_unix
+from sandboxd.api.problems import as_answer, problem
+from sandboxd.api.request_clock import RequestClock
 
 MAX_HEAD_BYTES = 65_536
-"""Of a request's line and headers together."""
-BODY_AHEAD_BYTES = 65_536
-"""How much of a body is held for an app that has not asked for it yet."""
+"""Of a request's line and headers, and of what may arrive without any progress: a trailer or a chunk's extension."""
+MAX_HEADERS = 100
+_PIECE_BYTES = 2048
+"""A read of the socket, up to 256 KiB, is parsed in pieces, because the parser cannot stop in the middle of one. This
+bounds the requests that are parsed while an earlier one is being answered: what follows stays unparsed and unread."""
 
-_ASGI = {"version": "3.0", "spec_version": "2.3"}
+_HEAD_TOO_LARGE = f"cannot read this request: its headers are longer than {MAX_HEAD_BYTES} bytes or over {MAX_HEADERS}"
+_STALLED = f"cannot read this request: a trailer or chunk extension is longer than {MAX_HEAD_BYTES} bytes"
 
 
-class Connection(asyncio.Protocol):
-    # A protocol of the event loop, which anyio does not offer: its streams would put a task and two checkpoints on
-    # the way of every call. An empty exchange takes uvicorn's own protocol 55 microseconds, this one 30.
-
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        self._app: ASGIApp = config.loaded_app
-        self._idle_s = config.timeout_keep_alive
-        self._state = server_state
-        self._loop = _loop or asyncio.get_running_loop()
-        self._parser = httptools.HttpRequestParser(self)
-        self._current: Exchange | None = None
-        self._parsed: Exchange | None = None
-        """The exchange whose request is being read; it may still have others before it."""
-        self._ahead: deque[Exchange] = deque()
-        self._drained: asyncio.Future[None] | None = None
-        self._is_paused = False
-        self._in_head = False
-        self._is_new_head = False
-        self._head_bytes = 0
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._idle_since = 0.0
-        self.is_last = False
-        self._url = b""
-        self._headers: list[tuple[bytes, bytes]] = []
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # we serve streams only
-        self.transport = transport
-        self._server = get_local_addr(transport)
-        self._client = get_remote_addr(transport)
-        self._state.connections.add(self)  # type: ignore[arg-type]  # it asks only for shutdown()
-        self._rest()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._state.connections.discard(self)
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        if self._current is not None:
-            self._current.disconnect()
-        self._ahead.clear()
-        self.resume_writing()
-
-    def shutdown(self) -> None:
-        """For the server: finish what is under way, then close."""
-        self.is_last = True
-        if self._current is None:
-            self.transport.close()
-
-    def data_received(self, data: bytes) -> None:
-        self._is_new_head = False
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self.is_last = True  # no other protocol is spoken here; what follows would be in it
-        except httptools.HttpParserError:
-            self._refuse("cannot read this request: it is not HTTP/1.1")
-            return
-        if self._in_head and not self._is_new_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse(f"cannot read this request: its headers are longer than {MAX_HEAD_BYTES} bytes")
-
-    def on_message_begin(self) -> None:
-        self._url = b""
-        self._headers = []
-        self._in_head = self._is_new_head = True
-        self._head_bytes = 0
-
-    def on_url(self, url: bytes) -> None:
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name.lower(), value))
-
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        parser = self._parser
-        version = parser.get_http_version()
-        raw_path, _, query = self._url.partition(b"?")
-        if not raw_path.startswith(b"/"):  # a proxy's form, http://host/path
-            parsed = httptools.parse_url(self._url)
-            raw_path, query = parsed.path or b"/", parsed.query or b""
-        path = raw_path.decode("ascii")
-        scope = {
-            "type": "http",
-            "asgi": _ASGI,
-            "http_version": version,
-            "server": self._server,
-            "client": self._client,
-            "scheme": "http",
-            "root_path": "",
-            "method": parser.get_method().decode("ascii"),
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": raw_path,
-            "query_string": query.partition(b"#")[0],
-            "headers": self._headers,
-        }
-        keep_alive = version == "1.1" and parser.should_keep_alive()
-        self._parsed = exchange = Exchange(self, scope, keep_alive=keep_alive)
-        if self._current is None:
-            self._start(exchange)
-        else:
-            self._ahead.append(exchange)
-            self.pause_reading()
-
-    def on_body(self, body: bytes) -> None:
-        if self._parsed is not None and self._parsed.take_body(body) > BODY_AHEAD_BYTES:
-            self.pause_reading()
-
-    def on_message_complete(self) -> None:
-        if self._parsed is not None:
-            self._parsed.end_body()
-        self._parsed = None
+class _Flow(FlowControl):
+    is_held = False
+    """Whether bytes wait unparsed: then an app that asks for more does not make the socket readable."""
+    was_paused = False
 
     def pause_reading(self) -> None:
-        if not self._is_paused:
-            self._is_paused = True
-            self.transport.pause_reading()
+        self.was_paused = True
+        super().pause_reading()
 
     def resume_reading(self) -> None:
-        if self._is_paused and not self._ahead:
-            self._is_paused = False
-            self.transport.resume_reading()
+        if not self.is_held:
+            super().resume_reading()
 
-    def pause_writing(self) -> None:
-        if self._drained is None:
-            self._drained = self._loop.create_future()
 
-    def resume_writing(self) -> None:
-        drained, self._drained = self._drained, None
-        if drained is not None and not drained.done():
-            drained.set_result(None)
+class Connection(HttpToolsProtocol):
+    flow: _Flow
+
+    def __init__(self, *args: Any, table: ConnectionTable, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._table = table
+        self._clock = RequestClock(self.loop, table.limits)
+        self._is_trusted = False
+        self._running: RequestResponseCycle | None = None
+        """The exchange whose app runs, or ran last. `self.cycle` is the one parsed last, which may still wait."""
+        self._unparsed = b""
+        self._part: Literal["none", "head", "body"] = "none"
+        """Which part of a request is being read."""
+        self._parts_begun = self._parts_watched = 0
+        self._bytes_without_progress = 0
+        self._head_bytes = 0
+        self.idle_since = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        super().connection_made(transport)
+        self.flow = _Flow(transport)
+        self._clock.expect_head(self)
+        self._is_trusted = is_unix({"server": self.server})
+        if not self._is_trusted:
+            self._table.open_tcp(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._table.close(self)
+        self._clock.stop()
+        self.pipeline.clear()
+        self._drop_answer()
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+
+    def trust(self) -> None:
+        """The request under way has a valid token."""
+        if not self._is_trusted:
+            self._is_trusted = True
+            self._table.trust(self)
+            if self._part == "body":
+                self._table.begin_body(self)
+
+    def data_received(self, data: bytes) -> None:
+        view = memoryview(self._unparsed + data if self._unparsed else data)
+        start = 0
+        while start < len(view) and not self.pipeline:
+            piece = view[start : start + _PIECE_BYTES]
+            start += _PIECE_BYTES
+            self._bytes_without_progress += len(piece)
+            try:
+                self.parser.feed_data(piece)
+            except httptools.HttpParserUpgrade:
+                self.cycle.keep_alive = False  # no other protocol is spoken here; what follows would be in it
+                return
+            except httptools.HttpParserError:
+                self._refuse("request.invalid", "cannot read this request: it is not HTTP/1.1")
+                return
+            if self._bytes_without_progress > MAX_HEAD_BYTES:
+                self._refuse_size()
+                return
+        self._unparsed = bytes(view[start:])
+        self.flow.is_held = bool(self._unparsed)
+        if self._unparsed:
+            self.flow.pause_reading()
+        if self._parts_begun != self._parts_watched:
+            self._watch_part()
+
+    def _watch_part(self) -> None:
+        """Time what the client still owes of a request."""
+        self._parts_watched = self._parts_begun
+        if self._part == "head":
+            self._clock.expect_head(self)
+        elif self._part == "body":
+            self._clock.expect_body(self)
+            if self._is_trusted:
+                self._table.begin_body(self)
+        else:
+            self._clock.stop()
+            self._table.end_body(self)
+
+    def _begin(self, part: Literal["none", "head", "body"]) -> None:
+        self._part = part
+        self._parts_begun += 1
+        self._bytes_without_progress = 0
+
+    def on_message_begin(self) -> None:
+        self._unset_keepalive_if_required()
+        super().on_message_begin()
+        if not self._is_trusted:
+            self.scope[CONNECTION] = self  # type: ignore[literal-required]  # an extension of ours
+        self._head_bytes = 0
+        self._begin("head")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._part == "body":
+            return  # a trailer: its bytes are counted, and it has no use
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes + len(self.url) > MAX_HEAD_BYTES or len(self.headers) >= MAX_HEADERS:
+            self._refuse_size()
+            raise ValueError(_HEAD_TOO_LARGE)  # stops the parser
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        if self.expect_100_continue:
+            self.cycle.keep_alive = False  # once refused, the client may or may not send the body
+        self._clock.body_bytes = 0
+        self._begin("body")
+
+    def on_body(self, body: bytes) -> None:
+        self._bytes_without_progress = 0
+        self._clock.body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._begin("none")
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._unset_keepalive_if_required()
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        self._table.end_body(self)
+        self.idle_since = self.loop.time()
+        super().on_response_complete()
+        if self._unparsed and not self.pipeline and not self.transport.is_closing():
+            self.data_received(b"")
+            self.flow.resume_reading()
+
+    def _refuse(self, code: str, detail: str) -> None:
+        """Say what is wrong, unless an answer is under way, and close the connection."""
+        if self._part == "body":
+            may_answer = self._running is self.cycle and not self.cycle.response_started
+        else:
+            may_answer = self.is_idle
+        if may_answer and not self.transport.is_closing():
+            self.transport.write(as_answer(problem(code, detail, retryable=code == "request.timeout")))
+            self._drop_answer()
+        self.transport.close()
+
+    def _refuse_size(self) -> None:
+        if self._part == "body":
+            self._refuse("request.invalid", _STALLED)
+        else:
+            self._refuse("request.head_too_large", _HEAD_TOO_LARGE)
+
+    def _drop_answer(self) -> None:
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+
+    def is_excused(self) -> bool:
+        """For the clock: nothing is late while an answer is under way, or while the daemon does not read."""
+        was_paused, self.flow.was_paused = self.flow.was_paused, self.flow.read_paused
+        if self._part != "body":
+            return not self.is_idle
+        cycle = self.cycle
+        if cycle.response_complete:
+            return False
+        return was_paused or self._running is not cycle or cycle.response_started or cycle.waiting_for_100_continue
+
+    def end_late_request(self) -> None:
+        if self._parts_begun == 0:
+            self.transport.close()  # a connection that never sent a byte expects no answer
+        else:
+            part = "headers arrive" if self._part == "head" else "body arrives"
+            self._refuse("request.timeout", f"cannot wait for this request: its {part} too slowly; send it again")
 
     @property
-    def drained(self) -> asyncio.Future[None] | None:
-        """What to wait for before writing more; None when there is room."""
-        return self._drained
+    def is_idle(self) -> bool:
+        return self._running is None or self._running.response_complete
 
-    def ended(self, *, keep_alive: bool) -> None:
-        """For the exchange: its answer is sent, or will never be."""
-        self._state.total_requests += 1
-        self._current = None
-        if not keep_alive or self.is_last:
-            self.transport.close()
-        elif self._ahead:
-            self._start(self._ahead.popleft())
-        else:
-            self._rest()
-            self.resume_reading()
+    def body_rate(self) -> float:
+        return float("inf") if self.flow.read_paused else self._clock.body_rate()
 
-    def _start(self, exchange: Exchange) -> None:
-        self._current = exchange
-        # The server waits for these tasks before it stops.
-        task = self._loop.create_task(self._run(exchange))
-        self._state.tasks.add(task)
-        task.add_done_callback(self._state.tasks.discard)
-
-    async def _run(self, exchange: Exchange) -> None:
-        try:
-            await self._app(exchange.scope, exchange.receive, exchange.send)
-        except Exception as error:  # noqa: BLE001  # the boundary answers whatever it can; this is its own failure
-            _log.error("connection broken", exc_info=error)
-        exchange.close()
-
-    def _rest(self) -> None:
-        """Nothing is under way: close unless something comes. One timer serves many short calls."""
-        self._idle_since = self._loop.time()
-        if self._idle_timer is None:
-            self._idle_timer = self._loop.call_later(self._idle_s, self._look_idle)
-
-    def _look_idle(self) -> None:
-        self._idle_timer = None
-        if self._current is not None:
-            return
-        left_s = self._idle_since + self._idle_s - self._loop.time()
-        if left_s > 0:
-            self._idle_timer = self._loop.call_later(left_s, self._look_idle)
-        else:
-            self.transport.close()
-
-    def _refuse(self, detail: str) -> None:
-        """Say what is wrong, unless an answer is under way: then the connection can only end."""
-        if self._current is None and not self.transport.is_closing():
-            response = render(problem("request.invalid", detail))
-            length = str(len(response.body)).encode()
-            self.transport.write(
-                b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\nconnection: close\r\n"
-                b"content-length: " + length + b"\r\n\r\n" + bytes(response.body)
-            )
-        self.transport.close()
+    def abort(self) -> None:
+        self.transport.abort()

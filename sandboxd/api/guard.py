@@ -15,6 +15,8 @@ from sandboxd.api.problems import problem_of, render
 from sandboxd.api.refusals import Forbidden
 from sandboxd.errors import InvalidRequest, RequestError, Unauthorised
 
+CONNECTION = "sandboxd.connection"
+"""In the scope of a connection's first requests: the connection, which is told when it has sent a valid token."""
 _MIN_TOKEN_CHARS = 16
 
 
@@ -48,7 +50,10 @@ class TcpGuard:
             await self._app(scope, receive, send)
             return
         refusal = self._refusal(scope)
+        connection = scope.pop(CONNECTION, None)
         if refusal is None:
+            if connection is not None:
+                connection.trust()
             await self._app(scope, receive, send)
             return
         headers = {"www-authenticate": "Bearer"} if isinstance(refusal, Unauthorised) else None

@@ -25,12 +25,14 @@ STATUS_BY_CODE = {
     "request.outside_sandbox": 403,
     "request.not_found": 404,
     "request.method_not_allowed": 405,
+    "request.timeout": 408,
     "request.conflict": 409,
     "request.busy": 409,
     "request.outcome_unknown": 409,
     "request.too_large": 413,
     "request.unsupported_media_type": 415,
     "request.limit_reached": 429,
+    "request.head_too_large": 431,
     "sandbox.gone": 410,
     "sandbox.error": 502,
     "sandbox.not_ready": 503,
@@ -107,3 +109,10 @@ def _members(error: SandboxdError | MemoError) -> dict[str, Any]:
 
 def render(content: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
     return Response(to_json(content), content["status"], headers, MEDIA_TYPE)
+
+
+def as_answer(content: dict[str, Any]) -> bytes:
+    """Return a problem as the bytes of a whole answer, the last of its connection."""
+    body = to_json(content)
+    head = f"HTTP/1.1 {content['status']} {content['title']}\r\ncontent-type: {MEDIA_TYPE}\r\n"
+    return f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode("ascii") + body

@@ -21,7 +21,6 @@ from typing import Any
 
 import anyio
 import anyio.abc
-import uvicorn
 
 from memo.documents import (
     ABSENT,
@@ -44,7 +43,7 @@ from memo.paths import key_at
 from memo.provider import capabilities_of
 from sandboxd.api.admission import MAX_CALLS
 from sandboxd.api.app import create_app
-from sandboxd.api.connection import Connection
+from sandboxd.api.connection_table import ConnectionTable
 from sandboxd.api.guard import TcpGuard
 from sandboxd.api.routes import Check, Readiness
 from sandboxd.consolidation.background import Consolidation
@@ -68,6 +67,8 @@ from sandboxd.runner.calls import (
     TextSlice,
 )
 from sandboxd.sandbox import SandboxRequest, SandboxView
+from sandboxd.serving import Server
+from sandboxd.wire_limits import WireLimits
 
 
 @dataclass
@@ -77,6 +78,8 @@ class StandInRunner:
     calls: list[Exec] = field(default_factory=list)
     killed: int = 0
     grown: int = 0
+    write_pause_s: float = 0
+    """How long a write waits before it takes the first byte."""
 
     async def exec(self, call: Exec) -> ExecResult:
         stdout, stderr = bytearray(), bytearray()
@@ -168,6 +171,7 @@ class StandInRunner:
         yield _Reader(FileStat(path, len(self._file(path)), 0o644, 0.0), self._file(path), self.grown)
 
     async def write_file(self, path: str, data: AsyncIterable[bytes] | bytes, *, make_parents: bool = True) -> FileStat:
+        await anyio.sleep(self.write_pause_s)
         content = data if isinstance(data, bytes) else b"".join([piece async for piece in data])
         self.files[path] = content
         return FileStat(path, len(content), 0o644, time.time())
@@ -419,6 +423,7 @@ async def serving(
     store_limits: StoreLimits | None = None,
     consolidation: Consolidation | None = None,
     max_calls: int = MAX_CALLS,
+    wire: WireLimits | None = None,
 ) -> AsyncIterator[World]:
     """Serve the API. With a store it has memory: a stand-in's, or with `mirrored` the real one."""
     manager = manager or StandInManager()
@@ -452,41 +457,12 @@ async def serving(
                 max_calls=max_calls,
             )
             guarded = TcpGuard(app, token, [f"127.0.0.1:{port}", f"localhost:{port}"])
-            config = uvicorn.Config(
-                guarded,
-                http=Connection,
-                ws="none",
-                proxy_headers=False,
-                server_header=False,
-                date_header=False,
-                log_config=None,
-                access_log=False,
-                lifespan="on",
-                timeout_graceful_shutdown=5,
-            )
-            server = _Server(config)
+            connections = ConnectionTable(wire or WireLimits(), max_calls)
+            server = Server(guarded, [unix, tcp], connections, drain_s=5)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(server.serve, [unix, tcp])
-                await server.is_up.wait()
+                tasks.start_soon(server.run_until_stopped)
+                await server.has_started.wait()
                 try:
                     yield world
                 finally:
-                    server.is_over.set()
-
-
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.is_up = anyio.Event()
-        self.is_over = anyio.Event()
-
-    async def main_loop(self) -> None:
-        await self.is_over.wait()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.is_up.set()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+                    server.stop()

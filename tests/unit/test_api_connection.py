@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import anyio
@@ -12,11 +13,13 @@ from anyio.abc import SocketStream
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandboxd.api.connection import MAX_HEAD_BYTES
+from sandboxd.api.connection import MAX_HEAD_BYTES, MAX_HEADERS
+from sandboxd.wire_limits import WireLimits
 from tests.unit.standin import World, serving
 
 pytestmark = pytest.mark.anyio
 
+SANDBOX = "/v1/tenants/acme/sessions/s1/sandbox"
 EXEC = "/v1/tenants/acme/sessions/s1/exec"
 
 
@@ -26,6 +29,10 @@ def request(method: str, target: str, body: bytes = b"", *lines: str) -> bytes:
 
 
 HEALTH = request("GET", "/healthz")
+
+
+def chunked_head() -> bytes:
+    return f"POST {EXEC} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n".encode()
 
 
 def echo(word: str) -> bytes:
@@ -65,17 +72,6 @@ async def assert_closed(stream: SocketStream) -> None:
     with anyio.fail_after(20), pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
         while True:
             await stream.receive()
-
-
-async def test_a_short_answer_leaves_in_one_write(world: World) -> None:
-    """A datagram-like look at the stream: the first read already holds everything."""
-    async with await anyio.connect_unix(world.socket) as stream:
-        await stream.send(HEALTH)
-        with anyio.fail_after(20):
-            data = await stream.receive()
-    head, _, body = data.partition(b"\r\n\r\n")
-    assert b"content-length: %d" % len(body) in head
-    assert json.loads(body)["status"] == "ok"
 
 
 async def test_requests_sent_ahead_are_answered_in_order(world: World) -> None:
@@ -148,7 +144,8 @@ async def test_an_answer_to_head_has_no_body(world: World) -> None:
             head = await stream.receive()
             assert head.startswith(b"HTTP/1.1 405 ")
             assert head.endswith(b"\r\n\r\n")
-        assert (await ask(stream, HEALTH))[0] == 200
+        status, headers, _, _ = await ask(stream, HEALTH)
+        assert (status, headers["content-type"]) == (200, "application/json")
 
 
 @pytest.mark.parametrize(
@@ -173,6 +170,186 @@ async def test_what_is_not_http_is_refused_as_a_problem(world: World, raw: bytes
         await assert_closed(stream)
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"GET /healthz HTTP/1.1\r\nx: " + b"a" * (MAX_HEAD_BYTES + 1) + b"\r\n\r\n",
+        b"GET /" + b"a" * (MAX_HEAD_BYTES + 1) + b" HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n" + b"x: y\r\n" * (MAX_HEADERS + 1) + b"\r\n",
+        HEALTH + b"GET /healthz HTTP/1.1\r\n" + b"x: y\r\n" * (MAX_HEADERS + 1) + b"\r\n",
+    ],
+    ids=["one header", "target", "count of headers", "second request"],
+)
+async def test_a_head_over_its_bounds_is_refused(world: World, raw: bytes) -> None:
+    async with await anyio.connect_unix(world.socket) as stream:
+        if raw.startswith(HEALTH):
+            assert (await ask(stream, HEALTH))[0] == 200
+            raw = raw.removeprefix(HEALTH)
+        status, headers, body, _ = await ask(stream, raw)
+        assert (status, headers["content-type"], headers["connection"]) == (431, "application/problem+json", "close")
+        assert json.loads(body)["code"] == "request.head_too_large"
+        await assert_closed(stream)
+
+
+@pytest.mark.parametrize("start", [b"0\r\nx: ", b"5;x="], ids=["trailer", "chunk extension"])
+async def test_a_trailer_or_chunk_extension_over_the_bound_is_refused(world: World, start: bytes) -> None:
+    async with await anyio.connect_unix(world.socket) as stream:
+        await stream.send(chunked_head() + start)
+        await stream.send(b"a" * (2 * MAX_HEAD_BYTES))
+        status, _, body, _ = await read_answer(stream)
+        assert (status, json.loads(body)["code"]) == (400, "request.invalid")
+        assert "trailer or chunk extension" in json.loads(body)["detail"]
+        await assert_closed(stream)
+
+
+async def test_trailers_are_dropped_and_never_taken_for_headers(world: World) -> None:
+    """A trailer comes after the guard and idempotency have looked at the headers."""
+    body = b'{"command":["echo","hi"]}'
+    raw = chunked_head() + b"%x;note=1\r\n%b\r\n0\r\nidempotency-key: k1\r\norigin: x\r\n\r\n" % (len(body), body)
+    async with await anyio.connect_unix(world.socket) as stream:
+        for count in (1, 2):
+            status, headers, answer, _ = await ask(stream, raw)
+            assert (status, json.loads(answer)["stdout"]) == (200, "hi\n")
+            assert "idempotency-replayed" not in headers
+            assert len(world.manager.runner.calls) == count
+        assert (await ask(stream, HEALTH))[0] == 200
+
+
+async def test_more_requests_ahead_than_are_parsed_at_once_are_all_answered(world: World) -> None:
+    count = 5000
+    async with await anyio.connect_unix(world.socket) as stream, anyio.create_task_group() as tasks:
+        tasks.start_soon(stream.send, HEALTH * count)
+        rest = b""
+        for _ in range(count):
+            status, _, _, rest = await read_answer(stream, rest)
+            assert status == 200
+        assert rest == b""
+
+
+async def test_a_client_that_sent_ahead_and_leaves_ends_what_it_asked_for(world: World) -> None:
+    async with await anyio.connect_unix(world.socket) as stream:
+        sleep = request("POST", EXEC, json.dumps({"command": ["sleep", "60"]}).encode())
+        await stream.send(sleep + HEALTH)
+        with anyio.fail_after(20):
+            while not world.manager.runner.calls:  # the stand-in has no event for it
+                await anyio.sleep(0.02)
+    with anyio.fail_after(20):
+        while not world.manager.runner.killed:
+            await anyio.sleep(0.02)
+
+
+SHORT = WireLimits(head_timeout_s=1, body_timeout_s=0.5, body_min_bytes_per_s=10_000)
+
+
+async def test_a_connection_that_says_nothing_is_closed(tmp_path: Path) -> None:
+    async with serving(tmp_path, wire=SHORT) as world, await anyio.connect_unix(world.socket) as stream:
+        with anyio.fail_after(20), pytest.raises(anyio.EndOfStream):
+            await stream.receive()
+
+
+@pytest.mark.parametrize(
+    ("start", "crumb"),
+    [
+        (b"GET /healthz HTTP/1.1\r\n", b"x: y\r\n"),
+        (request("POST", EXEC).replace(b"content-length: 0", b"content-length: 50000"), b" "),
+        (request("POST", EXEC).replace(b"content-length: 0", b"transfer-encoding: chunked"), b"1\r\n \r\n"),
+    ],
+    ids=["head", "body", "chunks"],
+)
+async def test_a_request_that_arrives_in_drops_is_ended(tmp_path: Path, start: bytes, crumb: bytes) -> None:
+    async with serving(tmp_path, wire=SHORT) as world, await anyio.connect_unix(world.socket) as stream:
+        assert (await ask(stream, request("PUT", SANDBOX, b'{"user":"u1"}')))[0] == 201
+        await stream.send(start)
+
+        async def drip() -> None:
+            with suppress(anyio.BrokenResourceError):
+                while True:
+                    await stream.send(crumb)
+                    await anyio.sleep(0.02)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(drip)
+            status, headers, body, _ = await read_answer(stream)
+            tasks.cancel_scope.cancel()
+        problem = json.loads(body)
+        assert (status, headers["connection"]) == (408, "close")
+        assert (problem["code"], problem["retryable"]) == ("request.timeout", True)
+        await assert_closed(stream)
+        assert world.manager.runner.calls == []
+
+
+async def test_deadlines_do_not_touch_what_takes_long_for_another_reason(tmp_path: Path) -> None:
+    """A long command, a stream of events, a client that reads slowly, an upload that the sandbox takes slowly."""
+    async with serving(tmp_path, wire=SHORT) as world, await anyio.connect_unix(world.socket) as stream:
+        assert (await ask(stream, request("PUT", SANDBOX, b'{"user":"u1"}')))[0] == 201
+        command = json.dumps({"command": ["sleep", "1.5"]}).encode()
+        assert (await ask(stream, request("POST", EXEC, command)))[0] == 200
+        await stream.send(request("POST", EXEC, command, "accept: text/event-stream"))
+        with anyio.fail_after(20):
+            data = b""
+            while b"event: exit" not in data:
+                data += await stream.receive()
+    world.manager.runner.files["/workspace/big"] = bytes(8_000_000)
+    async with serving(tmp_path, world.manager, wire=SHORT) as world, await anyio.connect_unix(world.socket) as stream:
+        target = "/v1/tenants/acme/sessions/s1/files?path=/workspace/big"
+        await stream.send(request("GET", target))
+        await anyio.sleep(1)
+        _, _, body, _ = await read_answer(stream)
+        assert len(body) == 8_000_000
+        world.manager.runner.write_pause_s = 1
+        assert (await ask(stream, request("PUT", target, bytes(2_000_000))))[0] == 200
+
+
+async def test_an_answer_that_does_not_wait_for_the_body_gives_the_client_time_to_read_it(tmp_path: Path) -> None:
+    async with serving(tmp_path, wire=SHORT) as world, await anyio.connect_unix(world.socket) as stream:
+        head = request("POST", EXEC).replace(b"content-length: 0", b"content-length: 99999999")
+        status, _, _, rest = await ask(stream, head + b"{")
+        assert (status, rest) == (413, b"")
+        await assert_closed(stream)  # and no second answer
+
+
+async def test_one_body_too_many_ends_the_slowest_and_spares_the_others(tmp_path: Path) -> None:
+    async with serving(tmp_path, max_calls=8) as world, AsyncExitStack() as stack:
+        body = json.dumps({"command": ["echo", "x" * 500]}).encode()
+        raw = request("POST", EXEC, body)
+        *uploads, other = [await stack.enter_async_context(await anyio.connect_unix(world.socket)) for _ in range(6)]
+        assert (await ask(uploads[0], request("PUT", SANDBOX, b'{"user":"u1"}')))[0] == 201
+        for number, stream in enumerate(uploads):
+            received = 1 if number == 2 else 300  # the third is the slowest
+            await stream.send(raw[: len(raw) - len(body) + received])
+            assert (await ask(other, HEALTH))[0] == 200  # what was sent before has been read
+        status, _, answer, _ = await read_answer(uploads[2])
+        assert (status, json.loads(answer)["code"]) == (408, "request.timeout")
+        for number in (0, 1, 3, 4):
+            assert (await ask(uploads[number], raw[len(raw) - len(body) + 300 :]))[0] == 200
+
+
+async def test_at_the_cap_the_oldest_stranger_goes_and_a_known_client_stays(tmp_path: Path) -> None:
+    limits = WireLimits(max_connections=4, max_unauthenticated=2)
+    async with serving(tmp_path, wire=limits) as world, AsyncExitStack() as stack:
+        port = int(world.url.rpartition(":")[2])
+
+        async def connect() -> SocketStream:
+            return await stack.enter_async_context(await anyio.connect_tcp("127.0.0.1", port))
+
+        known_health = (
+            f"GET /healthz HTTP/1.1\r\nhost: localhost:{port}\r\nauthorization: Bearer {world.token}\r\n\r\n".encode()
+        )
+        known = [await connect() for _ in range(2)]
+        for stream in known:
+            assert (await ask(stream, known_health))[0] == 200
+        strangers = [await connect() for _ in range(3)]
+        await assert_closed(strangers[0])
+        for stream in known:
+            assert (await ask(stream, known_health))[0] == 200
+        for stream in strangers[1:]:  # they have the token after all
+            assert (await ask(stream, known_health))[0] == 200
+        newcomer = await connect()  # everyone is known and idle: the one that was idle for longest goes
+        assert (await ask(newcomer, known_health))[0] == 200
+        await assert_closed(known[0])
+        assert (await ask(known[1], known_health))[0] == 200
+
+
 async def test_headers_without_end_are_refused(world: World) -> None:
     async with await anyio.connect_unix(world.socket) as stream:
         await stream.send(b"GET /healthz HTTP/1.1\r\nx: ")
@@ -182,7 +359,7 @@ async def test_headers_without_end_are_refused(world: World) -> None:
                 await stream.send(b"a" * 8192)
                 sent += 8192
             status, _, body, _ = await read_answer(stream)
-        assert status == 400
+        assert status == 431
         assert "headers are longer" in json.loads(body)["detail"]
 
 

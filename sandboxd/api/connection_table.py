@@ -1,0 +1,81 @@
+"""The open connections of a server: how many there may be, and which one has to go when there are too many.
+
+TCP connections are capped, those without a valid token more tightly; the unix socket, the operator's way in, is not
+counted. At a cap the oldest connection without a token is dropped, then the authenticated one that has been idle for
+longest; when every connection is busy, the newcomer is.
+
+Request bodies that are still arriving are capped too, at half of the calls that may be under way. A call holds its
+place in admission while its body arrives, so half-sent bodies can never take more than that half, and a tenant, which
+may use three quarters, always keeps room for calls. One body more than the cap ends the slowest of the others with
+408. Only bodies of authenticated requests count: a stranger cannot push out anybody's upload.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sandboxd.wire_limits import WireLimits
+
+
+class Peer(Protocol):
+    """A connection, as the table sees it."""
+
+    @property
+    def is_idle(self) -> bool: ...
+    @property
+    def idle_since(self) -> float: ...
+    def body_rate(self) -> float:
+        """Return the bytes per second of the body that is arriving; infinite while the daemon does not read."""
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+
+    def end_late_request(self) -> None:
+        """Answer 408 and close the connection."""
+
+
+class ConnectionTable:
+    def __init__(self, limits: WireLimits, max_calls: int) -> None:
+        self.limits = limits
+        self._max_total = limits.connections()
+        self._max_strangers = limits.unauthenticated()
+        self._max_bodies = max(1, max_calls // 2)
+        self._strangers: dict[Peer, None] = {}  # in the order in which they came
+        self._trusted: dict[Peer, None] = {}
+        self._bodies: dict[Peer, None] = {}
+
+    def open_tcp(self, peer: Peer) -> None:
+        self._strangers[peer] = None
+        total = len(self._strangers) + len(self._trusted)
+        if len(self._strangers) > self._max_strangers or total > self._max_total:
+            victim = self._victim(peer)
+            self.close(victim)
+            victim.abort()
+
+    def trust(self, peer: Peer) -> None:
+        """The peer has sent a valid token."""
+        if peer in self._strangers:
+            del self._strangers[peer]
+            self._trusted[peer] = None
+
+    def close(self, peer: Peer) -> None:
+        self._strangers.pop(peer, None)
+        self._trusted.pop(peer, None)
+        self._bodies.pop(peer, None)
+
+    def begin_body(self, peer: Peer) -> None:
+        """The head of a request is here and its body is not."""
+        if peer not in self._bodies and len(self._bodies) >= self._max_bodies:
+            slowest = min(self._bodies, key=lambda other: other.body_rate())
+            del self._bodies[slowest]
+            slowest.end_late_request()
+        self._bodies[peer] = None
+
+    def end_body(self, peer: Peer) -> None:
+        self._bodies.pop(peer, None)
+
+    def _victim(self, newcomer: Peer) -> Peer:
+        oldest = next(iter(self._strangers))
+        if oldest is not newcomer:
+            return oldest
+        return min((peer for peer in self._trusted if peer.is_idle), key=lambda peer: peer.idle_since, default=newcomer)

@@ -1,0 +1,69 @@
+"""The deadlines of one connection: for the head of a request, then for its body.
+
+A request that arrives in one read never starts a timer. A body is judged in windows: each must bring a minimum of
+bytes, unless the daemon itself held it up. It decides nothing else about a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from sandboxd.wire_limits import WireLimits
+
+
+class Owner(Protocol):
+    def is_excused(self) -> bool:
+        """Return whether the daemon, not the client, has held the request up since the last call."""
+
+    def end_late_request(self) -> None: ...
+
+
+class RequestClock:
+    # The owner is passed to each call and kept only by a running timer: a closed connection must not wait for the
+    # garbage collector.
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: WireLimits) -> None:
+        self._loop = loop
+        self._limits = limits
+        self._timer: asyncio.TimerHandle | None = None
+        self._body_since = 0.0
+        self._window_bytes = 0
+        self.body_bytes = 0
+        """Of the body that is arriving; counted by the owner."""
+
+    def expect_head(self, owner: Owner) -> None:
+        self.stop()
+        self._timer = self._loop.call_later(self._limits.head_timeout_s, self._look_at_head, owner)
+
+    def expect_body(self, owner: Owner) -> None:
+        self.stop()
+        self._body_since = self._loop.time()
+        owner.is_excused()  # what happened before does not count
+        self._open_window(owner)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def body_rate(self) -> float:
+        """Return the average bytes per second, with a second of grace for a body that has just begun."""
+        return self.body_bytes / (self._loop.time() - self._body_since + 1)
+
+    def _look_at_head(self, owner: Owner) -> None:
+        if owner.is_excused():
+            self.expect_head(owner)
+        else:
+            owner.end_late_request()
+
+    def _open_window(self, owner: Owner) -> None:
+        self._window_bytes = self.body_bytes
+        self._timer = self._loop.call_later(self._limits.body_timeout_s, self._close_window, owner)
+
+    def _close_window(self, owner: Owner) -> None:
+        least = self._limits.body_min_bytes_per_s * self._limits.body_timeout_s
+        if owner.is_excused() or self.body_bytes - self._window_bytes >= least:
+            self._open_window(owner)
+        else:
+            owner.end_late_request()

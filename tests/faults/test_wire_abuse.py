@@ -1,0 +1,247 @@
+"""A daemon whose sockets are abused with raw bytes: it stays small, and its operator gets through. (I9)
+
+`SANDBOXD_TEST_LONG=1` sends twenty times as much.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.running import RunningDaemon
+
+IS_LONG = os.environ.get("SANDBOXD_TEST_LONG") == "1"
+SCALE = 20 if IS_LONG else 1
+FLOOD_BYTES = 32_000_000
+ROOM_BYTES = 16_000_000
+"""What the daemon may grow by while strangers send."""
+ATTACKERS = 4
+TOKEN = "t" * 32
+WAIT_S = 30
+
+HEAD = b"POST /v1/tenants/acme/sessions/s1/exec HTTP/1.1\r\nhost: x\r\n"
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+HEALTH = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+
+
+class Served:
+    """A daemon that also listens on TCP."""
+
+    def __init__(self, daemon: RunningDaemon, address: tuple[str, int]) -> None:
+        self.daemon = daemon
+        self.address = address
+
+    def unix(self) -> socket.socket:
+        return connect(socket.AF_UNIX, str(self.daemon.socket))
+
+    def tcp(self) -> socket.socket:
+        return connect(socket.AF_INET, self.address)
+
+    def resident_bytes(self) -> int:
+        pages = int(Path(f"/proc/{self.daemon.pid}/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
+
+    def authorised(self, method: str, target: str) -> bytes:
+        host, port = self.address
+        head = f"{method} {target} HTTP/1.1\r\nhost: {host}:{port}\r\nauthorization: Bearer {TOKEN}\r\n"
+        return f"{head}content-length: 0\r\n\r\n".encode()
+
+
+def connect(family: socket.AddressFamily, address: str | tuple[str, int]) -> socket.socket:
+    connection = socket.socket(family)
+    connection.settimeout(WAIT_S)
+    connection.connect(address)
+    return connection
+
+
+def ask(connection: socket.socket, raw: bytes) -> Answer:
+    connection.sendall(raw)
+    return read_answer(connection)
+
+
+def read_answer(connection: socket.socket) -> Answer:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += _receive(connection)
+    head, _, body = data.partition(b"\r\n\r\n")
+    lines = head.lower().split(b"\r\n")
+    size = next(int(line.partition(b":")[2]) for line in lines if line.startswith(b"content-length:"))
+    while len(body) < size:
+        body += _receive(connection)
+    return Answer(int(head.split()[1]), body)
+
+
+def _receive(connection: socket.socket) -> bytes:
+    data = connection.recv(65_536)
+    assert data, "the connection ended before the answer"
+    return data
+
+
+def is_open(connection: socket.socket) -> bool:
+    """Whether the daemon has neither answered nor closed it."""
+    return not select.select([connection], [], [], 0)[0]
+
+
+@contextmanager
+def open_files(limit: int) -> Iterator[None]:
+    """A soft limit on open files, for this process and the daemons it starts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture(scope="module")
+def make_served(engine_socket: str, agent_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    token_file = tmp_path_factory.mktemp("token") / "token"
+    token_file.write_text(TOKEN)
+    with ExitStack() as stack:
+
+        def start(**settings: object) -> Served:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                address: tuple[str, int] = free.getsockname()
+            tcp = f"{address[0]}:{address[1]}"
+            daemon = RunningDaemon(image=agent_image, tcp=tcp, token_file=token_file, **settings)
+            stack.callback(daemon.stop)
+            return Served(daemon.start(), address)
+
+        yield start
+
+
+Start = Callable[..., Served]
+
+
+@pytest.fixture(scope="module")
+def served(make_served: Start) -> Served:
+    return make_served()
+
+
+FLOODS = {
+    "many headers": (HEAD, b"".join(b"x%05d: yyyyyyyy\r\n" % number for number in range(4000))),
+    "one header": (HEAD + b"x: ", b"y" * 65_536),
+    "one header name": (HEAD, b"y" * 65_536),
+    "a folded header": (HEAD + b"x: y\r\n", b" y\r\n" * 16_384),
+    "a target": (b"GET /", b"y" * 65_536),
+    "empty lines": (b"", b"\r\n" * 32_768),
+    "trailers": (CHUNKED + b"1\r\nx\r\n0\r\n", b"".join(b"x%05d: yyyyyyyy\r\n" % number for number in range(4000))),
+    "one trailer": (CHUNKED + b"1\r\nx\r\n0\r\nx: ", b"y" * 65_536),
+    "a chunk extension": (CHUNKED + b"1;x=", b"y" * 65_536),
+    "chunk extensions": (CHUNKED, (b"1;x=" + b"y" * 1000 + b"\r\nx\r\n") * 64),
+    "tiny chunks": (CHUNKED, b"1\r\nx\r\n" * 10_000),
+    "a body without end": (CHUNKED, b"10000\r\n" + b"y" * 65_536 + b"\r\n"),
+    "requests ahead": (b"", HEALTH * 1600),
+    "the smallest requests ahead": (b"", b"GET / HTTP/1.1\r\n\r\n" * 4000),
+    "requests ahead with bodies": (b"", (HEAD + b"content-length: 1000\r\n\r\n" + b"y" * 1000) * 60),
+    "zero bytes": (b"", bytes(65_536)),
+    "a TLS hello": (b"\x16\x03\x01\x02\x00\x01\x00", b"\x01\xfc\x03\x03" * 16_384),
+}
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+def test_a_flood_without_a_token_neither_grows_the_daemon_nor_locks_its_operator_out(served: Served, kind: str) -> None:
+    opening, block = FLOODS[kind]
+    before = served.resident_bytes()
+    flood_bytes = FLOOD_BYTES // (16 if "ahead" in kind else 1) * SCALE  # requests are answered: that takes longer
+    left = [flood_bytes // ATTACKERS] * ATTACKERS
+
+    def send(number: int) -> None:
+        while left[number] > 0:
+            try:
+                with served.tcp() as connection:
+                    connection.sendall(opening)
+                    while left[number] > 0:
+                        connection.sendall(block)
+                        left[number] -= len(block)
+                        while select.select([connection], [], [], 0)[0] and connection.recv(65_536):
+                            pass  # a client that reads its answers is not slowed down
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(65_536):
+                        pass
+            except OSError:
+                left[number] -= len(block)  # cut off while sending it: try again
+
+    attackers = [threading.Thread(target=send, args=(number,)) for number in range(ATTACKERS)]
+    for attacker in attackers:
+        attacker.start()
+    most = before
+    with served.unix() as operator:
+        while any(attacker.is_alive() for attacker in attackers):
+            assert ask(operator, HEALTH).status == 200
+            most = max(most, served.resident_bytes())
+            attackers[0].join(0.02)
+    for attacker in attackers:
+        attacker.join()
+    assert max(most, served.resident_bytes()) - before < ROOM_BYTES
+    with served.tcp() as stranger:
+        assert ask(stranger, HEALTH).status == 403  # the daemon still listens to strangers, and tells them no
+
+
+def test_half_sent_bodies_of_a_tenant_do_not_lock_it_out(make_served: Start) -> None:
+    """As many as one tenant may have calls under way."""
+    with open_files(4096), ExitStack() as stack:
+        served = make_served()
+        halves = [stack.enter_context(served.unix()) for _ in range(768)]
+        for half in halves:
+            half.sendall(HEAD + b"content-type: application/json\r\ncontent-length: 100\r\n\r\n" + b'{"command":')
+        operator = stack.enter_context(served.unix())  # accepted after all of the others
+        for _ in range(10):
+            assert ask(operator, HEALTH).status == 200
+        created = ask(operator, b'PUT /v1/tenants/acme/sessions/s1 HTTP/1.1\r\ncontent-length: 12\r\n\r\n{"user":"u"}')
+        assert created.status in (200, 201), created
+        # The slowest made room for the others, and were told.
+        ended = [half for half in halves if not is_open(half)]
+        assert 0 < len(ended) <= 768 - 512
+        answer = read_answer(ended[0])
+        assert (answer.status, json.loads(answer.body)["code"]) == (408, "request.timeout")
+
+
+def test_idle_strangers_on_tcp_leave_the_unix_socket_and_known_clients_alone(make_served: Start) -> None:
+    with open_files(256):
+        served = make_served()
+    resource.prlimit(served.daemon.pid, resource.RLIMIT_NOFILE, (256, 256))
+    with ExitStack() as stack:
+        known = stack.enter_context(served.tcp())
+        assert ask(known, served.authorised("GET", "/healthz")).status == 200
+        strangers = [stack.enter_context(served.tcp()) for _ in range(400)]
+        for _ in range(20):
+            with served.unix() as operator:
+                assert ask(operator, HEALTH).status == 200
+                assert ask(operator, HEALTH.replace(b"healthz", b"readyz")).status == 200  # it reaches the engine
+        assert ask(known, served.authorised("GET", "/healthz")).status == 200
+        with served.tcp() as newcomer:
+            assert ask(newcomer, served.authorised("GET", "/healthz")).status == 200
+        descriptors = len(os.listdir(f"/proc/{served.daemon.pid}/fd"))
+        assert descriptors < 256 - 64, "the rest is for runners, the engine and files"
+        assert sum(is_open(stranger) for stranger in strangers) <= 64 // 4
+
+
+def test_connections_that_come_and_go_leave_nothing_behind(served: Served) -> None:
+    before = len(os.listdir(f"/proc/{served.daemon.pid}/fd"))
+    for _ in range(500 * SCALE):
+        with served.tcp() as connection:
+            connection.sendall(CHUNKED + b"5\r\nhal")
+    with served.unix() as operator:
+        assert ask(operator, HEALTH).status == 200
+        for _ in range(100):  # the daemon hears of a closed connection in its own time: ask until it has
+            after = len(os.listdir(f"/proc/{served.daemon.pid}/fd"))
+            if after <= before + 1:
+                break
+            assert ask(operator, HEALTH).status == 200
+    assert after <= before + 1
