@@ -8,9 +8,12 @@ way, and the connection ends. It knows no routes.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Literal
 
 import httptools
+import structlog
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -18,6 +21,8 @@ from sandboxd.api.connection_table import ConnectionTable
 from sandboxd.api.guard import CONNECTION, is_unix
 from sandboxd.api.problems import as_answer, problem
 from sandboxd.api.request_clock import RequestClock
+
+_log = structlog.get_logger("sandboxd.api")
 
 MAX_HEAD_BYTES = 65_536
 """Of a request's line and headers, and of what may arrive without any progress: a trailer or a chunk's extension."""
@@ -162,10 +167,24 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
         self._begin("none")
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # Any: uvicorn has its own types
         self._unset_keepalive_if_required()
         self._running = cycle
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, partial(self._run, app, cycle))
+
+    async def _run(self, app: ASGIApp, cycle: RequestResponseCycle, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the app. An answer that is not complete breaks the connection: that is how a client learns.
+
+        uvicorn would answer 500 for a call that the drain cuts short, although its outcome is unknown.
+        """
+        try:
+            await app(scope, receive, send)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # the boundary has answered all it can
+            if isinstance(error, Exception):
+                _log.error("connection broken", exc_info=error)
+        if not cycle.response_complete and not cycle.disconnected:
+            cycle.disconnected = True
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         self._table.end_body(self)

@@ -424,6 +424,7 @@ async def serving(
     consolidation: Consolidation | None = None,
     max_calls: int = MAX_CALLS,
     wire: WireLimits | None = None,
+    drain_s: float = 5,
 ) -> AsyncIterator[World]:
     """Serve the API. With a store it has memory: a stand-in's, or with `mirrored` the real one."""
     manager = manager or StandInManager()
@@ -458,7 +459,7 @@ async def serving(
             )
             guarded = TcpGuard(app, token, [f"127.0.0.1:{port}", f"localhost:{port}"])
             connections = ConnectionTable(wire or WireLimits(), max_calls)
-            server = Server(guarded, [unix, tcp], connections, drain_s=5)
+            server = Server(guarded, [unix, tcp], connections, drain_s=drain_s)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(server.run_until_stopped)
                 await server.has_started.wait()

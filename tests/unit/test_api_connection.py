@@ -374,6 +374,37 @@ async def test_no_garbage_hangs_or_breaks_the_daemon(world: World, raw: bytes) -
         assert (await ask(stream, HEALTH))[0] == 200
 
 
+async def test_what_outlasts_the_drain_breaks_its_connection(tmp_path: Path) -> None:
+    """Its outcome is unknown, so it gets no answer at all."""
+
+    async def expect_no_answer(stream: SocketStream) -> None:
+        async with stream:
+            with anyio.fail_after(20), pytest.raises(anyio.EndOfStream):
+                await stream.receive()
+
+    async with anyio.create_task_group() as tasks, serving(tmp_path, drain_s=1) as world:
+        stream = await anyio.connect_unix(world.socket)
+        await ask(stream, request("PUT", SANDBOX, b'{"user":"u1"}'))
+        await stream.send(request("POST", EXEC, json.dumps({"command": ["sleep", "60"]}).encode()))
+        with anyio.fail_after(20):
+            while not world.manager.runner.calls:  # the stand-in has no event for it
+                await anyio.sleep(0.02)
+        tasks.start_soon(expect_no_answer, stream)
+    assert world.manager.runner.killed == 1
+
+
+async def test_an_idle_connection_is_closed_after_its_keep_alive(tmp_path: Path) -> None:
+    async with serving(tmp_path, wire=WireLimits(keep_alive_s=1)) as world:
+        async with await anyio.connect_unix(world.socket) as stream:
+            assert (await ask(stream, HEALTH))[0] == 200
+            await assert_closed(stream)
+        async with await anyio.connect_unix(world.socket) as stream:  # the rest of a body does not keep it open
+            head = request("POST", EXEC).replace(b"content-length: 0", b"content-length: 99999999")
+            assert (await ask(stream, head))[0] == 413
+            await stream.send(b"x")
+            await assert_closed(stream)
+
+
 async def test_what_is_under_way_is_answered_before_the_end(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
 
