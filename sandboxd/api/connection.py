@@ -8,6 +8,7 @@ way, and the connection ends. It knows no routes.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from functools import partial
 from typing import Any, Literal
 
@@ -56,6 +57,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._table = table
         self._clock = RequestClock(self.loop, table.limits)
+        self._weakly = weakref.ref(self)
         self._is_trusted = False
         self._running: RequestResponseCycle | None = None
         """The exchange whose app runs, or ran last. `self.cycle` is the one parsed last, which may still wait."""
@@ -78,10 +80,13 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._table.close(self)
         self._clock.stop()
-        self.pipeline.clear()
         self._drop_answer()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
+        self.pipeline.clear()
+        if self._running is not None:
+            self.cycle = self._running  # one that never ran refers to this connection for ever
+        self._unparsed = b""
 
     def trust(self) -> None:
         """The request under way has a valid token."""
@@ -138,7 +143,7 @@ class Connection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         super().on_message_begin()
         if not self._is_trusted:
-            self.scope[CONNECTION] = self  # type: ignore[literal-required]  # an extension of ours
+            self.scope[CONNECTION] = self._weakly  # type: ignore[literal-required]  # an extension of ours
         self._head_bytes = 0
         self._begin("head")
 

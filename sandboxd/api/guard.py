@@ -16,7 +16,7 @@ from sandboxd.api.refusals import Forbidden
 from sandboxd.errors import InvalidRequest, RequestError, Unauthorised
 
 CONNECTION = "sandboxd.connection"
-"""In the scope of a connection's first requests: the connection, which is told when it has sent a valid token."""
+"""In the scope of a connection's first requests: a weak reference to it, to tell it that it sent a valid token."""
 _MIN_TOKEN_CHARS = 16
 
 
@@ -50,9 +50,8 @@ class TcpGuard:
             await self._app(scope, receive, send)
             return
         refusal = self._refusal(scope)
-        connection = scope.pop(CONNECTION, None)
         if refusal is None:
-            if connection is not None:
+            if CONNECTION in scope and (connection := scope[CONNECTION]()) is not None:
                 connection.trust()
             await self._app(scope, receive, send)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
@@ -13,7 +14,7 @@ from anyio.abc import SocketStream
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandboxd.api.connection import MAX_HEAD_BYTES, MAX_HEADERS
+from sandboxd.api.connection import MAX_HEAD_BYTES, MAX_HEADERS, Connection
 from sandboxd.wire_limits import WireLimits
 from tests.unit.standin import World, serving
 
@@ -322,6 +323,29 @@ async def test_one_body_too_many_ends_the_slowest_and_spares_the_others(tmp_path
         assert (status, json.loads(answer)["code"]) == (408, "request.timeout")
         for number in (0, 1, 3, 4):
             assert (await ask(uploads[number], raw[len(raw) - len(body) + 300 :]))[0] == 200
+
+
+async def test_a_closed_connection_is_freed_without_the_garbage_collector(world: World) -> None:
+    """The daemon collects seldom, and a connection may hold much that a stranger sent."""
+    port = int(world.url.rpartition(":")[2])
+    gc.collect()
+    gc.disable()
+    try:
+        for start in (
+            b"GET /" + b"a" * 60_000,
+            chunked_head() + b"5\r\nhal",
+            HEALTH * 2,
+            HEALTH * 500,
+            b"GARBAGE\r\n\r\n",
+        ):
+            for _ in range(5):
+                async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+                    await stream.send(start)
+        with anyio.fail_after(20):
+            while any(isinstance(thing, Connection) for thing in gc.get_objects()):
+                await anyio.sleep(0.02)
+    finally:
+        gc.enable()
 
 
 async def test_at_the_cap_the_oldest_stranger_goes_and_a_known_client_stays(tmp_path: Path) -> None:
