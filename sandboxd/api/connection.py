@@ -127,6 +127,7 @@ class Connection(HttpToolsProtocol):
         if self._part == "head":
             self._clock.expect_head(self)
         elif self._part == "body":
+            self.flow.was_paused = self.flow.read_paused
             self._clock.expect_body(self)
             if self._is_trusted:
                 self._table.begin_body(self)
@@ -221,15 +222,14 @@ class Connection(HttpToolsProtocol):
             self._running.disconnected = True
             self._running.message_event.set()
 
-    def is_excused(self) -> bool:
+    def is_late(self, *, is_moving: bool) -> bool:
         """For the clock: nothing is late while an answer is under way, or while the daemon does not read."""
         was_paused, self.flow.was_paused = self.flow.was_paused, self.flow.read_paused
-        if self._part != "body":
-            return not self.is_idle
         cycle = self.cycle
-        if cycle.response_complete:
-            return False
-        return was_paused or self._running is not cycle or cycle.response_started or cycle.waiting_for_100_continue
+        if self._part != "body" or cycle.response_complete:  # answered without its body: enough has been thrown away
+            return self.is_idle
+        is_held_up = was_paused or self._running is not cycle or cycle.waiting_for_100_continue
+        return not (is_moving or is_held_up or cycle.response_started)
 
     def end_late_request(self) -> None:
         if self._parts_begun == 0:

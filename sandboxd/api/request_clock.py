@@ -13,8 +13,8 @@ from sandboxd.wire_limits import WireLimits
 
 
 class Owner(Protocol):
-    def is_excused(self) -> bool:
-        """Return whether the daemon, not the client, has held the request up since the last call."""
+    def is_late(self, *, is_moving: bool) -> bool:
+        """Return whether to end the request. `is_moving`: enough of its body has arrived since the last call."""
 
     def end_late_request(self) -> None: ...
 
@@ -39,7 +39,6 @@ class RequestClock:
     def expect_body(self, owner: Owner) -> None:
         self.stop()
         self._body_since = self._loop.time()
-        owner.is_excused()  # what happened before does not count
         self._open_window(owner)
 
     def stop(self) -> None:
@@ -52,10 +51,10 @@ class RequestClock:
         return self.body_bytes / (self._loop.time() - self._body_since + 1)
 
     def _look_at_head(self, owner: Owner) -> None:
-        if owner.is_excused():
-            self.expect_head(owner)
-        else:
+        if owner.is_late(is_moving=False):
             owner.end_late_request()
+        else:
+            self.expect_head(owner)
 
     def _open_window(self, owner: Owner) -> None:
         self._window_bytes = self.body_bytes
@@ -63,7 +62,7 @@ class RequestClock:
 
     def _close_window(self, owner: Owner) -> None:
         least = self._limits.body_min_bytes_per_s * self._limits.body_timeout_s
-        if owner.is_excused() or self.body_bytes - self._window_bytes >= least:
-            self._open_window(owner)
-        else:
+        if owner.is_late(is_moving=self.body_bytes - self._window_bytes >= least):
             owner.end_late_request()
+        else:
+            self._open_window(owner)

@@ -309,6 +309,15 @@ async def test_an_answer_that_does_not_wait_for_the_body_gives_the_client_time_t
         await assert_closed(stream)  # and no second answer
 
 
+async def test_a_body_without_end_is_cut_off_after_its_answer(tmp_path: Path) -> None:
+    async with serving(tmp_path, wire=SHORT) as world, await anyio.connect_unix(world.socket) as stream:
+        head = request("POST", EXEC).replace(b"content-length: 0", b"content-length: 999999999999")
+        assert (await ask(stream, head))[0] == 413
+        with anyio.fail_after(20), pytest.raises(anyio.BrokenResourceError):
+            while True:
+                await stream.send(bytes(65_536))  # faster than any minimum
+
+
 async def test_one_body_too_many_ends_the_slowest_and_spares_the_others(tmp_path: Path) -> None:
     async with serving(tmp_path, max_calls=8) as world, AsyncExitStack() as stack:
         body = json.dumps({"command": ["echo", "x" * 500]}).encode()
