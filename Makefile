@@ -2,14 +2,14 @@
 # PYTHON=/path/to/python names the Python that makes .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo engine image test lint type bench clean tools environment environment-dev
+.PHONY: help run demo engine image test test-all lint type bench clean tools environment environment-dev
 MAKEFLAGS += --no-print-directory
 export PYTHON
 
 BIN := .venv/bin
 
 help: ## list the verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: environment ## set everything up and serve in the foreground
 	@exec $(BIN)/python -m scripts.run
@@ -25,6 +25,9 @@ image: environment engine ## build the agent image, if its inputs changed
 
 test: lint type engine tools image ## lint, type, then the whole test suite
 	@exec $(BIN)/python -m pytest -q
+
+test-all: lint type engine tools image ## the same suite with its long runs: many more kills, races and rounds
+	@SANDBOXD_TEST_LONG=1 exec $(BIN)/python -m pytest -q -o timeout=1200
 
 lint: environment-dev ## ruff: rules and format
 	@$(BIN)/ruff check .
