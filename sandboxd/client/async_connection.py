@@ -7,6 +7,7 @@ no addresses but the one it is given, and repeats nothing.
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import AsyncIterable, AsyncIterator
 from typing import Any
 
@@ -21,6 +22,11 @@ PIECE_BYTES = 262_144
 
 class Broken(Exception):
     """The connection ended, or what came on it makes no sense."""
+
+    def __init__(self, reason: str, system_error: Exception | None = None) -> None:
+        super().__init__(reason)
+        self.system_error = system_error
+        """What the system reported, if the connection ended before any byte of the answer."""
 
 
 class Silent(Exception):
@@ -51,6 +57,9 @@ class AsyncConnection(asyncio.Protocol):
         self._heard_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
+        self._poll = select.poll()
+        self.idle_since = 0.0
+        """For the owner: when it was put back, on the monotonic clock."""
 
     @property
     def is_usable(self) -> bool:
@@ -59,6 +68,11 @@ class AsyncConnection(asyncio.Protocol):
         return (
             self._is_open and not self._is_sending and (answer is None or (answer.is_whole and answer.may_keep_alive))
         )
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the socket holds nothing, not even its end: the event loop may not have looked for a while."""
+        return not self._poll.poll(0)
 
     def close(self) -> None:
         self._is_open = False
@@ -117,6 +131,7 @@ class AsyncConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # streams only
         self._transport = transport
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         answer = self._answer
@@ -136,7 +151,8 @@ class AsyncConnection(asyncio.Protocol):
             self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._fail(Broken(str(error) if error else "it was closed"))
+        has_answer = self._answer is not None and self._answer.has_begun
+        self._fail(Broken(str(error) if error else "it was closed", None if has_answer else error))
 
     def pause_writing(self) -> None:
         self._drained = self._loop.create_future()

@@ -1,20 +1,24 @@
 """Connections of the async client over a unix socket or TCP, kept alive and shared by tasks.
 
-It never sends a request twice unless the call is safe to repeat. It needs an asyncio event loop.
+It never sends a request twice unless the first was not read or the call is safe to repeat. It needs an asyncio event
+loop.
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 
+from sandboxd.client import keep_alive
 from sandboxd.client.address import Address
 from sandboxd.client.async_connection import AsyncConnection, Broken, Silent, connect
 from sandboxd.client.calls import Answer, Call
-from sandboxd.client.errors import AnswerLost, DaemonUnreachable
+from sandboxd.client.errors import DaemonUnreachable
 
 MAX_CONNECTIONS = 512
 
@@ -26,57 +30,74 @@ class AsyncTransport:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._idle: list[AsyncConnection] = []
+        self._idle: deque[AsyncConnection] = deque()
+        """The one that has been idle longest comes first; the last is reused."""
         self._room: anyio.Semaphore | None = None
         """Made when it is first used, inside the event loop that uses it."""
         self._is_closed = False
 
     async def send(self, call: Call[Any], body: Body = None) -> Answer:
-        """Send a call and return its whole answer. A safe call whose connection broke is sent once more."""
+        """Send a call and return its whole answer. If its connection breaks, it may be sent once more on a new one."""
         content = call.body if body is None else body
-        may_repeat = call.is_safe and (content is None or isinstance(content, bytes))
+        is_second = False
         while True:
             try:
-                async with self._lent() as connection:
+                async with self._lent(is_new=is_second) as connection:
                     await connection.ask(call, self.address, content)
                     return await connection.whole_answer()
             except Broken as error:
-                if not may_repeat:
-                    raise self._lost(error) from error
-                may_repeat = False
+                self._check_resend(call, content, error, may=not is_second)
+                is_second = True
             except Silent as error:
-                raise AnswerLost(f"cannot wait longer: no answer within {call.timeout_s} s") from error
+                raise keep_alive.silent(call) from error
 
     @asynccontextmanager
     async def stream(self, call: Call[Any]) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
         """Send a call and read its answer piece by piece. Leaving early closes the connection."""
-        try:
-            async with self._lent() as connection:
-                await connection.ask(call, self.address, call.body)
-                yield await connection.status(), connection.pieces()
-        except Broken as error:
-            raise self._lost(error) from error
-        except Silent as error:
-            raise AnswerLost(f"cannot wait longer: no answer within {call.timeout_s} s") from error
+        is_second = has_status = False
+        while True:
+            try:
+                async with self._lent(is_new=is_second) as connection:
+                    await connection.ask(call, self.address, call.body)
+                    status = await connection.status()
+                    has_status = True
+                    yield status, connection.pieces()
+                    return
+            except Broken as error:
+                self._check_resend(call, call.body, error, may=not (is_second or has_status))
+                is_second = True
+            except Silent as error:
+                raise keep_alive.silent(call) from error
 
     async def close(self) -> None:
         self._is_closed = True
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        while self._idle:
+            self._idle.pop().close()
 
-    def _lent(self) -> _Lent:
+    def _check_resend(self, call: Call[Any], body: Body, error: Broken, *, may: bool) -> None:
+        """Return if the call goes out once more; otherwise raise what its caller is told."""
+        unread = keep_alive.is_unread(self.address, error.system_error)
+        if not (may and keep_alive.may_resend(call, body, unread=unread)):
+            raise keep_alive.broken(call, self.address, str(error), unread=unread) from error
+
+    def _lent(self, *, is_new: bool) -> _Lent:
         if self._is_closed:
             raise DaemonUnreachable("cannot send: this client is closed")
         if self._room is None:
             self._room = anyio.Semaphore(MAX_CONNECTIONS)
-        return _Lent(self, self._room)
+        return _Lent(self, self._room, is_new)
 
-    async def take(self) -> AsyncConnection:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_usable:  # the daemon closes idle connections
+    async def take(self, *, is_new: bool) -> AsyncConnection:
+        """Return a connection that the daemon has not closed: a kept one, or a new one."""
+        idle = self._idle
+        oldest = time.monotonic() - keep_alive.IDLE_S
+        while idle and (idle[0].idle_since <= oldest or not idle[0].is_usable):
+            idle.popleft().close()
+        while idle and not is_new:
+            connection = idle.pop()
+            if connection.is_usable and connection.is_quiet:
                 return connection
+            connection.close()
         try:
             return await connect(self.address)
         except OSError as error:
@@ -84,22 +105,21 @@ class AsyncTransport:
 
     def put_back(self, connection: AsyncConnection) -> None:
         if connection.is_usable and not self._is_closed:
+            connection.idle_since = time.monotonic()
             self._idle.append(connection)
         else:
             connection.close()
-
-    def _lost(self, error: Broken) -> AnswerLost:
-        return AnswerLost(f"cannot tell the outcome: the connection to {self.address} was lost ({error})")
 
 
 class _Lent:
     """A connection for one exchange. A class, because a generator's context manager costs several times as much."""
 
-    __slots__ = ("_connection", "_room", "_transport")
+    __slots__ = ("_connection", "_is_new", "_room", "_transport")
 
-    def __init__(self, transport: AsyncTransport, room: anyio.Semaphore) -> None:
+    def __init__(self, transport: AsyncTransport, room: anyio.Semaphore, is_new: bool) -> None:
         self._transport = transport
         self._room = room
+        self._is_new = is_new
 
     async def __aenter__(self) -> AsyncConnection:
         try:
@@ -107,7 +127,7 @@ class _Lent:
         except anyio.WouldBlock:
             await self._room.acquire()
         try:
-            self._connection = await self._transport.take()
+            self._connection = await self._transport.take(is_new=self._is_new)
         except BaseException:
             self._room.release()
             raise

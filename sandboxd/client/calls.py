@@ -61,11 +61,13 @@ class Call(Generic[T]):
     body: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float | None = SHORT_S
+    is_idempotent: bool = False
+    """Whether doing it twice is the same as doing it once, whatever else happens between."""
 
     @property
     def is_safe(self) -> bool:
         """May be sent again when its answer was lost."""
-        return self.method == "GET" or "idempotency-key" in self.headers
+        return self.method == "GET" or self.is_idempotent or "idempotency-key" in self.headers
 
 
 def read_answer(call: Call[T], answer: Answer) -> T:
@@ -97,6 +99,7 @@ def json_call(
     key: str | None = None,
     accept: str | None = None,
     timeout_s: float | None = SHORT_S,
+    is_idempotent: bool = False,
 ) -> Call[T]:
     headers = {}
     body = None
@@ -107,7 +110,7 @@ def json_call(
         headers["idempotency-key"] = key
     if accept is not None:
         headers["accept"] = accept
-    return Call(method, target, parse, body, headers, timeout_s)
+    return Call(method, target, parse, body, headers, timeout_s, is_idempotent)
 
 
 def given(**fields: Any) -> dict[str, Any]:
@@ -154,7 +157,7 @@ def ensure_sandbox(
         limits=None if limits is None else dict(limits),
     )
     target = f"{session_path(tenant, session)}/sandbox"
-    return json_call("PUT", target, _sandbox_answer, content, key=key, timeout_s=CREATE_S)
+    return json_call("PUT", target, _sandbox_answer, content, key=key, timeout_s=CREATE_S, is_idempotent=True)
 
 
 def get_sandbox(tenant: str, session: str) -> Call[Sandbox]:
@@ -274,7 +277,7 @@ def write_process(
 
 def resize_process(tenant: str, session: str, process: str, rows: int, columns: int) -> Call[None]:
     content = {"rows": rows, "columns": columns}
-    return json_call("PUT", f"{_process_path(tenant, session, process)}/size", _nothing, content)
+    return json_call("PUT", f"{_process_path(tenant, session, process)}/size", _nothing, content, is_idempotent=True)
 
 
 def kill_process(tenant: str, session: str, process: str) -> Call[Process]:

@@ -12,7 +12,7 @@ from sandboxd.errors import DependencyError, Gone, InternalError, RequestError, 
 
 
 class DaemonUnreachable(SandboxdError):
-    """There is no daemon at this address. Nothing was sent."""
+    """There is no daemon at this address, or it closed the connection unread. Nothing was carried out."""
 
     code = "daemon.unreachable"
     retryable = True

@@ -18,7 +18,7 @@ MAX_HEADERS = 100
 
 
 class BadAnswer(Exception):
-    """What came is no answer in HTTP."""
+    """What came is not an HTTP answer, or not a whole one."""
 
 
 class AnswerHeaders(dict[str, str]):
@@ -35,12 +35,15 @@ class AnswerReader:
         self._parser = httptools.HttpResponseParser(self)
         self._pieces: list[bytes] = []
         self.headers = AnswerHeaders()
+        self.has_begun = False
+        """Whether any byte of it has come."""
         self.status = 0
         """0 until the head is here."""
         self.is_whole = False
         self.may_keep_alive = False
 
     def feed(self, data: bytes) -> None:
+        self.has_begun = True
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:

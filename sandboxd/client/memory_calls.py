@@ -133,7 +133,7 @@ def list_refused(tenant: str, session: str) -> Call[list[RefusedWrite]]:
 
 def ensure_session(tenant: str, session: str, user: str, agent: str | None, key: str | None) -> Call[Session]:
     content = given(user=user, agent=agent)
-    return json_call("PUT", session_path(tenant, session), _session, content, key=key)
+    return json_call("PUT", session_path(tenant, session), _session, content, key=key, is_idempotent=True)
 
 
 def get_session(tenant: str, session: str) -> Call[Session]:

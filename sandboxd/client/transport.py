@@ -1,6 +1,6 @@
 """Connections of the ordinary client over a unix socket or TCP, kept alive and shared by threads.
 
-It never sends a request twice unless nothing of the first had left, or the call is safe to repeat.
+It never sends a request twice unless the first was not read or the call is safe to repeat.
 """
 
 from __future__ import annotations
@@ -8,13 +8,16 @@ from __future__ import annotations
 import select
 import socket
 import threading
+import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from sandboxd.client import keep_alive
 from sandboxd.client.address import Address
 from sandboxd.client.calls import Answer, Call
-from sandboxd.client.errors import AnswerLost, DaemonUnreachable
+from sandboxd.client.errors import DaemonUnreachable
 from sandboxd.client.http1 import LAST_CHUNK, AnswerReader, BadAnswer, chunk, render_head
 
 MAX_IDLE = 16
@@ -26,11 +29,12 @@ Body = bytes | Iterable[bytes] | None
 class _Connection:
     """A socket and the answer that is being read from it."""
 
-    __slots__ = ("answer", "sock")
+    __slots__ = ("answer", "idle_since", "sock")
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.answer = AnswerReader()
+        self.idle_since = 0.0
 
     def ask(self, call: Call[Any], address: Address, body: Body) -> None:
         self.answer = AnswerReader()
@@ -52,7 +56,7 @@ class _Connection:
     def read_more(self) -> None:
         data = self.sock.recv(PIECE_BYTES)
         if not data:
-            raise ConnectionResetError("it was closed")
+            raise BadAnswer("it was closed")
         self.answer.feed(data)
 
     def pieces(self) -> Iterator[bytes]:
@@ -70,7 +74,8 @@ class Transport:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._idle: list[_Connection] = []
+        self._idle: deque[_Connection] = deque()
+        """The one that has been idle longest comes first; the last is reused."""
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -90,7 +95,7 @@ class Transport:
 
     def close(self) -> None:
         with self._lock:
-            idle, self._idle, self._is_closed = self._idle, [], True
+            idle, self._idle, self._is_closed = self._idle, deque(), True
         for connection in idle:
             connection.sock.close()
 
@@ -101,9 +106,9 @@ class Transport:
         try:
             yield connection
         except TimeoutError as error:
-            raise self._silent(call) from error
+            raise keep_alive.silent(call) from error
         except (BadAnswer, OSError) as error:
-            raise self._lost(error) from error
+            raise keep_alive.broken(call, self.address, _reason(error), unread=False) from error
         finally:
             if connection.answer.is_whole and connection.answer.may_keep_alive:
                 self._put_back(connection)
@@ -111,39 +116,44 @@ class Transport:
                 connection.sock.close()
 
     def _begin(self, call: Call[Any], body: Body) -> _Connection:
-        may_repeat = call.is_safe and (body is None or isinstance(body, bytes))
+        """Send a call until its answer begins. If its connection breaks, it may be sent once more on a new one."""
+        is_second = False
         while True:
-            connection, is_used = self._take(call.timeout_s)
+            connection = self._take(call.timeout_s, is_new=is_second)
             try:
                 connection.ask(call, self.address, body)
                 while not connection.answer.status:
                     connection.read_more()
             except TimeoutError as error:
                 connection.sock.close()
-                raise self._silent(call) from error
+                raise keep_alive.silent(call) from error
             except (BadAnswer, OSError) as error:
                 connection.sock.close()
-                if not (is_used and may_repeat):
-                    raise self._lost(error) from error
-                may_repeat = False  # once
+                unread = not connection.answer.has_begun and keep_alive.is_unread(self.address, error)
+                if is_second or not keep_alive.may_resend(call, body, unread=unread):
+                    raise keep_alive.broken(call, self.address, _reason(error), unread=unread) from error
+                is_second = True
             except BaseException:
                 connection.sock.close()
                 raise
             else:
                 return connection
 
-    def _take(self, timeout_s: float | None) -> tuple[_Connection, bool]:
+    def _take(self, timeout_s: float | None, *, is_new: bool) -> _Connection:
+        """Return a connection that the daemon has not closed: a kept one, or a new one."""
+        oldest = time.monotonic() - keep_alive.IDLE_S
         while True:
             with self._lock:
                 if self._is_closed:
                     raise DaemonUnreachable("cannot send: this client is closed")
-                connection = self._idle.pop() if self._idle else None
+                while self._idle and self._idle[0].idle_since <= oldest:
+                    self._idle.popleft().sock.close()
+                connection = self._idle.pop() if self._idle and not is_new else None
             if connection is None:
-                return _Connection(self._connect(timeout_s)), False
-            # The daemon closes idle connections. One that is readable now holds its goodbye, so nothing is lost yet.
-            if not _is_readable(connection.sock):
+                return _Connection(self._connect(timeout_s))
+            if not _is_readable(connection.sock):  # else the daemon has closed it
                 connection.sock.settimeout(timeout_s)
-                return connection, True
+                return connection
             connection.sock.close()
 
     def _connect(self, timeout_s: float | None) -> socket.socket:
@@ -163,18 +173,16 @@ class Transport:
         return sock
 
     def _put_back(self, connection: _Connection) -> None:
+        connection.idle_since = time.monotonic()
         with self._lock:
             if not self._is_closed and len(self._idle) < MAX_IDLE:
                 self._idle.append(connection)
                 return
         connection.sock.close()
 
-    def _silent(self, call: Call[Any]) -> AnswerLost:
-        return AnswerLost(f"cannot wait longer: no answer within {call.timeout_s} s")
 
-    def _lost(self, error: Exception) -> AnswerLost:
-        reason = str(error) or type(error).__name__
-        return AnswerLost(f"cannot tell the outcome: the connection to {self.address} was lost ({reason})")
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def _is_readable(sock: socket.socket) -> bool:
