@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sandboxd.cli.output import fail
-from sandboxd.client.errors import DaemonUnreachable, known_errors
+from sandboxd.client.errors import KNOWN_ERRORS, DaemonUnreachable
 from sandboxd.client.synchronous import Client
 
 
@@ -18,5 +18,5 @@ def connected(socket: Path | None, tenant: str, as_json: bool, failure_code: int
             yield client
         except DaemonUnreachable as error:
             fail(error, as_json)
-        except known_errors() as error:
+        except KNOWN_ERRORS as error:
             fail(error, as_json, failure_code)

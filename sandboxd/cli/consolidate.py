@@ -14,7 +14,7 @@ from sandboxd.cli.connection import connected
 from sandboxd.cli.consolidate_output import Item, print_items, print_one, print_status, show_progress
 from sandboxd.cli.options import Json, Socket
 from sandboxd.cli.output import FAILED
-from sandboxd.client.errors import DaemonUnreachable, known_errors
+from sandboxd.client.errors import KNOWN_ERRORS, DaemonUnreachable
 from sandboxd.client.results import ConsolidationState
 from sandboxd.client.synchronous import Client
 
@@ -105,5 +105,5 @@ def _ask(client: Client, state: ConsolidationState, dry_run: bool) -> Item:
         return Item(state.tenant, state.user, client.consolidate(state.user, dry_run=dry_run))
     except DaemonUnreachable:
         raise
-    except known_errors() as error:
+    except KNOWN_ERRORS as error:
         return Item(state.tenant, state.user, None, getattr(error, "code", "internal.error"), str(error))

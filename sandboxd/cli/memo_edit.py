@@ -19,7 +19,7 @@ from sandboxd.cli.connection import connected
 from sandboxd.cli.options import Json, Socket, Tenant
 from sandboxd.cli.output import FAILED, fail, print_json, print_line
 from sandboxd.cli.place import Actor, Place, Reason, User, Words, decode, find_place, print_written
-from sandboxd.client.errors import known_errors
+from sandboxd.client.errors import KNOWN_ERRORS
 from sandboxd.client.results import Document
 from sandboxd.client.synchronous import Client
 
@@ -60,7 +60,7 @@ def edit(
                 actor=actor,
                 reason=reason,
             )
-        except known_errors() as error:
+        except KNOWN_ERRORS as error:
             _show_difference(error, text, json)
             typer.echo(f"Your text is kept in {draft}", err=True)
             fail(error, json)

@@ -1,18 +1,17 @@
 """Connections of the async client over a unix socket or TCP, kept alive and shared by tasks.
 
 It never sends a request twice unless the first was not read or the call is safe to repeat. It needs an asyncio event
-loop.
+loop, and nothing of anyio, whose backend would be loaded in the middle of the first call.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-
-import anyio
 
 from sandboxd.client import keep_alive
 from sandboxd.client.address import Address
@@ -32,8 +31,7 @@ class AsyncTransport:
         self.address = address
         self._idle: deque[AsyncConnection] = deque()
         """The one that has been idle longest comes first; the last is reused."""
-        self._room: anyio.Semaphore | None = None
-        """Made when it is first used, inside the event loop that uses it."""
+        self._room = asyncio.Semaphore(MAX_CONNECTIONS)
         self._is_closed = False
 
     async def send(self, call: Call[Any], body: Body = None) -> Answer:
@@ -83,8 +81,6 @@ class AsyncTransport:
     def _lent(self, *, is_new: bool) -> _Lent:
         if self._is_closed:
             raise DaemonUnreachable("cannot send: this client is closed")
-        if self._room is None:
-            self._room = anyio.Semaphore(MAX_CONNECTIONS)
         return _Lent(self, self._room, is_new)
 
     async def take(self, *, is_new: bool) -> AsyncConnection:
@@ -116,16 +112,13 @@ class _Lent:
 
     __slots__ = ("_connection", "_is_new", "_room", "_transport")
 
-    def __init__(self, transport: AsyncTransport, room: anyio.Semaphore, is_new: bool) -> None:
+    def __init__(self, transport: AsyncTransport, room: asyncio.Semaphore, is_new: bool) -> None:
         self._transport = transport
         self._room = room
         self._is_new = is_new
 
     async def __aenter__(self) -> AsyncConnection:
-        try:
-            self._room.acquire_nowait()  # the usual case, without a look at the event loop
-        except anyio.WouldBlock:
-            await self._room.acquire()
+        await self._room.acquire()
         try:
             self._connection = await self._transport.take(is_new=self._is_new)
         except BaseException:

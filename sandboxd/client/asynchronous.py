@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import memo.documents  # noqa: F401  # a conflict holds one: loaded now, because an import later would block the event loop
 from sandboxd.client import calls
 from sandboxd.client.address import find_address
 from sandboxd.client.async_transport import AsyncTransport

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from memo.errors import MemoError, RevisionConflict
 from sandboxd.errors import DependencyError, Gone, InternalError, RequestError, SandboxdError, SandboxError
 
 
@@ -37,14 +38,8 @@ _FAMILIES: dict[str, type[SandboxdError]] = {
 }
 
 
-def known_errors() -> tuple[type[Exception], ...]:
-    """Everything the daemon may answer with, for an `except` clause.
-
-    `memo` is loaded when there is an error and not before: most commands of the command line never meet one.
-    """
-    from memo.errors import MemoError
-
-    return SandboxdError, MemoError
+KNOWN_ERRORS: tuple[type[SandboxdError], type[MemoError]] = (SandboxdError, MemoError)
+"""Everything the daemon may answer with, for an `except` clause."""
 
 
 def _descendants(parent: type[Exception]) -> Iterator[type[Exception]]:
@@ -53,14 +48,13 @@ def _descendants(parent: type[Exception]) -> Iterator[type[Exception]]:
         yield from _descendants(child)
 
 
-def _by_code() -> dict[str, type[Exception]]:
-    """Every class by its code. A child comes before the parent whose code it shares, the daemon's before memo's."""
-    found: dict[str, type[Exception]] = {}
-    for root in reversed(known_errors()):
-        for kind in _descendants(root):
-            if kind.__module__ in ("memo.errors", "sandboxd.errors"):
-                found[kind.code] = kind  # type: ignore[attr-defined]
-    return found
+_BY_CODE: dict[str, type[Exception]] = {
+    kind.code: kind  # type: ignore[attr-defined]
+    for root in reversed(KNOWN_ERRORS)
+    for kind in _descendants(root)
+    if kind.__module__ in ("memo.errors", "sandboxd.errors")
+}
+"""Every class by its code. A child comes before the parent whose code it shares, the daemon's before memo's."""
 
 
 def rebuild(problem: Mapping[str, Any]) -> Exception:
@@ -69,7 +63,7 @@ def rebuild(problem: Mapping[str, Any]) -> Exception:
     detail = str(problem.get("detail", "cannot say what went wrong"))
     if code == Gone.code:
         return Gone(detail, problem.get("cause", "engine"))
-    known = _by_code().get(code)
+    known = _BY_CODE.get(code)
     if code == "memo.conflict":
         return _conflict(problem, detail)
     if known is not None:
@@ -82,8 +76,7 @@ def rebuild(problem: Mapping[str, Any]) -> Exception:
 
 def _conflict(problem: Mapping[str, Any], detail: str) -> Exception:
     """A conflict comes with the document as it is now."""
-    from memo.documents import Document
-    from memo.errors import RevisionConflict
+    from memo.documents import Document  # the async client has loaded it; the command line rarely needs it
 
     text, revision, sha256 = problem.get("text"), problem.get("revision"), problem.get("sha256")
     if isinstance(text, str) and isinstance(revision, int) and isinstance(sha256, str):

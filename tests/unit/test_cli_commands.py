@@ -157,7 +157,7 @@ def test_exec_does_not_load_the_daemons_half(tmp_path: Path) -> None:
         "aiohttp",
         "structlog",
         "rich",
-        "memo",
+        "memo.stores",
     }
 
 
