@@ -246,7 +246,8 @@ class Effects:
     async def _fail_calls(self, sandbox: Sandbox) -> None:
         cause = sandbox.record.cause or "engine"
         if sandbox.runner is not None:
-            sandbox.runner.fail(Gone(f"cannot finish this call: the container died ({cause})", cause))
+            advice = "create the sandbox again, its files are kept"
+            sandbox.runner.fail(Gone(f"cannot finish this call: the container died ({cause}); {advice}", cause))
 
     async def _remove_container(self, sandbox: Sandbox) -> None:
         """Remove whatever container this sandbox has, found by its label: also one that was never recorded."""

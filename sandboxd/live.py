@@ -40,7 +40,11 @@ class Sandbox:
             return Call(self, runner)
         if record.state is State.GONE:
             cause = record.cause or "engine"
-            raise Gone(f"cannot use this sandbox: its container is dead ({cause}); create it again", cause)
+            raise Gone(
+                f"cannot use this sandbox: its container is dead ({cause}); its files are kept: "
+                "create the sandbox again to go on with them",
+                cause,
+            )
         what = "being taken over" if record.state is State.READY else record.state.value
         raise NotReady(f"cannot use this sandbox: it is {what}; try again")
 

@@ -236,7 +236,10 @@ class SandboxManager:
 
     def _admit(self, ref: SessionRef, request: SandboxRequest) -> Sandbox:
         if len(self._sandboxes) >= self.settings.max_sandboxes:
-            raise LimitReached(f"cannot create another sandbox: {self.settings.max_sandboxes} exist; destroy one first")
+            raise LimitReached(
+                f"cannot create another sandbox: {self.settings.max_sandboxes} exist, which is the limit; raise "
+                "max_sandboxes, or remove a sandbox whose files are not needed any more"
+            )
         owner = Owner(ref, request.user, request.agent, dict(request.env))
         shape = self._shape(request.image, request.limits)
         sandbox = self._pool.take(shape)

@@ -104,7 +104,7 @@ ENDPOINTS = (
         destroy_sandbox,
         "sandbox",
         Access.WRITE,
-        "Remove the session's sandbox",
+        "Remove the session's sandbox with every file in its workspace",
         answers={204: None},
     ),
     Endpoint(
@@ -131,7 +131,7 @@ ENDPOINTS = (
         collect_garbage,
         "gc",
         Access.WRITE,
-        "Compare registry, engine and disk now and remove what belongs to nobody",
+        "Compare registry, engine and disk now and remove what belongs to no sandbox",
         answers={200: GarbageAnswer},
     ),
 )

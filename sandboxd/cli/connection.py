@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,14 +10,39 @@ from pathlib import Path
 from sandboxd.cli.output import fail
 from sandboxd.client.errors import KNOWN_ERRORS, DaemonUnreachable
 from sandboxd.client.synchronous import Client
+from sandboxd.errors import Gone
 
 
 @contextmanager
-def connected(socket: Path | None, tenant: str, as_json: bool, failure_code: int | None = None) -> Iterator[Client]:
+def connected(
+    socket: Path | None,
+    tenant: str,
+    as_json: bool,
+    failure_code: int | None = None,
+    *,
+    session: str | None = None,
+) -> Iterator[Client]:
+    """Give a client. A command that works in the sandbox of one session names it, so that an error can say more."""
     with Client(socket, tenant=tenant) as client:
         try:
             yield client
         except DaemonUnreachable as error:
             fail(error, as_json)
+        except Gone as error:
+            fail(error, as_json, failure_code, _restart(client, session, socket))
         except KNOWN_ERRORS as error:
             fail(error, as_json, failure_code)
+
+
+def _restart(client: Client, session: str | None, socket: Path | None) -> str | None:
+    """Return the step that brings a dead sandbox back with its files; None if it is being removed."""
+    try:
+        sandbox = None if session is None else client.get_sandbox(session)
+    except KNOWN_ERRORS:
+        return None
+    if sandbox is None or sandbox.state == "destroying":
+        return None
+    words = ["sandboxd", "create", sandbox.session, "--user", sandbox.user, "--tenant", sandbox.tenant]
+    if socket is not None:
+        words += ["--socket", str(socket)]
+    return f"Bring it back with its files: `{shlex.join(words)}`"

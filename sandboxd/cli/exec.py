@@ -43,7 +43,7 @@ def execute(
     program = words[0] if len(words) == 1 else words
     stdin = b"" if no_stdin or sys.stdin is None or sys.stdin.isatty() else _read_stdin()
     variables = parse_env(env)
-    with connected(socket, tenant, json, CALL_FAILED) as client:
+    with connected(socket, tenant, json, CALL_FAILED, session=session) as client:
         if json:
             result = client.exec(session, program, cwd=cwd, env=variables, stdin=stdin, timeout_s=timeout)
             print_json(asdict(result))

@@ -8,7 +8,7 @@ from sandboxd.cli.output import print_json, print_line
 
 
 def collect(socket: Socket = None, json: Json = False) -> None:
-    """Remove what belongs to nobody: containers, directories, records.
+    """Remove containers, directories and records that belong to no sandbox. The files of a sandbox stay.
 
     Example: sandboxd gc
     """

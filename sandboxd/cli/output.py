@@ -25,7 +25,6 @@ _NEXT_STEPS = {
     "daemon.unreachable": "Start one with `sandboxd serve`, or say where it is with --socket.",
     "request.not_found": "`sandboxd ls` lists the sandboxes of a tenant; `sandboxd create SESSION` makes one.",
     "request.conflict": "`sandboxd ls` shows who has it.",
-    "sandbox.gone": "Remove it with `sandboxd rm SESSION` and create it again.",
     "sandbox.not_ready": "Try again in a moment.",
     "memo.absent": "`sandboxd memo ls SESSION` lists what there is.",
     "memo.conflict": "Look at it with `sandboxd memo diff` and try again, or let both changes be merged with --merge.",
@@ -64,7 +63,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     Console().print(table)
 
 
-def fail(error: Exception, as_json: bool, code: int | None = None) -> NoReturn:
+def fail(error: Exception, as_json: bool, code: int | None = None, next_step: str | None = None) -> NoReturn:
     """Say what went wrong and what to do next, and end."""
     wire_code = getattr(error, "code", "internal.error")
     retryable = getattr(error, "retryable", False)
@@ -73,7 +72,7 @@ def fail(error: Exception, as_json: bool, code: int | None = None) -> NoReturn:
         sys.stderr.write(json.dumps(problem, ensure_ascii=False) + "\n")
     else:
         typer.secho(f"{error}.", err=True, fg="red" if sys.stderr.isatty() else None)
-        if (step := _NEXT_STEPS.get(wire_code)) is not None:
+        if (step := next_step or _NEXT_STEPS.get(wire_code)) is not None:
             typer.echo(step, err=True)
     if isinstance(error, DaemonUnreachable):
         raise typer.Exit(NO_DAEMON)

@@ -27,7 +27,7 @@ def create(
     socket: Socket = None,
     json: Json = False,
 ) -> None:
-    """Make a session's sandbox, or return the one it has.
+    """Make a session's sandbox, or return the one it has. One whose container died comes back with its files.
 
     Example: sandboxd create demo --user alice --memory-mb 256
     """
@@ -79,7 +79,9 @@ def rm(
     socket: Socket = None,
     json: Json = False,
 ) -> None:
-    """Remove sandboxes with their workspaces.
+    """Remove sandboxes with every file in their workspaces. Memory stays.
+
+    A sandbox whose container died is brought back with its files by `sandboxd create`, not by this.
 
     Example: sandboxd rm demo
     """

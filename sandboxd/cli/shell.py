@@ -39,7 +39,7 @@ def shell(
     """
     if not sys.stdin.isatty() and not json:
         raise typer.BadParameter("a shell needs a terminal; use `sandboxd exec` in scripts", param_hint="stdin")
-    with connected(socket, tenant, json) as client:
+    with connected(socket, tenant, json, session=session) as client:
         env = {"TERM": os.environ.get("TERM", "xterm-256color")}
         process = client.start_process(session, command, env=env, tty=True)
         if json:

@@ -32,7 +32,7 @@ def tool(
         _list(session, tenant, socket, json)
         return
     values = parse_arguments(arguments or [])
-    with connected(socket, tenant, json) as client:
+    with connected(socket, tenant, json, session=session) as client:
         result = client.tool(session, name, values)
     if json:
         print_json(asdict(result))
@@ -42,7 +42,7 @@ def tool(
 
 
 def _list(session: str, tenant: str, socket: Socket, as_json: bool) -> None:
-    with connected(socket, tenant, as_json) as client:
+    with connected(socket, tenant, as_json, session=session) as client:
         found = client.tools(session)
     if as_json:
         print_json({"items": [asdict(one) for one in found]})

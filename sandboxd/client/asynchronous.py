@@ -77,7 +77,10 @@ class AsyncClient(AsyncMemoryClient):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> Sandbox:
-        """Make the session's sandbox, or return the one it has; `.created` says which."""
+        """Make the session's sandbox, or return the one it has; `.created` says which.
+
+        One whose container died comes back with its files.
+        """
         return await self._send(
             calls.ensure_sandbox(
                 tenant or self.tenant,
@@ -100,6 +103,7 @@ class AsyncClient(AsyncMemoryClient):
     async def destroy_sandbox(
         self, session: str, *, tenant: str | None = None, idempotency_key: str | None = None
     ) -> None:
+        """Remove the sandbox with every file in its workspace. Memory stays."""
         await self._send(calls.destroy_sandbox(tenant or self.tenant, session, idempotency_key))
 
     async def stats(self, session: str, *, tenant: str | None = None) -> Mapping[str, Any]:

@@ -76,7 +76,10 @@ class Client(MemoryClient):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> Sandbox:
-        """Make the session's sandbox, or return the one it has; `.created` says which."""
+        """Make the session's sandbox, or return the one it has; `.created` says which.
+
+        One whose container died comes back with its files.
+        """
         return self._send(
             calls.ensure_sandbox(
                 tenant or self.tenant,
@@ -97,6 +100,7 @@ class Client(MemoryClient):
         return self._send(calls.list_sandboxes(tenant or self.tenant))
 
     def destroy_sandbox(self, session: str, *, tenant: str | None = None, idempotency_key: str | None = None) -> None:
+        """Remove the sandbox with every file in its workspace. Memory stays."""
         self._send(calls.destroy_sandbox(tenant or self.tenant, session, idempotency_key))
 
     def stats(self, session: str, *, tenant: str | None = None) -> Mapping[str, Any]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import secrets
+import shlex
 import subprocess
 import sys
 
 import pytest
 
-from tests.running import RunningDaemon
+from sandboxd.client import Client
+from tests.running import RunningDaemon, docker, newest_event, wait_for_state
 
 pytestmark = pytest.mark.engine
 
@@ -38,6 +41,33 @@ def test_create_exec_tool_and_remove(daemon: RunningDaemon) -> None:
     finally:
         assert run(daemon, "rm", session).returncode == 0
     assert run(daemon, "exec", session, "true").returncode == 125
+
+
+@pytest.mark.parametrize("command", ["exec", "tool"])
+def test_the_step_that_is_printed_after_a_containers_death_brings_the_files_back(
+    daemon: RunningDaemon, command: str
+) -> None:
+    session = f"cli-{secrets.token_hex(4)}"
+    with Client(daemon.socket, tenant="acme") as client:
+        sandbox = client.ensure_sandbox(session, user="ada")
+        try:
+            client.write_file(session, "/workspace/file", "precious")
+            before = newest_event(client)
+            docker("kill", str(sandbox.container))
+            wait_for_state(client, session, "gone", after=before)
+            words = ("true",) if command == "exec" else ("Bash", "command=echo hi")
+            failed = run(daemon, command, "--tenant", "acme", session, *words)
+            assert failed.returncode != 0
+            steps = re.findall(r"`(.+?)`", failed.stderr.decode())
+            assert steps, failed.stderr
+            for step in steps:
+                program, *rest = shlex.split(step)
+                assert program == "sandboxd"
+                assert run(daemon, *rest).returncode == 0
+            assert client.get_sandbox(session).state == "ready"
+            assert client.read_file(session, "/workspace/file") == b"precious"
+        finally:
+            client.destroy_sandbox(session)
 
 
 def test_a_shell_is_a_terminal_and_ends_with_its_exit_code(daemon: RunningDaemon) -> None:
