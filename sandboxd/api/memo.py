@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from memo.documents import DocumentEntry, DocumentKey, DocumentName, Revision, Scope
 from memo.errors import Absent
-from memo.ids import OwnerId, SessionId, TenantId, UserId
+from memo.ids import OwnerId, SessionId, SessionRef, TenantId, UserId
 from sandboxd.api import render
 from sandboxd.api.conditions import expectation, read_condition
 from sandboxd.api.memory import (
@@ -91,12 +91,14 @@ async def list_documents(services: Services, request: Request) -> Response:
 async def read_document(services: Services, request: Request) -> Response:
     memory = memory_of(services)
     query = read_query(request, ReadQuery)
-    key, _ = await _key(services, request, query)
+    key, session = await _key(services, request, query)
     document = await memory.read(key, query.revision)
     if document is None:
         if query.revision is not None:
             raise Absent(f"cannot find revision {query.revision} of {key.name}")
         raise _absent(key)
+    if session is not None and query.revision is None:
+        memory.agents.saw(SessionRef(key.tenant, session), key, document)
     return text_answer(document.content, MARKDOWN, document.revision)
 
 

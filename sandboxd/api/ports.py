@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol
 
-from memo.documents import HOST, Author, DocumentEntry, DocumentKey, Revision, Scope
+from memo.documents import ANY, HOST, Author, Document, DocumentEntry, DocumentKey, Expected, Revision, Scope
 from memo.ids import OwnerId, SessionRef, TenantId, UserId
 from memo.provider import Capabilities
 from sandboxd.engine.protocol import Stats
@@ -82,6 +82,21 @@ class Memory(ToolMemory, Protocol):
     def store(self) -> Any:
         """The provider itself, which may be anybody's; sessions are asked of it directly."""
 
+    async def read(self, key: DocumentKey, revision: int | None = None) -> Document | None:
+        """Return the document as it is, or as it was; None if that was never written."""
+
+    async def write(
+        self,
+        key: DocumentKey,
+        content: str,
+        *,
+        expected: Expected = ANY,
+        author: Author = HOST,
+        merge: bool = False,
+    ) -> Written | Queued:
+        """Commit if it is still `expected`, then show it; RevisionConflict if it moved on."""
+
+    async def append(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Written | Queued: ...
     async def list(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> Sequence[DocumentEntry]: ...
     async def history(self, key: DocumentKey, limit: int | None = None) -> Sequence[Revision]: ...
     async def diff(self, key: DocumentKey, before: int, after: int) -> str: ...

@@ -15,7 +15,7 @@ from memo.documents import ANY, ArtifactKey, Author, DocumentKey, Expected
 from memo.errors import MemoError, RevisionConflict
 from sandboxd import failpoints
 from sandboxd.errors import HostFull, StoreUnavailable
-from sandboxd.mirror import committing, merging
+from sandboxd.mirror import committing, merge
 from sandboxd.mirror.announcing import Announcer, fields_of
 from sandboxd.mirror.asking import Source
 from sandboxd.mirror.outbox import Chain, Entry, Outbox
@@ -146,7 +146,7 @@ class Deliverer:
 
     async def _keep_copy(self, entry: Entry, key: DocumentKey) -> Chain:
         base = entry.expected if isinstance(entry.expected, int) and entry.expected > 0 else 0
-        copy = merging.copy_key(key, base, f"q{entry.number}")
+        copy = merge.copy_key(key, base, f"q{entry.number}")
         author = Author(entry.author.actor, entry.author.session, f"conflict: {key.name}", entry.author.request)
         text = await self._try(replace(entry, author=author), copy, ANY)
         self._announcer.written(copy, text.revision, author, what="conflict")

@@ -92,11 +92,11 @@ class Mirrors:
         self._by_user.setdefault((ref.tenant, user), {})[sandbox_id] = mirror
         return mirror
 
-    def drop(self, sandbox_id: str) -> None:
-        """Forget a mirror. When this returns, nothing changes its directory any more."""
+    def drop(self, sandbox_id: str) -> Mirror | None:
+        """Forget a mirror, and return it. When this returns, nothing changes its directory any more."""
         mirror = self._by_id.pop(sandbox_id, None)
         if mirror is None:
-            return
+            return None
         mirror.is_dropped = True
         if self._by_session.get(mirror.ref) is mirror:
             del self._by_session[mirror.ref]
@@ -107,6 +107,7 @@ class Mirrors:
         self.dirty.pop(sandbox_id, None)
         with mirror.guard:  # a thread holds it for one file, or for one batch of a snapshot
             pass
+        return mirror
 
     async def wait_settled(self, mirror: Mirror) -> None:
         """Wait for the installations under way, so that none of them comes after a snapshot that is newer."""

@@ -39,6 +39,7 @@ from sandboxd import failpoints
 from sandboxd.errors import HostFull
 from sandboxd.events import EventBus
 from sandboxd.mirror import manifests, tree
+from sandboxd.mirror.agent_memory import AgentMemory
 from sandboxd.mirror.announcing import Announcer
 from sandboxd.mirror.answers import Key, MirrorFile, Queued, Refused, Written
 from sandboxd.mirror.asking import Source
@@ -104,6 +105,8 @@ class Memory:
             self._outbox,
             keeps=outbox,
         )
+        self.agents = AgentMemory(self)
+        """Documents as agents read and write them."""
         self._verify_s = verify_s
         self._blob_bytes = blob_bytes
         self._tasks: TaskGroup
@@ -147,7 +150,9 @@ class Memory:
 
     def drop(self, sandbox_id: str) -> None:
         """Track this mirror no longer. When this returns nothing changes its directory, so it can be removed."""
-        self._mirrors.drop(sandbox_id)
+        mirror = self._mirrors.drop(sandbox_id)
+        if mirror is not None:
+            self.agents.forget(mirror.ref)
 
     async def refresh(self, ref: SessionRef, path: str | None = None, content: str | None = None) -> int:
         """Bring one file of the session's mirror, or all, up to date. Return how many files now are; 0: no sandbox."""
@@ -180,6 +185,18 @@ class Memory:
         if text is not None and revision is not None and text.revision != revision:
             raise Unsupported(f"cannot read revision {revision} of {key.name}: this store keeps no history")
         return None if text is None else text.document()
+
+    async def newest(self, key: DocumentKey) -> Document | None:
+        """Return the document with every write that waits for the store; None if it was never written."""
+        return await self._door.newest(key)
+
+    async def text_at(self, key: DocumentKey, revision: Expected) -> str | None:
+        """Return what the document was at a revision, or None if that can no longer be told."""
+        return await self._door.text_at(key, revision)
+
+    async def mirrored(self, ref: SessionRef, key: DocumentKey) -> Document | None:
+        """Return what the session's mirror shows; None if it shows nothing, or if that cannot be told."""
+        return await self._door.mirrored(ref, key)
 
     async def write(
         self,

@@ -17,15 +17,18 @@ import anyio
 from anyio import to_thread
 
 from memo.documents import ABSENT, ANY, ArtifactKey, Author, Document, DocumentKey, Expected, sha256_of
-from memo.errors import RevisionConflict
+from memo.errors import Redacted, RevisionConflict
+from memo.ids import SessionRef
 from memo.limits import encode_text
 from sandboxd import failpoints
 from sandboxd.errors import SandboxdError, StoreUnavailable
-from sandboxd.mirror import committing, manifests, merging
+from sandboxd.mirror import committing, manifests
 from sandboxd.mirror.announcing import Announcer, fields_of
 from sandboxd.mirror.answers import Key, Queued, WriteConflict, WriteOutcomeUnknown, Written
 from sandboxd.mirror.asking import Source
 from sandboxd.mirror.live import Mirror, Mirrors
+from sandboxd.mirror.merge import copy_key
+from sandboxd.mirror.merge import merge as merge_texts
 from sandboxd.mirror.outbox import Base, Kind, Outbox
 from sandboxd.mirror.refreshing import Refresher
 from sandboxd.mirror.texts import Text, number_of, prefix_of, relative_of
@@ -134,6 +137,41 @@ class Door:
                 return shown.revision
         return ABSENT
 
+    async def newest(self, key: DocumentKey) -> Document | None:
+        """Return the document as it will be once what waits for the store is delivered."""
+        text = self._pending_text(key) or await self._source.read(key)
+        return None if text is None else text.document()
+
+    async def text_at(self, key: DocumentKey, revision: Expected) -> str | None:
+        """Return what a document was at a revision, or None if that can no longer be told."""
+        revision = self._real(revision)
+        if revision is ABSENT:
+            return ""
+        if not isinstance(revision, int):
+            return None
+        if revision < 0:  # a write that waits for the store
+            waiting = self._pending_text(key)
+            return None if waiting is None or waiting.revision != revision else waiting.encoded.decode()
+        if self._source.capabilities.revisions:
+            try:
+                text = await self._source.read_revision(key, revision)
+            except Redacted:
+                return None
+            return None if text is None else text.encoded.decode()
+        found = await self._mirrors.in_thread(self._mirrors.blobs.read_by_prefix, key.tenant, prefix_of(revision))
+        return None if found is None or number_of(sha256_of(found)) != revision else found.decode()
+
+    async def mirrored(self, ref: SessionRef, key: DocumentKey) -> Document | None:
+        """Return what the session's mirror shows, and at which revision; None if that cannot be told."""
+        mirror = self._mirrors.of_session(ref)
+        if mirror is None or not mirror.is_known:
+            return None
+        text = await self._file(mirror, key)
+        if text is None and relative_of(key) in mirror.shown:
+            async with self._turns.of(key):  # it was just being replaced
+                text = await self._file(mirror, key)
+        return None if text is None else text.document()
+
     async def _simple(
         self,
         key: Key,
@@ -170,23 +208,23 @@ class Door:
         self, key: DocumentKey, content: str, expected: Expected, author: Author, current: Document
     ) -> Text:
         """Commit a text with both changes, or keep ours in a copy and raise WriteConflict."""
-        base = await self._text_at(key, expected)
+        base = await self.text_at(key, expected)
         for _ in range(_MOST_MERGES):
             merged = None
             if base is not None:
-                merged = await to_thread.run_sync(merging.merge, base, content, current.content)
+                merged = await to_thread.run_sync(merge_texts, base, content, current.content)
             if merged is None:
                 break
-            if merged == current.content:
-                return Text.of(merged.encode(), current.revision)
+            if merged.text == current.content:
+                return Text.of(merged.text.encode(), current.revision)
             try:
-                return await committing.commit(self._source, key, merged, current.revision, author)
+                return await committing.commit(self._source, key, merged.text, current.revision, author)
             except RevisionConflict as error:
                 if error.current is None:
                     break
                 current = error.current
         base_revision = expected if isinstance(expected, int) else 0
-        copy = merging.copy_key(key, base_revision, sha256_of(content.encode())[:8])
+        copy = copy_key(key, base_revision, sha256_of(content.encode())[:8])
         # The same text on the same base has the same name, so that a retry keeps one copy.
         kept = await committing.commit(
             self._source, copy, content, ANY, replace(author, reason=f"conflict: {key.name}")
@@ -199,17 +237,6 @@ class Door:
             current,
             copy,
         )
-
-    async def _text_at(self, key: DocumentKey, expected: Expected) -> str | None:
-        if expected is ABSENT:
-            return ""
-        if not isinstance(expected, int):
-            return None
-        if self._source.capabilities.revisions:
-            text = await self._source.read_revision(key, expected)
-            return None if text is None else text.encoded.decode()
-        found = await self._mirrors.in_thread(self._mirrors.blobs.read_by_prefix, key.tenant, prefix_of(expected))
-        return None if found is None or number_of(sha256_of(found)) != expected else found.decode()
 
     async def _finish(self, key: Key, text: Text, author: Author, *, merged: bool = False) -> Written:
         """The store has it: whatever happens from here on, the answer is that it was written."""
@@ -284,13 +311,18 @@ class Door:
 
     async def _mirrored(self, key: Key) -> Text | None:
         for mirror in self._known_mirrors(key):
-            shown = mirror.shown.get(relative_of(key))
-            if shown is not None:
-                file = Path(mirror.root, relative_of(key))
-                found = await self._mirrors.in_thread(file.read_bytes)
-                return Text(found, shown.sha256, shown.revision) if sha256_of(found) == shown.sha256 else None
+            if relative_of(key) in mirror.shown:
+                return await self._file(mirror, key)
             return Text.of(b"", 0)  # a mirror is complete: what it does not show was never written
         return None
+
+    async def _file(self, mirror: Mirror, key: Key) -> Text | None:
+        """Return what a mirror shows of a key; None if it shows nothing, or not what it is meant to show."""
+        shown = mirror.shown.get(relative_of(key))
+        if shown is None:
+            return None
+        found = await self._mirrors.in_thread(_read, Path(mirror.root, relative_of(key)))
+        return Text(found, shown.sha256, shown.revision) if sha256_of(found) == shown.sha256 else None
 
     def _real(self, expected: Expected) -> Expected:
         """Translate the number of an entry that has been delivered meanwhile into its revision."""
@@ -301,6 +333,8 @@ class Door:
     def _is_stale(self, key: Key, expected: Expected) -> bool:
         """Say whether the mirror alone proves that the document has moved on."""
         known = self.shown(key)
+        if expected is ABSENT:
+            return isinstance(known, int)
         if not isinstance(known, int) or not isinstance(expected, int):
             return False
         return self._source.has_revisions(key) and 0 <= expected < known
@@ -348,6 +382,13 @@ class Door:
                 yield
         finally:
             self._announcer.end(key)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:  # its mirror is being removed
+        return b""
 
 
 def _name(key: Key) -> str:

@@ -12,9 +12,10 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from memo.documents import ANY, HOST, ArtifactKey, Author, Document, DocumentKey, Expected
+from memo.documents import HOST, ArtifactKey, Author, Document, DocumentKey
 from memo.ids import SessionRef
 from sandboxd.errors import OutsideSandbox
+from sandboxd.mirror.agent_memory import AgentMemory
 from sandboxd.mirror.answers import Queued, Written
 from sandboxd.runner.calls import (
     Edited,
@@ -54,24 +55,9 @@ class ToolRunner(Protocol):
 class ToolMemory(Protocol):
     """What a tool may ask of memory. `mirror.Memory` is one."""
 
-    async def shown(self, ref: SessionRef, path: str) -> Expected:
-        """Return the revision that the session's mirror shows at this path now."""
-
-    async def read(self, key: DocumentKey, revision: int | None = None) -> Document | None:
-        """Return the document as it is, or as it was; None if that was never written."""
-
-    async def write(
-        self,
-        key: DocumentKey,
-        content: str,
-        *,
-        expected: Expected = ANY,
-        author: Author = HOST,
-        merge: bool = False,
-    ) -> Written | Queued:
-        """Commit if it is still `expected`, then show it; RevisionConflict if it moved on."""
-
-    async def append(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Written | Queued: ...
+    @property
+    def agents(self) -> AgentMemory:
+        """Documents as agents read and write them."""
 
     async def repeated(self, key: DocumentKey, author: Author) -> Written | Queued | None:
         """Return what this author's request became, if it was carried out before. Changes nothing."""

@@ -13,8 +13,8 @@ from sandboxd.tools.memory import edit_memo
 name = "Edit"
 description = (
     "Replace old_string by new_string in a file of the sandbox. old_string must be there exactly once, "
-    "unless replace_all is true. A file under /workspace/memo is memory: if somebody else changed it meanwhile, "
-    "nothing is written and the newer text is returned."
+    "unless replace_all is true. A file under /workspace/memo is memory, which others change, too: if old_string was "
+    "there when you read the file and is not any more, nothing is written and the newer text is returned."
 )
 
 

@@ -1,21 +1,30 @@
-"""Writing memory with a tool: a memo path goes to the store, with the revision its mirror showed, never to the runner.
+"""Memory for tools: a memo path is read and written through `Memory`, never by the runner.
 
-Every tool that writes memory does it here. A conflict changes nothing, and its result holds the newer text.
+Every tool that writes memory does it here. `mirror.agent_memory` states the rule; a refused write changes nothing,
+and its result holds the newer text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from dataclasses import replace
 
-from memo.documents import ArtifactKey, Author, Document, DocumentKey, Expected, Scope, is_expected
+from memo.documents import ArtifactKey, Author, Document, DocumentKey, Scope
 from memo.errors import RevisionConflict
 from memo.paths import ArtifactPath, parse_path, path_of
-from sandboxd.errors import NotFound, StoreUnavailable
+from sandboxd.errors import InvalidRequest, NotFound, StoreUnavailable
+from sandboxd.mirror.agent_memory import AgentWrite
 from sandboxd.mirror.answers import Queued, Written
 from sandboxd.tools.context import ToolContext, ToolMemory, ToolResult, cut_for_model
 
 Change = Callable[[str], tuple[str, str]]
-"""From the text as it is to the text as it shall be, and a sentence about it."""
+"""From the current text to the new one, and a sentence about it. InvalidRequest or Unseen if it does not apply."""
+
+_MOST_TRIES = 10
+
+
+class Unseen(Exception):
+    """The change would replace text that the session has not seen."""
 
 
 def memory_of(context: ToolContext) -> ToolMemory:
@@ -37,28 +46,76 @@ def key_of(context: ToolContext, path: str) -> DocumentKey | ArtifactKey:
 
 
 async def write_memo(context: ToolContext, path: str, content: str, tool: str) -> ToolResult:
-    """Replace the whole text, if nobody else changed it since the mirror showed it."""
+    """Replace the whole text at a memo path."""
     key = key_of(context, path)
-    memory = memory_of(context)
     if isinstance(key, ArtifactKey):
-        return await _commit_artifact(context, key, content, memory.shown_hash(key), tool)
-    return await commit(context, key, content, await memory.shown(context.ref, path), tool)
+        return await _write_artifact(context, key, content, memory_of(context).shown_hash(key), tool)
+    return await write_document(context, key, content, tool)
+
+
+async def write_document(
+    context: ToolContext, key: DocumentKey, content: str, tool: str, sentence: str | None = None
+) -> ToolResult:
+    """Replace the whole text; what others changed since the session saw it is merged, or the write is refused."""
+    try:
+        write = await memory_of(context).agents.write(context.ref, key, content, _author(context, tool))
+    except RevisionConflict as error:
+        return _refused(context, key, error.current)
+    return _done(context, key, content, write, sentence)
 
 
 async def edit_memo(context: ToolContext, path: str, change: Change, tool: str) -> ToolResult:
-    """Change the text that the mirror shows. A text the store has replaced meanwhile is a conflict."""
+    """Change a part of the text at a memo path."""
     key = key_of(context, path)
     if isinstance(key, ArtifactKey):
         return await _edit_artifact(context, key, path, change, tool)
-    if (done := await repeated(context, key, tool)) is not None:
+    return await change_document(context, key, change, tool)
+
+
+async def change_document(
+    context: ToolContext, key: DocumentKey, change: Change, tool: str, *, creates: bool = False
+) -> ToolResult:
+    """Apply a change to the current text. If it only applies to the text that the session saw, it is refused."""
+    if (done := await _repeated(context, key, tool)) is not None:
         return done
-    expected, document = await current(context, key)
-    if document is None:
-        raise NotFound(f"cannot edit {path}: it was never written")
-    if is_stale(expected, document):
-        return conflict_result(path, document)
-    text, sentence = change(document.content)
-    return await commit(context, key, text, document.revision, tool, sentence)
+    agents = memory_of(context).agents
+    document: Document | None = None
+    for _ in range(_MOST_TRIES):
+        document = await agents.newest(key)
+        if document is None and not creates:
+            raise NotFound(f"cannot edit {path_of(key)}: it was never written")
+        try:
+            text, sentence = change("" if document is None else document.content)
+        except Unseen:
+            break
+        except InvalidRequest:
+            if await _applies_to_seen(context, key, change):
+                break
+            raise
+        try:
+            write = await agents.replace(context.ref, key, document, text, _author(context, tool))
+        except RevisionConflict as error:  # another writer was faster: the change is tried on the newer text
+            document = error.current
+            continue
+        return _done(context, key, text, write, sentence)
+    return _refused(context, key, document)
+
+
+async def append_memo(context: ToolContext, key: DocumentKey, text: str, tool: str) -> ToolResult:
+    outcome = await memory_of(context).agents.append(context.ref, key, text, _author(context, tool))
+    path = str(path_of(key))
+    return _result(path, _size(text), outcome, f"Added {_size(text)} bytes to {path}.")
+
+
+async def _applies_to_seen(context: ToolContext, key: DocumentKey, change: Change) -> bool:
+    seen = await memory_of(context).agents.seen_text(context.ref, key)
+    if seen is None:
+        return False
+    try:
+        change(seen)
+    except (InvalidRequest, Unseen):
+        return False
+    return True
 
 
 async def _edit_artifact(context: ToolContext, key: ArtifactKey, path: str, change: Change, tool: str) -> ToolResult:
@@ -67,84 +124,80 @@ async def _edit_artifact(context: ToolContext, key: ArtifactKey, path: str, chan
     if artifact is None:
         raise NotFound(f"cannot edit {path}: it was never written")
     if artifact.sha256 != memory.shown_hash(key):
-        return conflict_result(path, artifact)
+        return _refused(context, key, artifact)
     text, sentence = change(artifact.content)
-    return await _commit_artifact(context, key, text, artifact.sha256, tool, sentence)
+    return await _write_artifact(context, key, text, artifact.sha256, tool, sentence)
 
 
-async def _commit_artifact(
+async def _write_artifact(
     context: ToolContext, key: ArtifactKey, text: str, based_on: str, tool: str, sentence: str | None = None
 ) -> ToolResult:
-    writing = memory_of(context).write_artifact(key, text, based_on=based_on, author=_author(context, tool))
-    return await _written(key, text, sentence, writing)
-
-
-async def _written(
-    key: DocumentKey | ArtifactKey, text: str, sentence: str | None, writing: Awaitable[Written | Queued]
-) -> ToolResult:
-    """Say what came of a write: done, kept for later, or refused because somebody was faster."""
-    path = str(path_of(key))
+    author = _author(context, tool)
     try:
-        outcome = await writing
+        outcome = await memory_of(context).write_artifact(key, text, based_on=based_on, author=author)
     except RevisionConflict as error:
-        return conflict_result(path, error.current)
-    return _result(path, text, outcome, sentence or f"Wrote {_size(text)} bytes to {path}.")
+        return _refused(context, key, error.current)
+    return _result(str(path_of(key)), _size(text), outcome, sentence or _wrote(key, text))
 
 
-async def repeated(context: ToolContext, key: DocumentKey, tool: str) -> ToolResult | None:
+async def _repeated(context: ToolContext, key: DocumentKey, tool: str) -> ToolResult | None:
     """Return the result of this very call if the store has carried it out: its change must not be made twice."""
     if context.request is None:
         return None
     outcome = await memory_of(context).repeated(key, _author(context, tool))
     path = str(path_of(key))
-    return None if outcome is None else _result(path, None, outcome, f"{path} has this change already.")
+    return None if outcome is None else _result(path, outcome.size, outcome, f"{path} has this change already.")
 
 
-async def current(context: ToolContext, key: DocumentKey) -> tuple[Expected, Document | None]:
-    """Return the revision that the mirror shows, and the document as the store has it."""
-    memory = memory_of(context)
-    expected = await memory.shown(context.ref, str(path_of(key)))
-    return expected, await memory.read(key)
-
-
-async def commit(
-    context: ToolContext, key: DocumentKey, text: str, expected: Expected, tool: str, sentence: str | None = None
+def _done(
+    context: ToolContext, key: DocumentKey, text: str, write: AgentWrite, sentence: str | None = None
 ) -> ToolResult:
-    writing = memory_of(context).write(key, text, expected=expected, author=_author(context, tool))
-    return await _written(key, text, sentence, writing)
+    """Say what came of a write. After a merge the agent sees what else the text has now."""
+    path, outcome = str(path_of(key)), write.outcome
+    sentence = sentence or _wrote(key, text)
+    if not write.is_merged:
+        return _result(path, _size(text), outcome, sentence)
+    sentence += " It was merged with what others have changed since this session last read it"
+    shown, left_out = ("", 1) if write.theirs is None else cut_for_model(write.theirs)
+    if left_out:
+        sentence += f". Read {path} before you replace it again"
+    else:
+        memory_of(context).agents.saw_outcome(context.ref, key, outcome)
+    result = _result(path, outcome.size, outcome, f"{sentence}:\n\n{shown}" if shown else f"{sentence}.")
+    return replace(result, details={**result.details, "merged": True})
 
 
-async def append_memo(context: ToolContext, key: DocumentKey, text: str, tool: str) -> ToolResult:
-    outcome = await memory_of(context).append(key, text, author=_author(context, tool))
+def _refused(context: ToolContext, key: DocumentKey | ArtifactKey, now: Document | None) -> ToolResult:
+    """Refuse a write and show the current text, which the agent has then seen."""
     path = str(path_of(key))
-    return _result(path, text, outcome, f"Added {_size(text)} bytes to {path}.")
-
-
-def is_stale(expected: Expected, document: Document) -> bool:
-    """Say whether the store holds something else than the mirror shows."""
-    return not is_expected(document.revision, expected)
-
-
-def conflict_result(path: str, now: Document | None) -> ToolResult:
     details: dict[str, object] = {"path": path, "code": RevisionConflict.code}
     if now is None:
-        return ToolResult(False, f"cannot write {path}: it is no longer there. Nothing was changed.", details)
+        return ToolResult(False, f"cannot write {path}: its current text cannot be told. Nothing was changed.", details)
     text, left_out = cut_for_model(now.content)
     details |= {"revision": now.revision, "sha256": now.sha256, "truncated": left_out > 0}
+    advice = "work from it and write again"
+    if left_out:
+        advice = "a part of it is left out here, so Read all of it before you write again"
+    elif isinstance(key, DocumentKey):
+        memory_of(context).agents.saw(context.ref, key, now)
     return ToolResult(
         False,
-        f"cannot write {path}: somebody else changed it meanwhile. Nothing was changed. Work from the newer text "
-        f"(revision {now.revision}), which follows, and write again.\n\n{text}",
+        f"cannot write {path}: it is not the text that this session last read. Nothing was changed. "
+        f"The current text (revision {now.revision}) follows; {advice}.\n\n{text}",
         details,
     )
 
 
-def _result(path: str, text: str | None, outcome: Written | Queued, sentence: str) -> ToolResult:
-    details: dict[str, object] = {"path": path, "size_bytes": outcome.size if text is None else _size(text)}
+def _result(path: str, size_bytes: int, outcome: Written | Queued, sentence: str) -> ToolResult:
+    details: dict[str, object] = {"path": path, "size_bytes": size_bytes}
     if isinstance(outcome, Queued):
         queued = f"{sentence} [queued: the store is away; this is kept safely and goes there as soon as it is back]"
         return ToolResult(True, queued, {**details, "queued": True})
     return ToolResult(True, sentence, {**details, "revision": outcome.revision, "sha256": outcome.sha256})
+
+
+def _wrote(key: DocumentKey | ArtifactKey, text: str) -> str:
+    return f"Wrote {_size(text)} bytes to {path_of(key)}."
 
 
 def _author(context: ToolContext, tool: str) -> Author:

@@ -1,16 +1,27 @@
-"""Read: some lines of a text file, numbered."""
+"""Read: some lines of a text file, numbered; a document of memory from the session's mirror, anything else inside."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from pydantic import Field
 
-from sandboxd.tools.context import SandboxPath, ToolArguments, ToolContext, ToolResult
+from memo.documents import DocumentKey
+from memo.errors import InvalidKey
+from sandboxd.errors import NotFound
+from sandboxd.runner.calls import TextSlice
+from sandboxd.tools.context import MEMO, SandboxPath, ToolArguments, ToolContext, ToolResult, is_under
+from sandboxd.tools.memory import key_of
 
 name = "Read"
 description = (
     "Read a text file of the sandbox. Lines come numbered, as `cat -n` shows them; the numbers are not part of the "
     "file. A long file is returned in parts: read on with offset."
 )
+
+MAX_LINE_CHARACTERS = 2_000
+MAX_SLICE_BYTES = 262_144
+"""The same bounds as the runner's for a file of the workspace."""
 
 
 class Arguments(ToolArguments):
@@ -21,7 +32,11 @@ class Arguments(ToolArguments):
 
 async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     first = max(arguments.offset, 1)
-    part = await context.runner.read_text(arguments.file_path, first, arguments.limit)
+    part = None
+    if is_under(arguments.file_path, MEMO):
+        part = await _read_document(context, arguments.file_path, first, arguments.limit)
+    if part is None:
+        part = await context.runner.read_text(arguments.file_path, first, arguments.limit)
     details = {
         "path": arguments.file_path,
         "first_line": part.first_line,
@@ -40,3 +55,45 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     elif part.truncated:
         text += "\n[very long lines were cut, or the file goes on beyond what can be read this way]"
     return ToolResult(True, text, details)
+
+
+async def _read_document(context: ToolContext, path: str, first: int, limit: int) -> TextSlice | None:
+    """Read a document of memory and note what the session saw of it; None if the runner has to look."""
+    if context.memory is None:
+        return None
+    try:
+        key = key_of(context, path)
+    except (InvalidKey, NotFound):
+        return None
+    if not isinstance(key, DocumentKey):
+        return None
+    agents = context.memory.agents
+    document = await agents.read(context.ref, key)
+    if document is None:
+        return None
+    part, uncut = slice_text(document.content, first, limit)
+    for lines in uncut:
+        agents.saw_lines(context.ref, key, document, lines, part.total_lines)
+    return part
+
+
+def slice_text(text: str, first: int, limit: int) -> tuple[TextSlice, list[range]]:
+    """Return lines as the runner does, and which of them, counted from 0, are whole."""
+    all_lines = text.split("\n")
+    if all_lines[-1] == "":
+        all_lines.pop()
+    lines: list[str] = []
+    cut: list[int] = []
+    room = MAX_SLICE_BYTES
+    for line in all_lines[first - 1 : first - 1 + limit]:
+        room -= len(line[:MAX_LINE_CHARACTERS].encode()) + 1
+        if room < 0:
+            break
+        if len(line) > MAX_LINE_CHARACTERS:
+            cut.append(first - 1 + len(lines))
+        lines.append(line[:MAX_LINE_CHARACTERS])
+    end = first - 1 + len(lines)
+    edges = [first - 2, *cut, end]
+    uncut = [range(before + 1, after) for before, after in pairwise(edges)]
+    is_truncated = bool(cut) or end < len(all_lines)
+    return TextSlice(tuple(lines), first, len(all_lines), is_truncated), uncut

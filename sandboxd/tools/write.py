@@ -10,7 +10,8 @@ from sandboxd.tools.memory import write_memo
 name = "Write"
 description = (
     "Write a file of the sandbox. Replaces what is there and makes missing directories. A file under /workspace/memo "
-    "is memory: if somebody else changed it meanwhile, nothing is written and the newer text is returned."
+    "is memory, which others change, too: Read it before you replace it. What others changed since then is merged, or, "
+    "if it touches the same lines, nothing is written and the newer text is returned."
 )
 
 

@@ -9,15 +9,15 @@ from pydantic import Field, field_validator
 from memo.documents import TODO, DocumentKey
 from memo.paths import path_of
 from sandboxd.errors import InvalidRequest
-from sandboxd.tools.checklist import Item, Status, merge_items, render_items
+from sandboxd.tools.checklist import Item, Status, merge_items, parse_list, render_items
 from sandboxd.tools.context import CleanText, ToolArguments, ToolContext, ToolResult
-from sandboxd.tools.memory import commit, conflict_result, current, is_stale, memory_of, repeated
+from sandboxd.tools.memory import Unseen, change_document, memory_of, write_document
 
 name = "write_todo"
 description = (
     "Keep the session's to-do list, in /workspace/memo/session/TODO.md. Without merge the list is written anew; with "
-    "merge, items are changed by their id, new ones are added, and the rest stays. If somebody else changed the list "
-    "meanwhile, nothing is written and the newer text is returned."
+    "merge, items are changed by their id, new ones are added, and the rest stays. If others changed the same items "
+    "since you last saw the list, nothing is written and the newer text is returned."
 )
 
 
@@ -49,20 +49,25 @@ def writes_memory(arguments: Arguments) -> bool:
 
 async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     key = DocumentKey.of_session(context.ref, TODO)
-    path = str(path_of(key))
+    sentence = _sentence(len(arguments.todos), str(path_of(key)))
     if not arguments.merge:
         text = render_items([_item(todo) for todo in arguments.todos])
-        shown = await memory_of(context).shown(context.ref, path)
-        return await commit(context, key, text, shown, name, _sentence(len(arguments.todos), path))
-    if (done := await repeated(context, key, name)) is not None:
-        return done
-    expected, document = await current(context, key)
-    if document is not None and is_stale(expected, document):
-        return conflict_result(path, document)
-    before = "" if document is None else document.content
-    text = merge_items(before, [(todo.id, todo.content, _status(todo)) for todo in arguments.todos])
-    base = expected if document is None else document.revision
-    return await commit(context, key, text, base, name, _sentence(len(arguments.todos), path))
+        return await write_document(context, key, text, name, sentence)
+    seen = _items(await memory_of(context).agents.seen_text(context.ref, key) or "")
+
+    def change(text: str) -> tuple[str, str]:
+        before = _items(text)
+        merged = merge_items(text, [(todo.id, todo.content, _status(todo)) for todo in arguments.todos])
+        after = _items(merged)
+        if any(after[id_] != item != seen.get(id_) for id_, item in before.items()):
+            raise Unseen
+        return merged, sentence
+
+    return await change_document(context, key, change, name, creates=True)
+
+
+def _items(text: str) -> dict[str, Item]:
+    return {part.id: part for part in parse_list(text) if isinstance(part, Item)}
 
 
 def _item(todo: Todo) -> Item:

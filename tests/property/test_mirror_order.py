@@ -21,7 +21,6 @@ from sandboxd.events import EventBus
 from sandboxd.mirror import Memory
 from sandboxd.mirror.live import is_due
 from sandboxd.mirror.manifest import Shown
-from sandboxd.mirror.merging import merge
 from sandboxd.mirror.texts import Text
 
 REF, ANN = SessionRef.of("acme", "s1"), UserId("ann")
@@ -110,21 +109,6 @@ def test_the_newest_revision_wins_whatever_arrives_last(revisions: list[int]) ->
             shown = Shown(revision, text.sha256, len(text.encoded), 0.0)
     assert shown is not None
     assert shown.revision == 7
-
-
-LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n"]), max_size=8).map("".join)
-
-
-@given(base=LINES, mine=LINES, theirs=LINES)
-def test_a_merge_is_the_same_from_both_sides_and_keeps_a_change_of_one_side(base: str, mine: str, theirs: str) -> None:
-    assert merge(base, mine, base) == mine
-    assert merge(base, base, theirs) == theirs
-    merged, mirrored = merge(base, mine, theirs), merge(base, theirs, mine)
-    assert (merged is None) == (mirrored is None)
-    if merged is not None:
-        assert merged == mirrored
-        lines = {*base.splitlines(), *mine.splitlines(), *theirs.splitlines()}
-        assert set(merged.splitlines()) <= lines
 
 
 READER = """

@@ -23,7 +23,6 @@ import anyio
 import anyio.abc
 
 from memo.documents import (
-    ABSENT,
     ANY,
     HOST,
     ArtifactKey,
@@ -39,7 +38,6 @@ from memo.documents import (
 from memo.errors import RevisionConflict, Unsupported
 from memo.ids import OwnerId, SessionRef, TenantId, UserId
 from memo.limits import StoreLimits
-from memo.paths import key_at
 from memo.provider import capabilities_of
 from sandboxd.api.admission import MAX_CALLS
 from sandboxd.api.app import create_app
@@ -53,6 +51,7 @@ from sandboxd.events import EventBus
 from sandboxd.idempotency import IdempotencyStore
 from sandboxd.metrics import Metrics
 from sandboxd.mirror import Memory, MirrorFile, Queued, Refused, Written
+from sandboxd.mirror.agent_memory import AgentMemory
 from sandboxd.runner.calls import (
     Edited,
     Exec,
@@ -280,25 +279,27 @@ class StandInManager:
 
 
 class StandInMemory:
-    """The one door for writes, to a real store. Its mirror shows what the store has, or what a test says it shows."""
+    """The one door for writes, to a real store. Its mirror shows what the store has."""
 
     def __init__(self, store: Any, manager: StandInManager, *, outbox: bool = False) -> None:
         self.store = store
         self.capabilities = capabilities_of(store)
         self.is_away = False
-        self.frozen: dict[str, Expected] = {}
         self.artifact_hashes: dict[ArtifactKey, str] = {}
         self.refreshed: list[tuple[str, ...]] = []
+        self.agents = AgentMemory(self)
         self._manager = manager
         self._outbox = outbox
 
-    async def shown(self, ref: SessionRef, path: str) -> Expected:
-        if path in self.frozen:
-            return self.frozen[path]
-        key = key_at(path, ref, self._manager.get(ref).user)
-        assert isinstance(key, DocumentKey)
-        document = await self.store.read_document(key)
-        return ABSENT if document is None else int(document.revision)
+    async def newest(self, key: DocumentKey) -> Document | None:
+        return await self.read(key)
+
+    async def text_at(self, key: DocumentKey, revision: Expected) -> str | None:
+        document = await self.read(key, revision) if isinstance(revision, int) else None
+        return None if document is None else document.content
+
+    async def mirrored(self, ref: SessionRef, key: DocumentKey) -> Document | None:
+        return await self.read(key)
 
     async def read(self, key: DocumentKey, revision: int | None = None) -> Document | None:
         self._require_store()

@@ -165,3 +165,16 @@ async def test_a_store_that_only_reads_is_shown_and_refuses_writes(tmp_path: Pat
             answer = await wire.json("POST", f"{SESSION}/tools/Write", json=write)
             assert (answer["ok"], answer["details"]["code"]) == (False, "memo.unsupported")
             assert [one["name"] for one in (await wire.json("GET", f"{SESSION}/memo"))["items"]] == ["NOTES.md"]
+
+
+async def test_a_document_read_over_the_api_counts_as_seen_by_its_session(seen: Seen) -> None:
+    path = f"{MEMO}/session/NOTES.md"
+    await seen.wire.json("PUT", NOTES, data=b"one\n")
+    await seen.wire.ask("GET", f"{NOTES}?revision=1")  # asked for as an old text, whatever is the newest
+    assert (await seen.tool("Write", file_path=path, contents="mine\n"))["ok"] is False
+    await seen.wire.json("PUT", NOTES, data=b"two\n")
+    status, _, body = await seen.wire.ask("GET", NOTES)
+    assert (status, body) == (200, b"two\n")
+    assert (await seen.tool("Write", file_path=path, contents="mine\n"))["ok"] is True
+    await seen.wire.json("PUT", NOTES, data=b"three\n", headers={"If-Match": '"3"'})  # the host knows what it does
+    assert (await seen.tool("Write", file_path=path, contents="mine again\n"))["ok"] is False

@@ -1,4 +1,4 @@
-"""Blobs, trees, manifests and merges: files that are whole, read-only, shared and never left behind."""
+"""Blobs, trees and manifests: files that are whole, read-only, shared and never left behind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memo.ids import TenantId
 from sandboxd.mirror import manifest, tree
 from sandboxd.mirror.blobs import Blobs
 from sandboxd.mirror.manifest import Shown
-from sandboxd.mirror.merging import copy_key, merge
+from sandboxd.mirror.merge import copy_key
 from sandboxd.mirror.texts import number_of, prefix_of
 
 ACME, OTHER = TenantId("acme"), TenantId("other")
@@ -139,20 +139,6 @@ def test_a_manifest_survives_a_round_trip_and_a_damaged_one_claims_nothing() -> 
     assert manifest.decode(manifest.encode(shown)) == shown
     for damaged in (None, b"", b"{", b"[]", b'{"files": 3}', b'{"files": {"a": {}}}', b"[" * 100_000):
         assert manifest.decode(damaged) == {}
-
-
-def test_changes_of_different_lines_are_merged() -> None:
-    base = "one\ntwo\nthree\nfour\n"
-    assert merge(base, "ONE\ntwo\nthree\nfour\n", "one\ntwo\nthree\nfour\nfive\n") == "ONE\ntwo\nthree\nfour\nfive\n"
-    assert merge(base, base, "new\n") == "new\n"
-    assert merge(base, "same\n", "same\n") == "same\n"
-
-
-def test_changes_of_the_same_lines_are_not_merged() -> None:
-    assert merge("a\nb\n", "a\nmine\n", "a\ntheirs\n") is None
-    assert merge("", "mine\n", "theirs\n") is None
-    assert merge("a", "a\nmine", "a\ntheirs") is None
-    assert merge("x\n" * 30_000, "y\n" + "x\n" * 30_000, "x\n" * 30_000 + "z\n") is None
 
 
 def test_the_name_of_a_conflict_copy_is_always_legal() -> None:

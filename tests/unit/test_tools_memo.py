@@ -1,4 +1,4 @@
-"""Tools that write memory: through the store, with the revision the mirror showed, and never in the container."""
+"""Tools that write memory: through the store, compared with what the session saw, and never in the container."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 import memo
-from memo.documents import ABSENT, ArtifactKey, Author, DocumentKey
+from memo.documents import ArtifactKey, Author, DocumentKey
 from memo.ids import SessionRef, UserId
 from memo.paths import key_at
 from sandboxd.sandbox import SandboxRequest
@@ -79,36 +79,36 @@ async def test_write_and_edit_go_to_the_store_and_not_to_the_container(desk: Des
 
 
 async def test_a_conflict_changes_nothing_and_shows_the_newer_text(desk: Desk) -> None:
-    await desk.write(NOTES, "one")
-    await desk.write(NOTES, "two, newer")
-    desk.memory.frozen[NOTES] = 1  # the mirror has not followed yet
     for tool, arguments in [
         ("Write", {"file_path": NOTES, "contents": "mine"}),
-        ("Edit", {"file_path": NOTES, "old_string": "two", "new_string": "mine"}),
+        ("Edit", {"file_path": NOTES, "old_string": "one", "new_string": "mine"}),
         ("write_notes", {"content": "mine", "mode": "replace"}),
     ]:
+        await desk.write(NOTES, "one")
+        assert "one" in (await desk.call("Read", file_path=NOTES)).content
+        await desk.write(NOTES, "two, newer")
         result = await desk.call(tool, **arguments)
         assert result.ok is False
         assert "Nothing was changed" in result.content
         assert result.content.endswith("two, newer")
-        assert (result.details["code"], result.details["revision"]) == ("memo.conflict", 2)
+        assert result.details["code"] == "memo.conflict"
         assert await desk.text(NOTES) == "two, newer"
 
 
-async def test_a_file_that_the_mirror_does_not_show_is_only_written_if_it_is_not_there(desk: Desk) -> None:
+async def test_a_file_that_the_session_never_read_is_only_written_if_it_is_not_there(desk: Desk) -> None:
     await desk.write(NOTES, "theirs")
-    desk.memory.frozen[NOTES] = ABSENT
     result = await desk.call("Write", file_path=NOTES, contents="mine")
     assert (result.ok, "theirs" in result.content) == (False, True)
     assert await desk.text(NOTES) == "theirs"
 
 
-async def test_a_long_newer_text_is_cut_for_the_model(desk: Desk) -> None:
+async def test_a_long_newer_text_is_cut_for_the_model_and_does_not_count_as_seen(desk: Desk) -> None:
     await desk.write(NOTES, "x" * (MODEL_CHARS * 2))
-    desk.memory.frozen[NOTES] = ABSENT
-    result = await desk.call("Write", file_path=NOTES, contents="mine")
-    assert len(result.content) < MODEL_CHARS + 1000
-    assert result.details["truncated"] is True
+    for _ in range(2):
+        result = await desk.call("Write", file_path=NOTES, contents="mine")
+        assert result.ok is False
+        assert len(result.content) < MODEL_CHARS + 1000
+        assert result.details["truncated"] is True
 
 
 async def test_edit_has_the_rules_it_has_for_files(desk: Desk) -> None:
@@ -238,9 +238,10 @@ async def test_a_todo_list_is_written_and_merged_by_id(desk: Desk) -> None:
     )
     result = await desk.call("write_todo", merge=True, todos=[{"id": "9", "status": "completed"}])
     assert (result.ok, "no such item" in result.content) == (False, True)
-    desk.memory.frozen[TODO] = 1
+    await desk.write(TODO, "# TODO\n\n- [ ] (1) changed by another\n")
     result = await desk.call("write_todo", merge=True, todos=[{"id": "1", "content": "other"}])
-    assert (result.ok, "by hand" in result.content) == (False, True)
+    assert (result.ok, "changed by another" in result.content) == (False, True)
+    assert (await desk.call("write_todo", merge=True, todos=[{"id": "1", "content": "other"}])).ok
 
 
 async def test_a_merge_into_no_list_makes_one(desk: Desk) -> None:
