@@ -19,6 +19,7 @@ from sandboxd.errors import InvalidRequest
 
 POINTS: Final = frozenset(
     {
+        "adopt.mirror",
         "claim.configured",
         "claim.intent",
         "claim.mirror",

@@ -29,6 +29,8 @@ class Sandbox:
         """Cancels the bring-up under way; None while there is none."""
         self.settled: anyio.Event | None = None
         """Set when the move under way ends; None while there is none."""
+        self.is_adopting = False
+        """Whether a container of an earlier daemon is being taken over: its mirror may be behind the store."""
         self.active_calls = 0
         self.last_used = time.monotonic()
         self._quiet: anyio.Event | None = None
@@ -66,6 +68,11 @@ class Sandbox:
         return 0.0 if self.active_calls else now - self.last_used
 
     @property
+    def state(self) -> State:
+        """The state as callers may know it: ready means that the runner answers and the mirror is current."""
+        return State.STARTING if self.is_adopting else self.record.state
+
+    @property
     def owner(self) -> Owner:
         """Whose it is. Only the pool holds sandboxes that are nobody's, and it shows them to nobody."""
         if self.record.owner is None:
@@ -79,7 +86,7 @@ class Sandbox:
             session=owner.ref.session,
             user=owner.user,
             agent=owner.agent,
-            state=record.state.value,
+            state=self.state.value,
             engine=record.engine,
             container=record.container,
             created_at=record.created_at,

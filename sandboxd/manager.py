@@ -196,8 +196,8 @@ class SandboxManager:
         """How many sandboxes are in each state."""
         counts = dict.fromkeys((state.value for state in State if state is not State.REMOVED), 0)
         for sandbox in self._sandboxes.values():
-            if sandbox.record.state is not State.REMOVED:  # it is being forgotten
-                counts[sandbox.record.state.value] += 1
+            if sandbox.state is not State.REMOVED:  # it is being forgotten
+                counts[sandbox.state.value] += 1
         return counts
 
     def busy_users(self) -> set[UserRef]:

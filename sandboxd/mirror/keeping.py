@@ -79,6 +79,7 @@ class Keeper:
     async def adopt(self, sandbox_id: str, ref: SessionRef, user: UserId) -> Path:
         mirror = self._mirrors.track(sandbox_id, ref, user)
         try:
+            await failpoints.reach("adopt.mirror")
             await self.refill(mirror)
         except (StoreUnavailable, HostFull) as error:
             _log.warning("cannot verify a mirror at adoption", sandbox=sandbox_id, error=str(error))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import pytest
@@ -40,6 +42,13 @@ def remembering(
 
 def inside(client: Client, session: str, path: str) -> str:
     return client.exec(session, ["cat", path]).stdout
+
+
+def wait_ready(client: Client, session: str) -> None:
+    """Wait until the sandbox says that it is ready; before that, it must not say anything else than starting."""
+    while (state := client.get_sandbox(session).state) != "ready":
+        assert state == "starting"
+        time.sleep(0.01)
 
 
 def wait_in_sync(client: Client, session: str) -> None:
@@ -148,6 +157,37 @@ def test_a_tool_call_that_was_killed_and_is_retried_is_applied_once(remembering:
 
 
 @pytest.mark.timeout(120 + RANDOM_KILLS * 20)
+def test_a_sandbox_that_is_taken_over_answers_only_with_a_current_mirror(remembering: RunningDaemon) -> None:
+    remembering.start()
+    with remembering.client() as client:
+        client.ensure_sandbox("s1", user="ada")
+        client.write_memo("s1", "NOTES.md", "old")
+        assert inside(client, "s1", NOTES) == "old"
+    remembering.kill()
+    anyio.run(write_directly, str(remembering.settings["store"]), "s1", "session", "NOTES.md", "new")
+    remembering.start(failpoint="adopt.mirror=delay(1000)")
+
+    def ask(question: Callable[[Client], str]) -> str:
+        with remembering.client() as client:
+            return question(client)
+
+    def wait_and_look(client: Client) -> str:
+        wait_ready(client, "s1")
+        (file,) = (remembering.data / "mirrors").glob("*/session/NOTES.md")
+        return file.read_text()
+
+    with ThreadPoolExecutor() as threads:  # all at once, as soon as it answers at all
+        answers = threads.map(
+            ask,
+            (
+                lambda client: inside(client, "s1", NOTES),
+                lambda client: client.tool("s1", "Read", {"file_path": NOTES}).content.split("\t")[1],
+                wait_and_look,
+            ),
+        )
+        assert list(answers) == ["new", "new", "new"]
+
+
 def test_kills_at_random_moments_lose_nothing_that_was_acknowledged(remembering: RunningDaemon) -> None:
     chance = random.Random(20261116)
     numbers = iter(range(10_000_000))
