@@ -4,6 +4,7 @@ TurnError
 ├─ InvalidTurnRunnerConfig   raised at construction; `problems` lists all that is wrong
 ├─ InvalidTurnContext        raised by `run`, before anything happens
 ├─ AlreadySignalled · StreamSealed    raised at the executor
+├─ ForeignOwner              raised by callbacks that were made for another owner than the context's
 └─ ExecutorError · PipelineError · FlushError · IterationLimit    reported, never raised by `run`
 """
 
@@ -28,6 +29,10 @@ class InvalidTurnRunnerConfig(TurnError):
 
 class InvalidTurnContext(TurnError):
     code = "E_INVALID_TURN_CONTEXT"
+
+
+class ForeignOwner(TurnError):
+    code = "E_FOREIGN_OWNER"
 
 
 class AlreadySignalled(TurnError):

@@ -24,12 +24,10 @@ from memo.turn.contexts import TurnContext, TurnIdentity
 from memo.turn.dispatch import DispatchPlan, Outcome, run_dispatch
 from memo.turn.errors import InvalidTurnContext, InvalidTurnRunnerConfig, PipelineError
 from memo.turn.events import Event, EventBus, Listener, Status, TurnEnd, TurnFailure, TurnStart
+from memo.turn.owner import LOCAL
 from memo.turn.pipeline import Middleware, problems_of_pipeline, run_pipeline
 from memo.turn.reporter import Ghost
 from memo.turn.tools import Tool, ToolRegistry
-
-LOCAL = "local"
-"""The tenant, user and session of a turn that names none."""
 
 
 class RawTurnContext(BaseModel):

@@ -1,6 +1,6 @@
 """The 27 callbacks over a real store: every primitive a record, bytes in spools beside them.
 
-Memories belong to the user, everything else to the session, as the context says whose they are. Called in a flush, a
+Memories belong to the user, everything else to the session; `owner` decides whose. Called in a flush, a
 change joins the flush's transaction; called alone, it is one. Bytes are stored before the record that names them.
 """
 
@@ -20,6 +20,7 @@ from memo.spool.in_store import StoreSpool
 from memo.spool.late import LateReader
 from memo.turn.callbacks import NOUNS, VERBS, Callback, Noun, Verb
 from memo.turn.deltas import UnitOfWork
+from memo.turn.owner import OwnerRule, TurnOwner
 from memo.turn.sets import PRIMITIVES, name_of
 from memo.turn.tools import Tool
 
@@ -31,18 +32,24 @@ FETCHED: dict[str, Noun] = {
     "fetch_retrievables_callback": "retrievable",
     "refresh_standing_instructions_callback": "standing_instruction",
 }
-LOCAL = "local"
 MOST_SPOOLS = 1000
 
 
 def store_callbacks(
-    store: object, *, tenant: str = LOCAL, user: str = LOCAL, session: str = LOCAL, tools: Iterable[Tool] = ()
+    store: object,
+    *,
+    tenant: str | None = None,
+    user: str | None = None,
+    session: str | None = None,
+    tools: Iterable[Tool] = (),
 ) -> dict[str, Any]:
-    """Return all 27 over a store that keeps records. The ids are for a context that does not say whose it is.
+    """Return all 27 over a store that keeps records.
 
-    Tools are code and are not stored: `tools` is what `fetch_tools` returns.
+    With ids they are made for that owner: a context that names none is served as the owner's, and one that names
+    another is refused with ForeignOwner. Without, the context says whose they are. Tools are code and are not
+    stored: `tools` is what `fetch_tools` returns.
     """
-    adapter = _Adapter(store, tenant, user, session, tuple(tools))
+    adapter = _Adapter(store, OwnerRule(tenant, user, session), tuple(tools))
     return {
         **{name: _one(partial(adapter.fetch, noun)) for name, noun in FETCHED.items()},
         "fetch_tools_callback": adapter.fetch_tools,
@@ -67,27 +74,30 @@ def _two(change: Any) -> Callback:
 
 
 class _Adapter:
-    def __init__(self, store: object, tenant: str, user: str, session: str, tools: tuple[Tool, ...]) -> None:
+    def __init__(self, store: object, rule: OwnerRule, tools: tuple[Tool, ...]) -> None:
         self._store = require_records(store)
-        self._owners = {"tenant": tenant, "user": user, "session": session}
+        self._owner_of = rule.owner_of
         self._tools = tools
         self._spools: dict[tuple[str, str], ByteStore] = {}
 
     async def fetch(self, noun: Noun, ctx: Any) -> list[Any]:
-        records = await self._store.list_records(self._scope(noun, ctx))
+        owner = self._owner_of(ctx)
+        records = await self._store.list_records(_scope(noun, owner))
         if noun == "standing_instruction":
             return [Tokenizable(record.value["text"]) for record in records]
         kind = cast(type[Primitive], PRIMITIVES[noun])
-        readers = _StoredReaders(self._spool("media", ctx), self._spool("spool", ctx))
+        readers = _StoredReaders(self._spool("media", owner), self._spool("spool", owner))
         return [kind.from_json(record.value, readers) for record in records]
 
     async def fetch_tools(self, ctx: Any) -> list[Tool]:
+        self._owner_of(ctx)  # tools may hold what is not for others
         return list(self._tools)
 
     async def change(self, verb: Verb, noun: Noun, ctx: Any, value: Any) -> None:
+        owner = self._owner_of(ctx)
         if verb != "delete":
-            await self._keep_bytes_of(ctx, value)
-        change = self._record_change(verb, noun, ctx, value)
+            await self._keep_bytes_of(owner, value)
+        change = _record_change(verb, _scope(noun, owner), noun, value)
         work = getattr(ctx, "unit_of_work", None)
         if isinstance(work, UnitOfWork):
             work.enlist(self._store, change)
@@ -95,39 +105,21 @@ class _Adapter:
             await self._store.apply_records([change])
 
     async def store_media_bytes(self, ctx: Any, id: str, data: SpoolBytes) -> MediaReader:
-        reader = await self._spool("media", ctx).write(id, data)
+        reader = await self._spool("media", self._owner_of(ctx)).write(id, data)
         return cast(MediaReader, reader)
 
     async def store_retrievable_bytes(self, ctx: Any, id: str, data: SpoolBytes) -> SpoolReader:
-        return await self._spool("spool", ctx).write(id, data)
+        return await self._spool("spool", self._owner_of(ctx)).write(id, data)
 
-    def _record_change(self, verb: Verb, noun: Noun, ctx: Any, value: Any) -> RecordChange:
-        scope = self._scope(noun, ctx)
-        if noun == "standing_instruction":
-            text = str(value)
-            key = scope.key(
-                hashlib.sha256(text.encode()).hexdigest()
-            )  # an instruction is its own name, and may be long
-            return Delete(key) if verb == "delete" else Put(key, {"text": text})
-        if verb == "delete":
-            return Delete(scope.key(name_of(value)))
-        if verb == "store":
-            return Put(scope.key(value.id), value.to_json())
-        return Merge(scope.key(value.id), value.to_json(), create=True)  # what else the record holds stays
-
-    async def _keep_bytes_of(self, ctx: Any, value: Any) -> None:
+    async def _keep_bytes_of(self, owner: TurnOwner, value: Any) -> None:
         """Keep what a primitive points to and this store has not got: its source may be gone tomorrow."""
         for media in _media_of(value):
-            await _copy(media.reader, media.id, self._spool("media", ctx))
+            await _copy(media.reader, media.id, self._spool("media", owner))
         for artifact in _artifacts_of(value):
-            await _copy(artifact.reader, artifact.id, self._spool("spool", ctx))
+            await _copy(artifact.reader, artifact.id, self._spool("spool", owner))
 
-    def _scope(self, noun: Noun, ctx: Any) -> RecordScope:
-        owner = "user" if noun == "memory" else "session"
-        return RecordScope.of(self._owner("tenant", ctx), f"turn.{noun}", f"{owner}:{self._owner(owner, ctx)}")
-
-    def _spool(self, kind: str, ctx: Any) -> ByteStore:
-        tenant, place = self._owner("tenant", ctx), f"{kind}:{self._owner('session', ctx)}"
+    def _spool(self, kind: str, owner: TurnOwner) -> ByteStore:
+        tenant, place = owner.tenant, f"{kind}:{owner.session}"
         if (tenant, place) not in self._spools:
             if len(self._spools) >= MOST_SPOOLS:
                 del self._spools[next(iter(self._spools))]  # only a handle: another one shows the same bytes
@@ -135,9 +127,22 @@ class _Adapter:
             self._spools[tenant, place] = own(tenant, place) if own else StoreSpool(self._store, tenant, place)
         return self._spools[tenant, place]
 
-    def _owner(self, kind: str, ctx: Any) -> str:
-        found = getattr(ctx, kind, None)
-        return found if isinstance(found, str) else self._owners[kind]
+
+def _scope(noun: Noun, owner: TurnOwner) -> RecordScope:
+    place = f"user:{owner.user}" if noun == "memory" else f"session:{owner.session}"
+    return RecordScope.of(owner.tenant, f"turn.{noun}", place)
+
+
+def _record_change(verb: Verb, scope: RecordScope, noun: Noun, value: Any) -> RecordChange:
+    if noun == "standing_instruction":
+        text = str(value)
+        key = scope.key(hashlib.sha256(text.encode()).hexdigest())  # an instruction is its own name, and may be long
+        return Delete(key) if verb == "delete" else Put(key, {"text": text})
+    if verb == "delete":
+        return Delete(scope.key(name_of(value)))
+    if verb == "store":
+        return Put(scope.key(value.id), value.to_json())
+    return Merge(scope.key(value.id), value.to_json(), create=True)  # what else the record holds stays
 
 
 class _StoredReaders(Readers):
