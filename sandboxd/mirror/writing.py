@@ -17,7 +17,7 @@ import anyio
 from anyio import to_thread
 
 from memo.documents import ABSENT, ANY, ArtifactKey, Author, Document, DocumentKey, Expected, sha256_of
-from memo.errors import Redacted, RevisionConflict
+from memo.errors import MemoError, RevisionConflict
 from memo.ids import SessionRef
 from memo.limits import encode_text
 from sandboxd import failpoints
@@ -155,9 +155,9 @@ class Door:
         if self._source.capabilities.revisions:
             try:
                 text = await self._source.read_revision(key, revision)
-            except Redacted:
+            except MemoError:  # redacted, or the store keeps no history
                 return None
-            return None if text is None else text.encoded.decode()
+            return None if text is None or text.revision != revision else text.encoded.decode()
         found = await self._mirrors.in_thread(self._mirrors.blobs.read_by_prefix, key.tenant, prefix_of(revision))
         return None if found is None or number_of(sha256_of(found)) != revision else found.decode()
 

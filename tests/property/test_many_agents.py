@@ -89,6 +89,7 @@ def _lines(text: str) -> list[str]:
 @settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 @example(scripts=[[("blind", 0), ("insert", 1)], [("read", 0), ("insert", 1)]], at_once=False)
 @example(scripts=[[("append", 0)] * 6, [("read a part", 0), ("insert", 0), ("insert", 1)]], at_once=False)
+@example(scripts=[[("read", 0), ("edit", 1), ("insert", 0)], [("append", 0)]], at_once=False)
 @given(scripts=SCRIPTS, at_once=st.booleans())
 def test_a_line_disappears_only_by_an_agent_that_has_seen_it(scripts: list[Script], at_once: bool) -> None:
     anyio.run(_play, scripts, at_once, backend_options={"use_uvloop": True})

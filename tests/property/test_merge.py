@@ -13,7 +13,10 @@ from sandboxd.mirror.merge import MOST_STEPS, contains, lines_of, merge
 FEW = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "\n"]), max_size=8).map("".join)
 """Texts full of equal lines, in which a diff is ambiguous."""
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
-NUMBERS = st.lists(st.integers(0, 11), unique=True, max_size=12)
+Changes = tuple[set[int], list[tuple[int, int]]]
+CHANGES = st.tuples(
+    st.sets(st.integers(0, 11), max_size=4), st.lists(st.tuples(st.integers(0, 12), st.integers(1, 2)), max_size=2)
+)
 
 
 def text_of(base: str, mine: str, theirs: str) -> str | None:
@@ -75,23 +78,38 @@ def test_a_merge_is_the_same_from_both_sides_and_invents_nothing(base: str, mine
             assert count <= max(ours[line] + others[line] - before[line], ours[line], others[line])
 
 
-@given(base=NUMBERS, mine=NUMBERS, theirs=NUMBERS)
+@given(size=st.integers(0, 12), mine=CHANGES, theirs=CHANGES)
+@example(size=3, mine=({0}, [(3, 1)]), theirs=(set(), [(1, 1)]))
 def test_a_clean_merge_has_the_new_lines_of_both_and_none_that_one_of_them_deleted(
-    base: list[int], mine: list[int], theirs: list[int]
+    size: int, mine: Changes, theirs: Changes
 ) -> None:
     """Lines are unique here, so a line of the result can only be that very line."""
-    merged = merge(*("".join(f"{number}\n" for number in text) for text in (base, mine, theirs)))
+    base = [f"line {number}" for number in range(size)]
+    ours, others = _changed(base, mine, "my"), _changed(base, theirs, "their")
+    merged = merge(*("".join(f"{line}\n" for line in text) for text in (base, ours, others)))
     if merged is None:
         return
-    found = {int(line) for line in merged.text.split()}
-    added = (set(mine) | set(theirs)) - set(base)
-    deleted = (set(base) - set(mine)) | (set(base) - set(theirs))
-    assert added <= found
-    assert set(base) - deleted <= found
-    assert not deleted & found
+    found = merged.text.splitlines()
+    deleted = (set(base) - set(ours)) | (set(base) - set(others))
+    assert set(found) == (set(ours) | set(others)) - deleted
+    assert [line for line in found if line in ours] == [line for line in ours if line in found]
+    assert [line for line in found if line in others] == [line for line in others if line in found]
     shown = {line for line in merged.theirs.splitlines() if line[0] in "+-"}
-    assert {f"+{number}" for number in set(theirs) - set(base) - set(mine)} <= shown
-    assert {f"-{number}" for number in (set(base) - set(theirs)) & set(mine)} <= shown
+    assert {f"+{line}" for line in set(others) - set(ours) - set(base)} <= shown
+    assert {f"-{line}" for line in set(ours) - set(others) if line in base} <= shown
+
+
+def _changed(base: list[str], changes: Changes, whose: str) -> list[str]:
+    """Delete some lines and insert new ones. No line moves: one that is deleted and moved at once would survive."""
+    deleted, inserted = changes
+    places: dict[int, list[str]] = {}
+    for place, count in inserted:
+        places.setdefault(place % (len(base) + 1), []).extend(f"{whose} {place} {n}" for n in range(count))
+    result = []
+    for number, line in enumerate([*base, ""]):
+        result += dict.fromkeys(places.get(number, []))
+        result += [line] if number < len(base) and number not in deleted else []
+    return list(dict.fromkeys(result))
 
 
 @given(base=st.lists(st.sampled_from("abcde"), min_size=1, max_size=8), data=st.data())
