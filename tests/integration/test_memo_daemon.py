@@ -65,6 +65,33 @@ def test_a_write_over_the_wire_is_inside_when_it_is_answered(client: Client, ses
     assert "session/NOTES.md" in json.dumps(manifest)
 
 
+def test_two_agents_of_one_user_do_not_overwrite_each_other(client: Client, session: str, user: str) -> None:
+    """I13, as it was found: both read, both write, both were told that all is well, and a line was gone."""
+    other = f"s-{secrets.token_hex(4)}"
+    client.ensure_sandbox(other, user, limits=LIMITS)
+    try:
+        path = f"{MEMO}/user/USER.md"
+        lines = [f"line {number}" for number in range(10)]
+        client.tool(session, "Write", {"file_path": path, "contents": "\n".join(lines) + "\n"})
+        for reader in (session, other):
+            assert "line 9" in client.tool(reader, "Read", {"file_path": path}).content
+        nuts = "\n".join(["allergic to nuts", *lines]) + "\n"
+        assert client.tool(session, "Write", {"file_path": path, "contents": nuts}).ok
+        oslo = "\n".join([*lines, "lives in Oslo"]) + "\n"
+        merged = client.tool(other, "Write", {"file_path": path, "contents": oslo})
+        assert (merged.ok, merged.details["merged"], "+allergic to nuts" in merged.content) == (True, True, True)
+        for reader in (session, other):
+            assert cat(client, reader, path) == f"{nuts}lives in Oslo\n"
+        refused = client.tool(session, "Write", {"file_path": path, "contents": f"{nuts}lives in Bergen\n"})
+        assert (refused.ok, refused.details["code"], "lives in Oslo" in refused.content) == (
+            False,
+            "memo.conflict",
+            True,
+        )
+    finally:
+        client.destroy_sandbox(other)
+
+
 def test_every_tool_that_writes_memory_writes_the_store(client: Client, session: str, user: str) -> None:
     assert client.tool(session, "Write", {"file_path": NOTES, "contents": "one\n"}).ok
     edit = {"file_path": NOTES, "old_string": "one", "new_string": "two"}
