@@ -129,17 +129,13 @@ class Effects:
         """Reconnect to the runner of a container that an earlier daemon started."""
         if sandbox.record.container is not None:
             self._sandbox_of[sandbox.record.container] = sandbox
-        sandbox.is_adopting = True
-        try:
-            # Calls that come during the adoption wait for the runner, which is let in once the mirror is current.
-            listener = self._prepare_listener(sandbox, is_adoption=True)
-            owner = sandbox.record.owner
-            if self._memory is not None and owner is not None:
-                await self._memory.adopt(sandbox.record.id, owner.ref, owner.user)
-            listener.open()
-            await self._hear_runner(sandbox)
-        finally:
-            sandbox.is_adopting = False
+        self._listen(sandbox, is_adoption=True)  # first: calls that come meanwhile wait for the runner
+        owner = sandbox.record.owner
+        if self._memory is not None and owner is not None:
+            await self._memory.adopt(sandbox.record.id, owner.ref, owner.user)
+        if sandbox.listener is not None:
+            sandbox.listener.admit()  # not before the mirror is current: ready means that it is
+        await self._hear_runner(sandbox)
         await self._announce(sandbox)
 
     async def containers(self) -> list[Container]:
@@ -290,12 +286,8 @@ class Effects:
             cause=record.cause,
         )
 
-    def _listen(self, sandbox: Sandbox) -> None:
+    def _listen(self, sandbox: Sandbox, *, is_adoption: bool = False) -> None:
         """Open the socket that the runner inside connects to; always before its container is launched."""
-        self._prepare_listener(sandbox).open()
-
-    def _prepare_listener(self, sandbox: Sandbox, *, is_adoption: bool = False) -> RunnerListener:
-        """Give the sandbox a runner to wait for. It cannot connect before the listener is opened."""
         self.close_listener(sandbox)
         record = sandbox.record
         listener = RunnerListener(
@@ -305,9 +297,10 @@ class Effects:
             gid=self._settings.gid,
             env=record.owner.env if record.owner is not None else {},
             is_adoption=is_adoption,
+            is_held=is_adoption,
         )
+        listener.open()
         sandbox.listener, sandbox.runner = listener, listener.client
-        return listener
 
     async def _hear_runner(self, sandbox: Sandbox) -> None:
         if sandbox.runner is None:

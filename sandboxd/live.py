@@ -29,8 +29,6 @@ class Sandbox:
         """Cancels the bring-up under way; None while there is none."""
         self.settled: anyio.Event | None = None
         """Set when the move under way ends; None while there is none."""
-        self.is_adopting = False
-        """Whether a container of an earlier daemon is being taken over: its mirror may be behind the store."""
         self.active_calls = 0
         self.last_used = time.monotonic()
         self._quiet: anyio.Event | None = None
@@ -69,8 +67,9 @@ class Sandbox:
 
     @property
     def state(self) -> State:
-        """The state as callers may know it: ready means that the runner answers and the mirror is current."""
-        return State.STARTING if self.is_adopting else self.record.state
+        """The state as callers may know it: starting while it is taken over, for its mirror may not be current."""
+        is_held = self.listener is not None and self.listener.is_held
+        return State.STARTING if is_held and self.record.state is State.READY else self.record.state
 
     @property
     def owner(self) -> Owner:

@@ -39,15 +39,19 @@ class RunnerListener:
         gid: int,
         env: Mapping[str, str] | None = None,
         is_adoption: bool = False,
+        is_held: bool = False,
     ) -> None:
         self._run_dir = run_dir
         self._secret = secret
         self._uid = uid
         self._gid = gid
         self._is_adoption = is_adoption
+        self.is_held = is_held
+        """Whether calls wait although the runner may be connected: until `admit`."""
         self._listening: socket.socket | None = None
         self._strangers: dict[RunnerLink, None] = {}
         self._runner: RunnerLink | None = None
+        self._hello: Hello | None = None
         self._is_open = False
         self.client = RunnerClient(env or {})
 
@@ -79,6 +83,12 @@ class RunnerListener:
             link.close("the daemon let go of it")
         (self._run_dir / SOCKET_NAME).unlink(missing_ok=True)
 
+    def admit(self) -> None:
+        """Let calls through to the runner, now if it is connected, else as soon as it is."""
+        self.is_held = False
+        if self._runner is not None and self._hello is not None:
+            self.client.attach(self._runner, self._hello)
+
     def greeted(self, link: RunnerLink, hello: Hello) -> None:
         self._strangers.pop(link, None)
         withdraw_secret(self._run_dir)
@@ -90,12 +100,13 @@ class RunnerListener:
             self.client.fail(SandboxError(f"cannot use this runner: {found}"))
             link.close(found)
         else:
-            previous, self._runner = self._runner, link
+            previous, self._runner, self._hello = self._runner, link, hello
             if previous is not None:
                 self.client.detach(previous, "another connection took its place")
                 previous.close("another connection took its place")
             self._stop_listening()
-            self.client.attach(link, hello)
+            if not self.is_held:
+                self.client.attach(link, hello)
 
     def lost(self, link: RunnerLink, reason: str) -> None:
         self._strangers.pop(link, None)
