@@ -70,7 +70,7 @@ class AgentMemory:
         self._views = Views()
 
     async def read(self, ref: SessionRef, key: DocumentKey) -> Document | None:
-        """Return what the session's mirror shows. Whoever shows it to the agent says so with `saw`."""
+        """Return what the session's mirror shows. The caller notes what of it the agent sees, with `saw_lines`."""
         return await self._writer.mirrored(ref, key)
 
     async def newest(self, key: DocumentKey) -> Document | None:

@@ -93,7 +93,7 @@ class _Matcher(SequenceMatcher[str]):
     """A comparison of bounded length: with many equal lines, `difflib` alone takes quadratic time and more."""
 
     def __init__(self, a: Sequence[str], b: Sequence[str]) -> None:
-        super().__init__(None, a, b, autojunk=False)  # no line is junk: a popular one may be somebody's change
+        super().__init__(None, a, b, autojunk=False)  # no line is junk: a frequent one may be a change, too
         self._steps_left = MOST_STEPS
         places = Counter(b)  # for each line of `a`, the search for the longest match looks at its places in `b`
         self._steps_before = [0, *accumulate(1 + places[line] for line in a)]

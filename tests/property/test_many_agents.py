@@ -54,7 +54,7 @@ class Writer:
                 old, new = self.copy[place % len(self.copy)], self.line()
                 known = set(self.known)
                 self.learn(await self.agent.edit(old, new), [new], known)
-            case "append":  # as the host does it: nobody's view
+            case "append":  # by the host, so that no session has seen it
                 await team.memory.append(USER_KEY, f"{self.line()}\n", author=Author("host"))
             case "forget":
                 self.agent.memory.drop(self.agent.ref.session)

@@ -63,13 +63,13 @@ async def test_a_foreign_owner_is_refused_before_the_store_is_asked(name: str) -
     for owner in FOREIGN:
         with pytest.raises(ForeignOwner, match="made for another") as refused:
             await callback(SimpleNamespace(**owner), *SAMPLES.get(name, ()))
-        assert not set(ADA.values()) & set(str(refused.value).split())  # whose they are is nobody else's business
+        assert not set(ADA.values()) & set(str(refused.value).split())  # the refusal does not tell whose they are
     assert store.asked == 0
     for ctx in (SimpleNamespace(**ADA), SimpleNamespace(), None):
         await callback(ctx, *SAMPLES.get(name, ()))
 
 
-async def test_a_turn_that_names_nobody_is_the_owners() -> None:
+async def test_a_turn_that_names_no_owner_is_the_callbacks_owners() -> None:
     """It used to be served as local, so that every owner on one store shared one memory."""
     store = InMemoryStore()
     found: dict[str, list[Any]] = {}
