@@ -14,6 +14,8 @@ import stat
 from pathlib import Path
 from typing import Literal
 
+from sandboxd.permissions import PRIVATE_DIRECTORY, make_private, tighten
+
 CachePlace = Literal["auto", "memory", "disk"]
 
 TMPFS = Path("/dev/shm")  # noqa: S108  # only a directory of ours in it is used, made by us and writable by nobody else
@@ -35,8 +37,10 @@ def settle(data: Path, wanted: CachePlace, cache_bytes: int, *, tmpfs: Path = TM
             _link(data, tmpfs / f"sandboxd-{secrets.token_hex(8)}")
         elif not is_wanted and current is not None:
             _forget(data)
+    if current is not None and _is_ours(current):
+        tighten(current)  # an older daemon let others pass through
     for name in _NAMES:
-        (data / name).mkdir(exist_ok=True)
+        make_private((data / name).resolve())
 
 
 def give_back(data: Path) -> None:
@@ -64,10 +68,9 @@ def _forget(data: Path) -> None:
 
 
 def _link(data: Path, memory: Path) -> None:
-    memory.mkdir(mode=0o711)
-    memory.chmod(0o711)
+    memory.mkdir(mode=PRIVATE_DIRECTORY)
     for name in reversed(_NAMES):  # mirrors last: they tell where the cache is
-        (memory / name).mkdir()
+        (memory / name).mkdir(mode=PRIVATE_DIRECTORY)
         (data / name).symlink_to(memory / name)
 
 

@@ -12,6 +12,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from importlib.metadata import version
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import anyio
@@ -41,8 +42,12 @@ _log = structlog.get_logger()
 def main(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT."""
     logs.configure(settings.log_level)
+    password = urlsplit(settings.store_url).password
+    if password and password in Path("/proc/self/cmdline").read_text(errors="replace"):
+        _log.warning("every user of this host can read the store's password in the process list; set SANDBOXD_STORE")
     failpoints.arm(settings.failpoint)
     go_first(settings.nice)
+    os.umask(0o077)  # I7: nothing that is made here is for other users of the host, whatever makes it
     anyio.run(serve, settings, backend_options={"use_uvloop": True})
 
 

@@ -10,17 +10,19 @@ from pathlib import Path
 
 from memo import capabilities_of, open_store
 from memo.errors import MemoError
+from sandboxd.api.guard import read_token
 from sandboxd.engine.protocol import Engine, Finding
 from sandboxd.engine.select import open_engine
 from sandboxd.errors import SandboxdError
-from sandboxd.host import diagnose_host
+from sandboxd.host import diagnose_agent_user, diagnose_host
 from sandboxd.image import default_image
 from sandboxd.settings import Settings
 from sandboxd.workspace import Workspaces
 
 
 async def examine(settings: Settings) -> list[Finding]:
-    findings = diagnose_host(settings.data) + await _examine_workspaces(settings) + [await _examine_store(settings)]
+    findings = [*diagnose_host(settings.data), diagnose_agent_user(settings.uid), *_examine_token(settings)]
+    findings += [*await _examine_workspaces(settings), await _examine_store(settings)]
     try:
         engine = await open_engine(settings.engine, settings.data / "engine")
     except SandboxdError as error:
@@ -33,6 +35,16 @@ async def examine(settings: Settings) -> list[Finding]:
     finally:
         await engine.aclose()
     return findings
+
+
+def _examine_token(settings: Settings) -> list[Finding]:
+    if settings.token_file is None:
+        return []
+    try:
+        read_token(settings.token_file)
+    except SandboxdError as error:
+        return [Finding("token file", "missing", str(error), "make one that only the daemon's user can read")]
+    return [Finding("token file", "ok", "only the daemon's user can read it")]
 
 
 async def _examine_store(settings: Settings) -> Finding:

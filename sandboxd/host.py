@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pwd
+import re
 import resource
 import shutil
 from pathlib import Path
@@ -18,6 +20,18 @@ _LEAST_OPEN_FILES = 4096
 _GIB = 1024**3
 
 
+def diagnose_agent_user(uid: int) -> Finding:
+    """Agents run as this user: an account of the host with the same id could look into their processes."""
+    if uid == os.geteuid():
+        return Finding("agents' user", "ok", f"the daemon's own, uid {uid}")
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return Finding("agents' user", "ok", f"uid {uid} belongs to no account of this host")
+    detail = f"uid {uid} is also the account {name}, which can see and signal the processes of agents"
+    return Finding("agents' user", "weak", detail, f"give {name} another uid")
+
+
 def diagnose_host(data: Path) -> list[Finding]:
     """Look at the kernel, its limits and the room in the data directory (or where it will be)."""
     return [
@@ -28,6 +42,7 @@ def diagnose_host(data: Path) -> list[Finding]:
         _disk(data),
         _shared_memory(),
         _open_files(),
+        _process_list(Path("/proc/self/mountinfo").read_text()),
         _limit_of("process ids", Path("/proc/sys/kernel/pid_max"), 16_384),
     ]
 
@@ -47,6 +62,15 @@ def _cgroups(mountinfo: str) -> Finding:
     if "cgroup2" in kinds:
         return Finding("control groups", "ok", "version 2")
     return Finding("control groups", "missing", "none is mounted", "mount cgroup2 on /sys/fs/cgroup")
+
+
+def _process_list(mountinfo: str) -> Finding:
+    """Command lines are public in /proc unless it is mounted otherwise, those of agents' commands too."""
+    options = [line.split(" ")[-1] for line in mountinfo.splitlines() if line.split(" ")[4] == "/proc"]
+    if options and re.search(r"\bhidepid=(1|2|4|noaccess|invisible|ptraceable)\b", options[-1]):
+        return Finding("process list", "ok", "other users cannot read the command lines of agents")
+    advice = "mount -o remount,hidepid=invisible /proc"
+    return Finding("process list", "weak", "every user of this host can read the command lines of agents", advice)
 
 
 def _loop_devices() -> Finding:

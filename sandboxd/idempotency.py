@@ -20,6 +20,7 @@ import anyio
 import anyio.to_thread
 
 from sandboxd.errors import Busy, HostFull, InvalidRequest, RequestError
+from sandboxd.permissions import create_private
 
 KEEP_S = 24 * 3600
 MAX_KEYS = 100_000
@@ -110,11 +111,12 @@ class IdempotencyStore:
         with anyio.CancelScope(shield=True):
             try:
                 result = await anyio.to_thread.run_sync(lambda: work(*args, **kwargs), limiter=self._one_at_a_time)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, OSError) as error:
                 raise HostFull(f"cannot keep Idempotency-Keys in {self._path.name}: {error}") from error
         return result
 
     def _open(self) -> None:
+        create_private(self._path)  # SQLite gives its -wal and -shm files the same mode
         connection = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")

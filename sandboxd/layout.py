@@ -1,7 +1,8 @@
 """The data directory: what is where, and who may look.
 
 Names below it are opaque ids minted by us, never an id that came from outside. One daemon holds the directory
-at a time. Parents are traversable but not listable, because a container's user must reach its own mounts.
+at a time. Only the daemon's user may enter it (I7): engines resolve their mounts as root or as that user, so no
+container needs a path that leads through it.
 """
 
 from __future__ import annotations
@@ -18,14 +19,20 @@ from pathlib import Path
 from sandboxd import cache_place
 from sandboxd.cache_place import CachePlace
 from sandboxd.errors import Conflict, HostFull
+from sandboxd.permissions import PRIVATE_DIRECTORY, PRIVATE_FILE, make_private, make_shared, tighten
 from sandboxd.runner.protocol import RUNNER_DIR
+
+_PRIVATE_FILES = ("lock", "instance", "registry.db", "idempotency.db", "outbox.db", "memo.db")
+_SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
 class Layout:
     """Owns the directory and, while held, its lock."""
 
-    def __init__(self, data: Path, *, cache: CachePlace = "disk", cache_bytes: int = 0) -> None:
+    def __init__(self, data: Path, *, gid: int | None = None, cache: CachePlace = "disk", cache_bytes: int = 0) -> None:
+        """`gid` is the group that containers run with; without it, the daemon's own."""
         self.data = data
+        self._gid = os.getegid() if gid is None else gid
         self._cache = cache
         self._cache_bytes = cache_bytes
         self.registry = data / "registry.db"
@@ -40,10 +47,16 @@ class Layout:
     def hold(self) -> None:
         """Make the directory and take its lock, or say who has it. (I6: one daemon per data directory)"""
         try:
+            self.data.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+            owner = self.data.stat().st_uid
+            if owner != os.geteuid():
+                raise Conflict(
+                    f"cannot use the data directory {self.data}: it belongs to uid {owner}, who could read everything "
+                    f"in it; run `chown {os.geteuid()} {self.data}` or give another --data"
+                )
             for directory in (self.data, self._runs, self._runners, self.engine_state):
-                directory.mkdir(parents=True, exist_ok=True)
-                directory.chmod(0o711)
-            lock = os.open(self.data / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+                make_private(directory)
+            lock = os.open(self.data / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, PRIVATE_FILE)
         except OSError as error:
             raise HostFull(f"cannot use the data directory {self.data}: {error.strerror}") from error
         try:
@@ -59,8 +72,10 @@ class Layout:
         try:
             os.ftruncate(lock, 0)
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+            for name in _PRIVATE_FILES:
+                for suffix in _SQLITE_SUFFIXES if name.endswith(".db") else ("",):
+                    tighten(self.data / f"{name}{suffix}")
             cache_place.settle(self.data, self._cache, self._cache_bytes)
-            self._mirrors.chmod(0o711)
         except OSError as error:
             self.release()
             raise HostFull(f"cannot use the data directory {self.data}: {error.strerror}") from error
@@ -77,7 +92,9 @@ class Layout:
         path = self.data / "instance"
         if not path.exists():
             draft = path.with_suffix(".new")
-            draft.write_text(secrets.token_hex(8))
+            draft.unlink(missing_ok=True)
+            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w") as file:
+                file.write(secrets.token_hex(8))
             draft.rename(path)
         return path.read_text().strip()
 
@@ -97,7 +114,10 @@ class Layout:
         if not target.exists():
             draft = self._runners / f".{target.name}.{os.getpid()}"
             shutil.rmtree(draft, ignore_errors=True)
-            draft.mkdir(mode=0o755)
+            draft.mkdir()
+            # Open to everyone who can reach it: it is the package's own code, and the containers that mount it may
+            # outlive a daemon with another group.
+            draft.chmod(0o755)
             for file in files:
                 shutil.copyfile(file, draft / file.name)
                 (draft / file.name).chmod(0o444)
@@ -107,15 +127,15 @@ class Layout:
                     doraise=True,
                     invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
                 )
+            for compiled in (draft / "__pycache__", *(draft / "__pycache__").iterdir()):
+                compiled.chmod(0o755 if compiled.is_dir() else 0o444)  # whatever the umask made of them
             draft.rename(target)
-            target.chmod(0o755)
         return target
 
     def make(self, sandbox_id: str) -> None:
-        """Make the directories that one sandbox mounts read-only."""
+        """Make the directories that one sandbox mounts read-only: its group may look, others may not."""
         for directory in (self.run_dir(sandbox_id), self.mirror_dir(sandbox_id)):
-            directory.mkdir(exist_ok=True)
-            directory.chmod(0o755)
+            make_shared(directory, self._gid)
 
     def remove(self, sandbox_id: str) -> None:
         for directory in (self.run_dir(sandbox_id), self.mirror_dir(sandbox_id)):

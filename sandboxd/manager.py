@@ -69,7 +69,12 @@ class SandboxManager:
     def __init__(self, settings: Settings, *, engine: Engine | None = None, memo_provider: object = None) -> None:
         self.settings = settings
         self.events = EventBus()
-        self.layout = Layout(settings.data, cache=settings.cache, cache_bytes=settings.blob_cache_mb * 1024 * 1024)
+        self.layout = Layout(
+            settings.data,
+            gid=settings.gid,
+            cache=settings.cache,
+            cache_bytes=settings.blob_cache_mb * 1024 * 1024,
+        )
         self.workspaces = Workspaces(self.layout.workspaces, uid=settings.uid, gid=settings.gid)
         self.engine: Engine
         self.memory: Memory | None = None
@@ -222,7 +227,6 @@ class SandboxManager:
             self.settings.data,
             self._provider,
             events=self.events,
-            uid=self.settings.uid,
             gid=self.settings.gid,
             outbox=self.settings.outbox,
             blob_bytes=self.settings.blob_cache_mb * 1024 * 1024,

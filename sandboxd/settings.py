@@ -107,7 +107,8 @@ class Settings(BaseSettings):
 
     @property
     def gid(self) -> int:
-        return os.getegid() or AGENT_UID
+        """As root always the same, whatever group root was started with: directories outlive the daemon."""
+        return AGENT_UID if os.geteuid() == 0 else os.getegid() or AGENT_UID
 
     @classmethod
     def settings_customise_sources(

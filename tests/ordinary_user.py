@@ -19,14 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def run_as_ordinary_user(source: str) -> str:
     """Run this source with a directory of its own as its argument, and return what it printed."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to become another user")
-    python = _public_python()
-    environment = {
-        "PATH": "/usr/bin:/bin",
-        "PYTHONPATH": f"{ROOT}:{sysconfig.get_path('purelib')}",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    python, environment = public_python(), ordinary_environment()
     probe = [python, "-c", "import sandboxd, anyio"]
     if subprocess.run(probe, user=UID, group=UID, extra_groups=[], cwd="/", env=environment, check=False).returncode:
         pytest.skip("the checkout is in a directory that other users may not read")
@@ -51,8 +44,18 @@ def run_as_ordinary_user(source: str) -> str:
         shutil.rmtree(home)
 
 
-def _public_python() -> str:
+def ordinary_environment() -> dict[str, str]:
+    return {
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": f"{ROOT}:{sysconfig.get_path('purelib')}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def public_python() -> str:
     """An interpreter of our version that every user may run; ours may be in a closed home directory."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become another user")
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     for candidate in (sys.executable, f"/usr/bin/python{version}", f"/usr/local/bin/python{version}"):
         probe = [candidate, "-c", "pass"]

@@ -13,9 +13,10 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from sandboxd.client import Client
+from tests.ordinary_user import ordinary_environment, public_python
 
 READY_S = 60
 
@@ -23,9 +24,13 @@ READY_S = 60
 class RunningDaemon:
     """Owns a data directory and the daemon process on it. `stop` leaves nothing behind, whatever happened."""
 
-    def __init__(self, *, engine: str = "docker", **settings: object) -> None:
+    def __init__(self, *, engine: str = "docker", uid: int | None = None, **settings: object) -> None:
+        """With `uid` the daemon runs as that ordinary user instead of as ours."""
         self._root = Path(tempfile.mkdtemp(prefix="sandboxd-test-"))
         self._root.chmod(0o711)
+        self._uid = uid
+        if uid is not None:
+            os.chown(self._root, uid, uid)
         self.data = self._root / "data"
         self.socket = self._root / "d.sock"
         self.log = self._root / "daemon.log"
@@ -44,21 +49,28 @@ class RunningDaemon:
     def launch(self, *, environment: Mapping[str, str] | None = None, **settings: object) -> subprocess.Popen[bytes]:
         """Start it without waiting for anything."""
         values = {**self.settings, **settings, "data": self.data, "socket": self.socket}
-        env = {
-            **os.environ,
+        ours = {
             **(environment or {}),
             **{f"SANDBOXD_{name.upper()}": str(value) for name, value in values.items()},
         }
+        env = {**os.environ, **ours}
+        identity: dict[str, Any] = {}
+        python = sys.executable
+        if self._uid is not None:
+            identity = {"user": self._uid, "group": self._uid, "extra_groups": [], "cwd": "/"}
+            env = {**ordinary_environment(), "HOME": str(self._root), **ours}
+            python = public_python()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
-                    sys.executable,
+                    python,
                     "-c",
                     "from sandboxd.daemon import main; from sandboxd.settings import Settings; main(Settings())",
                 ],
                 env=env,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                **identity,
             )
         return self.process
 

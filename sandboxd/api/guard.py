@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sandboxd.api.problems import problem_of, render
 from sandboxd.api.refusals import Forbidden
 from sandboxd.errors import InvalidRequest, RequestError, Unauthorised
+from sandboxd.permissions import is_readable_by_others
 
 CONNECTION = "sandboxd.connection"
 """In the scope of a connection's first requests: a weak reference to it, to tell it that it sent a valid token."""
@@ -21,11 +22,17 @@ _MIN_TOKEN_CHARS = 16
 
 
 def read_token(path: Path) -> str:
-    """Read the token of a token file: its first line, at least 16 printable ASCII characters."""
+    """Read the token of a token file: its first line, at least 16 printable ASCII characters.
+
+    A file that every user of the host can read is refused: with the token, each of them could run commands.
+    """
     try:
+        is_public = is_readable_by_others(path)
         lines = path.read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"cannot read the token file {path}: {error}") from error
+    if is_public:
+        raise InvalidRequest(f"cannot use the token file {path}: every user of this host can read it; chmod 600 it")
     token = lines[0].strip() if lines else ""
     if len(token) < _MIN_TOKEN_CHARS or not token.isprintable():
         raise InvalidRequest(f"cannot use the token file {path}: its first line must have 16 characters or more")

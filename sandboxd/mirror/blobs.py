@@ -21,8 +21,9 @@ from typing import Final
 
 from memo.documents import sha256_of
 from memo.ids import TenantId
+from sandboxd.permissions import SHARED_FILE, make_private, make_shared
 
-FILE_MODE: Final = 0o444
+FILE_MODE: Final = SHARED_FILE
 _STAGING = "staging"
 _MOST_KNOWN = 16_384  # about 8 MB of names
 _IN_USE_S = 120.0
@@ -36,8 +37,10 @@ Signature = tuple[int, int, int, int]
 class Blobs:
     """Used from many threads at once: every step is one rename, and the same blob twice is the same blob."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, gid: int | None = None) -> None:
+        """`gid` is the group that may read a blob through a mirror; without it, the daemon's own."""
         self._root = str(root)
+        self.gid = os.getegid() if gid is None else gid
         self._staging = f"{root}/{_STAGING}"
         self._numbers = itertools.count()
         self._known: OrderedDict[str, tuple[Signature | None, float]] = OrderedDict()
@@ -47,10 +50,9 @@ class Blobs:
 
     def open(self) -> None:
         """Make the directory, and clear what a crash left half made."""
-        os.makedirs(self._root, mode=0o700, exist_ok=True)
-        os.chmod(self._root, 0o700)  # containers see links to blobs, never this directory
+        make_private(Path(self._root))  # containers see links to blobs, never this directory
         shutil.rmtree(self._staging, ignore_errors=True)
-        os.makedirs(self._staging, exist_ok=True)
+        make_shared(self._staging, self.gid)  # blobs are born here, and get its group
 
     def path(self, tenant: TenantId, sha256: str) -> str:
         space = self._spaces.get(tenant)
@@ -107,7 +109,6 @@ class Blobs:
                 os.rename(draft, path)
             except FileNotFoundError:
                 os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-                os.makedirs(self._staging, exist_ok=True)
                 os.rename(draft, path)
         except OSError:
             with contextlib.suppress(FileNotFoundError):

@@ -255,7 +255,7 @@ async def _list_and_look(
 def _look(mirror: Mirror) -> tuple[dict[str, str | None], dict[str, Shown]]:
     with mirror.guard:
         if not mirror.is_dropped:
-            tree.prepare(mirror.root)
+            tree.prepare(mirror.root, mirror.gid)
     # Without the guard: hashing may take long, whoever drops the mirror waits for it, and nobody else changes files.
     found = tree.scan(mirror.root, is_quiet=True)
     if mirror.is_known:  # the manifest may be behind

@@ -35,11 +35,13 @@ R = TypeVar("R")
 class Mirror:
     """One live mirror. `guard` is held by the thread that changes its files, so that dropping it waits for that."""
 
-    def __init__(self, sandbox_id: str, ref: SessionRef, user: UserId, root: Path) -> None:
+    def __init__(self, sandbox_id: str, ref: SessionRef, user: UserId, root: Path, gid: int) -> None:
         self.sandbox_id = sandbox_id
         self.ref = ref
         self.user = user
         self.root = str(root)
+        self.gid = gid
+        """The group of the container that shows it."""
         self.since = time.time()
         self.shown: dict[str, Shown] = {}
         self.guard = threading.Lock()
@@ -87,7 +89,7 @@ class Mirrors:
 
     def track(self, sandbox_id: str, ref: SessionRef, user: UserId) -> Mirror:
         self.drop(sandbox_id)
-        mirror = Mirror(sandbox_id, ref, user, self.root / sandbox_id)
+        mirror = Mirror(sandbox_id, ref, user, self.root / sandbox_id, self.blobs.gid)
         self._by_id[sandbox_id] = self._by_session[ref] = mirror
         self._by_user.setdefault((ref.tenant, user), {})[sandbox_id] = mirror
         return mirror

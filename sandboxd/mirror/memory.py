@@ -54,6 +54,7 @@ from sandboxd.mirror.turns import Turns
 from sandboxd.mirror.verifying import Verifier
 from sandboxd.mirror.warming import Warmer
 from sandboxd.mirror.writing import Door
+from sandboxd.permissions import make_private
 
 _UNKNOWN_TIME = datetime.fromtimestamp(0, UTC)
 
@@ -67,20 +68,18 @@ class Memory:
         store: object,
         *,
         events: EventBus,
-        uid: int = 0,
-        gid: int = 0,
+        gid: int | None = None,
         limits: StoreLimits | None = None,
         outbox: bool = False,
         read_timeout_s: float = 10.0,
         verify_s: float = 60.0,
         blob_bytes: int = 1024 * 1024 * 1024,
     ) -> None:
-        # Mirrors are readable by everybody who gets the mount and writable by nobody, so uid and gid change nothing.
         self._source = Source(store, limits or StoreLimits(), read_timeout_s)
         self.store: Any = store
         self.capabilities = self._source.capabilities
         self._root = (data / "mirrors").resolve()  # each may be a link: looked up once, not for every file
-        self._blobs = Blobs((data / "blobs").resolve())
+        self._blobs = Blobs((data / "blobs").resolve(), gid=gid)
         self._mirrors = Mirrors(self._root, self._blobs)
         self._turns = Turns()
         self._announcer = Announcer(events)
@@ -303,7 +302,7 @@ class Memory:
 
     def _clean_up(self) -> None:
         try:
-            self._root.mkdir(parents=True, exist_ok=True)
+            make_private(self._root)
             self._blobs.open()
             tree.sweep(self._root)
         except OSError as error:

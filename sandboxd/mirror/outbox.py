@@ -23,6 +23,7 @@ from memo.ids import SessionId
 from sandboxd.errors import HostFull
 from sandboxd.mirror.answers import Key, Refused
 from sandboxd.mirror.texts import Text
+from sandboxd.permissions import create_private
 
 MOST_ENTRIES = 10_000
 MOST_BYTES = 256 * 1024 * 1024
@@ -307,13 +308,13 @@ class Outbox:
 
 def _connect(path: Path) -> sqlite3.Connection:
     try:
+        create_private(path)
         db = sqlite3.connect(path, check_same_thread=False)
-        path.chmod(0o600)
         db.execute("PRAGMA journal_mode = WAL").fetchall()
         db.execute("PRAGMA synchronous = FULL")  # what was answered as queued is on the disk (I1)
         db.executescript(_SCHEMA)
         _add_later_columns(db)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         raise HostFull(f"cannot open {path.name}: {error}") from error
     return db
 

@@ -19,6 +19,7 @@ from typing import Final
 
 from memo.documents import sha256_of
 from sandboxd.mirror.blobs import FILE_MODE, write_file
+from sandboxd.permissions import make_shared
 
 MANIFEST: Final = ".manifest.json"
 TEMPORARY: Final = ".new-"
@@ -30,12 +31,15 @@ _numbers = itertools.count()
 _mine = f"{os.getpid():x}-{time.time_ns():x}"
 
 
-def prepare(root: str) -> None:
+def prepare(root: str, gid: int | None = None) -> None:
+    """Make the tree's directories, open to the container's group: this one, or the one that the root has already."""
+    if gid is None:
+        try:
+            gid = os.stat(root).st_gid
+        except FileNotFoundError:
+            gid = os.getegid()
     for directory in DIRECTORIES:
-        path = f"{root}/{directory}"
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path)
-        os.chmod(path, 0o755)  # noqa: S103  # the container's user reads it; its mount is read-only
+        make_shared(f"{root}/{directory}", gid)
 
 
 def show(blob: str, root: str, relative: str) -> None:

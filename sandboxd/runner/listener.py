@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from sandboxd.errors import HostFull, InvalidRequest, SandboxError
+from sandboxd.permissions import PRIVATE_DIRECTORY, PRIVATE_FILE, make_shared
 from sandboxd.runner.client import RunnerClient
 from sandboxd.runner.inside import wire
 from sandboxd.runner.link import RunnerLink
@@ -67,7 +68,8 @@ class RunnerListener:
     def open(self) -> None:
         """Listen, and leave the secret for the runner. An adopted runner has it already, and its agent must not."""
         try:
-            self._run_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+            self._run_dir.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+            make_shared(self._run_dir, self._gid)
             if not self._is_adoption:
                 publish_secret(self._run_dir, self._secret, self._uid, self._gid)
             self._listen()
@@ -129,8 +131,8 @@ class RunnerListener:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             (self._run_dir / SOCKET_NAME).unlink(missing_ok=True)
+            os.fchmod(listening.fileno(), PRIVATE_FILE)  # before it has a name: it is never wider than this
             listening.bind(address)
-            os.chmod(address, 0o600)
             if (self._uid, self._gid) != (os.geteuid(), os.getegid()):
                 os.chown(address, self._uid, self._gid)
             listening.listen(BACKLOG)

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from sandboxd.permissions import PRIVATE_DIRECTORY, PRIVATE_FILE, make_private
 from sandboxd.workspace import loop
 from sandboxd.workspace.limit import MIB, inode_limit
 
@@ -39,9 +40,9 @@ class Templates:
         if path.exists():
             os.utime(path)  # the least recently used go first
             return path
-        self._root.mkdir(exist_ok=True)
+        make_private(self._root)
         draft = self._root / f".new-{secrets.token_hex(6)}"
-        draft.mkdir()
+        draft.mkdir(mode=PRIVATE_DIRECTORY)
         try:
             self._format(draft / "image", disk_mb)
             _furnish(draft / "image", draft / "files")
@@ -62,7 +63,7 @@ class Templates:
                 shutil.rmtree(entry)
 
     def _format(self, image: Path, disk_mb: int) -> None:
-        with open(image, "xb") as file:
+        with open(os.open(image, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE), "wb") as file:
             file.truncate(disk_mb * MIB)
         layout = ["-b", "4096", "-I", "256", "-m", "0", "-N", str(inode_limit(disk_mb))]
         # No journal: a workspace need not outlive the host's crash, and is checked before it is mounted again.
@@ -78,19 +79,21 @@ class Templates:
 
 def _furnish(image: Path, target: Path) -> None:
     """Give a new filesystem the directories that every workspace begins with."""
-    target.mkdir()
+    target.mkdir(mode=PRIVATE_DIRECTORY)
     loop.mount_image(image, target)
     try:
         with contextlib.suppress(FileNotFoundError):
             (target / "lost+found").rmdir()
-        (target / MEMO).mkdir(mode=0o755)
+        target.chmod(PRIVATE_DIRECTORY)  # mkfs made it 0755; its owner is the container's user
+        (target / MEMO).mkdir(mode=PRIVATE_DIRECTORY)
     finally:
         loop.unmount(target)
 
 
 def copy_sparse(source: Path, target: Path) -> None:
     """Copy only what is written; holes stay holes. The kernel shares the blocks where the filesystem can."""
-    with open(source, "rb") as reader, open(target, "xb") as writer:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with open(source, "rb") as reader, open(os.open(target, flags, PRIVATE_FILE), "wb") as writer:
         size = os.fstat(reader.fileno()).st_size
         writer.truncate(size)
         offset = 0

@@ -24,6 +24,7 @@ from anyio import to_thread
 from sandboxd.engine.protocol import Finding
 from sandboxd.errors import DependencyError, HostFull, InvalidRequest
 from sandboxd.limits import Limits
+from sandboxd.permissions import PRIVATE_DIRECTORY, make_private, tighten
 from sandboxd.workspace import images, loop
 from sandboxd.workspace.images import MEMO, Templates
 from sandboxd.workspace.removal import delete_tree
@@ -54,11 +55,12 @@ class Workspaces:
         await self._run("open the workspaces", self._open)
 
     def _open(self) -> None:
-        self._root.mkdir(parents=True, exist_ok=True)
-        self._root.chmod(0o711)
+        make_private(self._root)
         for entry in self._root.iterdir():
             if entry.name.startswith(_DRAFT):
                 self._delete(entry)
+            else:
+                tighten(entry)
         self._why_watchdog = self._probe()
         self.kind = "watchdog" if self._why_watchdog else "loop"
 
@@ -74,7 +76,8 @@ class Workspaces:
         try:
             self._templates.clear_drafts()
             trial = self._root / f"{_DRAFT}trial"
-            (trial / _FILES).mkdir(parents=True)
+            trial.mkdir(mode=PRIVATE_DIRECTORY)
+            (trial / _FILES).mkdir(mode=PRIVATE_DIRECTORY)
             images.copy_sparse(self._templates.make(Limits().disk_mb), trial / _IMAGE)
             loop.mount_image(trial / _IMAGE, trial / _FILES)
             self._delete(trial)
@@ -107,13 +110,13 @@ class Workspaces:
 
     def _make(self, home: Path, disk_mb: int) -> None:
         draft = self._root / f"{_DRAFT}{secrets.token_hex(8)}"
-        draft.mkdir(mode=0o711)
+        draft.mkdir(mode=PRIVATE_DIRECTORY)
         try:
-            (draft / _FILES).mkdir(mode=0o755)
+            (draft / _FILES).mkdir(mode=PRIVATE_DIRECTORY)
             if self.kind == "loop":
                 images.copy_sparse(self._templates.make(disk_mb), draft / _IMAGE)
             else:
-                (draft / _FILES / MEMO).mkdir(mode=0o755)
+                (draft / _FILES / MEMO).mkdir(mode=PRIVATE_DIRECTORY)
                 if os.geteuid() == 0:
                     os.chown(draft / _FILES, self._uid, self._gid)
             draft.rename(home)  # whole or not at all

@@ -107,8 +107,8 @@ async def test_a_snapshot_shows_everything_and_only_to_read(store: Any, memory: 
     assert manifest.keys() == seen.keys()
     assert manifest["session/NOTES.md"]["revision"] == 1
     modes = {stat.S_IMODE(path.stat().st_mode) for path in root.rglob("*") if path.is_file()}
-    assert modes == {0o444}
-    assert {stat.S_IMODE(path.stat().st_mode) for path in (root, *root.rglob("*")) if path.is_dir()} == {0o755}
+    assert modes == {0o440}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (root, *root.rglob("*")) if path.is_dir()} == {0o2750}
     assert leftovers(data) == []
 
 

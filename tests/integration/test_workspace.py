@@ -104,8 +104,8 @@ def write_until_full(directory: Path) -> int:
 async def test_new_workspace_is_the_agents_and_has_only_the_mirrors_mount_point(workspaces: Workspaces) -> None:
     files = await workspaces.create("one", 64)
     assert os.listdir(files) == ["memo"]
-    assert (files.stat().st_uid, files.stat().st_gid, files.stat().st_mode & 0o777) == (UID, UID, 0o755)
-    assert ((files / "memo").stat().st_uid, (files / "memo").stat().st_mode & 0o777) == (0, 0o755)
+    assert (files.stat().st_uid, files.stat().st_gid, files.stat().st_mode & 0o777) == (UID, UID, 0o700)
+    assert ((files / "memo").stat().st_uid, (files / "memo").stat().st_mode & 0o777) == (0, 0o700)
 
 
 async def test_bytes_are_limited_by_the_kernel(workspaces: Workspaces) -> None:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+import tempfile
 from pathlib import Path
 
-from sandboxd.host import diagnose_host
+import pytest
+
+from sandboxd.api.guard import read_token
+from sandboxd.errors import InvalidRequest
+from sandboxd.host import _process_list, diagnose_agent_user, diagnose_host
 
 
 def test_every_finding_has_a_detail_and_every_weakness_an_advice(tmp_path: Path) -> None:
@@ -18,3 +25,34 @@ def test_data_directory_that_is_not_there_yet_is_measured_where_it_will_be_and_n
     findings = {finding.subject: finding for finding in diagnose_host(tmp_path / "a" / "b")}
     assert str(tmp_path) in findings["disk"].detail
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_account_with_the_agents_uid_is_reported() -> None:
+    free = next(uid for uid in range(50_000, 60_000) if uid not in {entry.pw_uid for entry in pwd.getpwall()})
+    taken = next(entry for entry in pwd.getpwall() if entry.pw_uid != os.geteuid())
+    assert diagnose_agent_user(free).verdict == "ok"
+    assert diagnose_agent_user(os.geteuid()).verdict == "ok"
+    found = diagnose_agent_user(taken.pw_uid)
+    assert (found.verdict, taken.pw_name in found.detail) == ("weak", True)
+
+
+@pytest.mark.parametrize(
+    ("option", "verdict"), [("rw", "weak"), ("rw,hidepid=2", "ok"), ("rw,hidepid=invisible", "ok")]
+)
+def test_public_command_lines_are_reported(option: str, verdict: str) -> None:
+    line = f"22 28 0:21 / /proc rw,nosuid,nodev,noexec,relatime shared:13 - proc proc {option}"
+    assert _process_list(line).verdict == verdict
+
+
+def test_a_token_file_that_every_user_can_read_is_refused() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        file = directory / "token"
+        file.write_text("0123456789abcdef\n")
+        file.chmod(0o644)
+        assert read_token(file) == "0123456789abcdef", "the directory above it is closed"
+        directory.chmod(0o755)
+        with pytest.raises(InvalidRequest, match="every user of this host can read it; chmod 600"):
+            read_token(file)
+        file.chmod(0o640)
+        assert read_token(file) == "0123456789abcdef"

@@ -43,7 +43,7 @@ def test_a_text_is_kept_once_and_read_only(blobs: Blobs) -> None:
     inode = os.stat(first).st_ino
     assert blobs.put(ACME, SHA, TEXT) == first
     assert os.stat(first).st_ino == inode
-    assert stat.S_IMODE(os.stat(first).st_mode) == 0o444
+    assert stat.S_IMODE(os.stat(first).st_mode) == 0o440
     assert blobs.read(ACME, SHA) == TEXT
 
 
@@ -56,7 +56,7 @@ def test_a_blob_damaged_by_a_crash_or_by_hand_is_never_used(blobs: Blobs, tmp_pa
     path = blobs.put(ACME, SHA, TEXT)
     os.chmod(path, 0o644)
     Path(path).write_bytes(b"something else")
-    os.chmod(path, 0o444)
+    os.chmod(path, 0o440)
     assert blobs.find(ACME, SHA) is None
     path = blobs.put(ACME, SHA, TEXT)
     os.truncate(path, 3)

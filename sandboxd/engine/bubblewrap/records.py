@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sandboxd.engine.bubblewrap.processes import ProcessRef
+from sandboxd.permissions import PRIVATE_DIRECTORY, PRIVATE_FILE, make_private, tighten
 
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _DRAFT = ".new-"
@@ -94,11 +95,12 @@ class Records:
 
     def open(self) -> None:
         """Make the directory, and clear drafts of a dead daemon and records that a crash of the host tore."""
-        self._root.mkdir(parents=True, exist_ok=True)
+        make_private(self._root)
         for entry in self._root.iterdir():
             if entry.name.startswith(_DRAFT):
                 shutil.rmtree(entry)
                 continue
+            tighten(entry)
             try:
                 self.read(entry.name)
             except ValueError:
@@ -115,11 +117,11 @@ class Records:
     def create(self, record: Record) -> None:
         """Write the intent. Raise FileExistsError if a container of this name is recorded."""
         draft = self._root / f"{_DRAFT}{secrets.token_hex(6)}"
-        draft.mkdir()
+        draft.mkdir(mode=PRIVATE_DIRECTORY)
         try:
-            (draft / "stage").mkdir()
-            (draft / "status").touch()
-            (draft / "record").write_text(_render(record))
+            (draft / "stage").mkdir(mode=PRIVATE_DIRECTORY)
+            (draft / "status").touch(mode=PRIVATE_FILE)
+            _write(draft / "record", record)
             # rename, not mkdir: the name appears together with its record or not at all
             draft.rename(self._root / record.name)
         except OSError as error:
@@ -130,7 +132,7 @@ class Records:
 
     def update(self, record: Record) -> None:
         draft = self._root / record.name / "record.new"
-        draft.write_text(_render(record))
+        _write(draft, record)
         draft.rename(self._root / record.name / "record")
 
     def read(self, name: str) -> Record | None:
@@ -156,5 +158,6 @@ class Records:
             shutil.rmtree(draft)
 
 
-def _render(record: Record) -> str:
-    return json.dumps(asdict(record), sort_keys=True)
+def _write(path: Path, record: Record) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE), "w") as file:
+        file.write(json.dumps(asdict(record), sort_keys=True))

@@ -1,0 +1,66 @@
+"""The data directory: closed to other users from its first moment, and refused when it is another user's."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from sandboxd.errors import Conflict
+from sandboxd.layout import Layout
+
+
+def modes(top: Path) -> dict[str, int]:
+    return {str(path.relative_to(top)): stat.S_IMODE(path.lstat().st_mode) for path in (top, *top.rglob("*"))}
+
+
+def test_a_new_data_directory_is_private_whatever_the_umask(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "data")
+    before = os.umask(0)
+    try:
+        layout.hold()
+        layout.instance()
+        layout.make("box")
+    finally:
+        os.umask(before)
+        layout.release()
+    found = modes(tmp_path / "data")
+    assert {name for name, mode in found.items() if mode & 0o007} == set()
+    assert found["."] == 0o700
+    assert found["instance"] == 0o600
+    assert found["mirrors/box"] == found["run/box"] == 0o2750
+
+
+def test_an_open_data_directory_is_closed_when_it_is_taken(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(0o755)
+    for name in ("idempotency.db", "idempotency.db-wal", "registry.db-shm"):
+        (data / name).touch()
+        (data / name).chmod(0o644)
+    (data / "notes").touch()
+    (data / "notes").chmod(0o644)
+    layout = Layout(data)
+    layout.hold()
+    layout.release()
+    found = modes(data)
+    assert (found["."], found["idempotency.db"], found["idempotency.db-wal"], found["registry.db-shm"]) == (
+        0o700,
+        0o600,
+        0o600,
+        0o600,
+    )
+    assert found["notes"] == 0o644, "not ours to change"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory away")
+def test_a_data_directory_of_another_user_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(0o755)
+    os.chown(data, 10002, 10002)
+    with pytest.raises(Conflict, match="belongs to uid 10002, who could read everything in it; run `chown 0 "):
+        Layout(data).hold()
+    assert (list(data.iterdir()), stat.S_IMODE(data.stat().st_mode)) == ([], 0o755)
