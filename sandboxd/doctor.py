@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 from memo import capabilities_of, open_store
 from memo.errors import MemoError
 from sandboxd.api.guard import read_token
 from sandboxd.engine.protocol import Engine, Finding
-from sandboxd.engine.select import open_engine
+from sandboxd.engine.select import select_engine
 from sandboxd.errors import SandboxdError
 from sandboxd.host import diagnose_agent_user, diagnose_host
 from sandboxd.image import default_image
@@ -23,10 +24,19 @@ from sandboxd.workspace import Workspaces
 async def examine(settings: Settings) -> list[Finding]:
     findings = [*diagnose_host(settings.data), diagnose_agent_user(settings.uid), *_examine_token(settings)]
     findings += [*await _examine_workspaces(settings), await _examine_store(settings)]
+    with tempfile.TemporaryDirectory(prefix="sandboxd-doctor-") as state:  # a daemon may be at work in the real one
+        return findings + await _examine_engine(settings, Path(state))
+
+
+async def _examine_engine(settings: Settings, state: Path) -> list[Finding]:
     try:
-        engine = await open_engine(settings.engine, settings.data / "engine")
+        selection = await select_engine(settings.engine, state, fallback=settings.engine_fallback)
     except SandboxdError as error:
-        return [*findings, Finding("engine", "missing", str(error), "run `make engine`")]
+        return [Finding("engine", "missing", str(error), "start the engine, or run `make engine`")]
+    engine = selection.engine
+    advice = "start the engine, or choose one with --engine" if selection.is_fallback else ""
+    verdict: Literal["ok", "weak"] = "weak" if selection.is_fallback else "ok"
+    findings = [Finding("engine choice", verdict, f"{engine.name}, because {selection.why}", advice)]
     try:
         findings += await engine.diagnose()
         findings.append(await _examine_image(engine, settings.image or default_image(engine.name)))

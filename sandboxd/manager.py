@@ -101,7 +101,9 @@ class SandboxManager:
         async with AsyncExitStack() as stack:
             self.layout.hold()
             stack.callback(self.layout.release)
-            self.engine = self._given_engine or await open_engine(self.settings.engine, self.layout.engine_state)
+            self.engine = self._given_engine or await open_engine(
+                self.settings.engine, self.layout.engine_state, fallback=self.settings.engine_fallback
+            )
             stack.push_async_callback(self.engine.aclose)
             await self._registry.open()
             stack.push_async_callback(self._registry.aclose)

@@ -46,6 +46,9 @@ class Settings(BaseSettings):
     tcp: Annotated[str, Field(pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):\d{1,5}$")] | None = None
     token_file: Path | None = None
     engine: Literal["auto", "docker", "bubblewrap"] = "auto"
+    engine_fallback: bool = False
+    """Whether `auto` may use bubblewrap when Docker is configured or present but does not answer. Without a Docker
+    or Podman socket on the host it always may."""
     store: str | None = None
     """Where memory is kept. The default is `sqlite:///<data>/memo.db`."""
     outbox: bool = False

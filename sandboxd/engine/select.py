@@ -1,51 +1,96 @@
-"""Which engine this daemon uses: the one asked for, or the best that answers. It opens one and keeps none."""
+"""Which engine this daemon uses: the one asked for, or the best that this host has. It opens one and keeps none.
+
+An engine that is configured or present but does not answer is refused, not replaced: bubblewrap isolates less than
+Docker does, and a weaker sandbox must be the operator's decision.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import structlog
+
+from sandboxd.engine.address import EngineAddress, find_address
 from sandboxd.engine.protocol import Engine
 from sandboxd.errors import DependencyError, EngineUnavailable
 
 EngineChoice = Literal["auto", "docker", "bubblewrap"]
 
+_ASKED = "the settings name it"
 
-async def open_engine(choice: EngineChoice, state_dir: Path) -> Engine:
-    """Return an engine that answered. Raise EngineUnavailable, with the next step, when none does."""
-    if choice == "docker":
-        return await _open_docker()
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    engine: Engine
+    why: str
+    is_fallback: bool = False
+    """An engine that isolates better is there, but did not answer."""
+
+
+async def open_engine(choice: EngineChoice, state_dir: Path, *, fallback: bool = False) -> Engine:
+    """Return an engine that answered, and log which and why. Raise EngineUnavailable, with the next step, if none."""
+    selection = await select_engine(choice, state_dir, fallback=fallback)
+    log = _log.warning if selection.is_fallback else _log.info
+    log("engine selected", engine=selection.engine.name, why=selection.why)
+    return selection.engine
+
+
+async def select_engine(choice: EngineChoice, state_dir: Path, *, fallback: bool = False) -> Selection:
+    """`fallback` lets `auto` use bubblewrap although an engine is configured or present that does not answer."""
+    address = find_address()
     if choice == "bubblewrap":
-        return await _open_bubblewrap(state_dir)
-    try:
-        return await _open_docker()
-    except EngineUnavailable as no_docker:
+        return Selection(_open_bubblewrap(state_dir), _ASKED)
+    if choice == "docker":
+        return Selection(await _open_docker(address, "give another --engine"), _ASKED)
+    if address is None:
         try:
-            return await _open_bubblewrap(state_dir)
-        except EngineUnavailable as no_bubblewrap:
+            return Selection(_open_bubblewrap(state_dir), "this host has no Docker or Podman socket")
+        except EngineUnavailable as error:
             raise EngineUnavailable(
-                f"cannot open an engine: no Docker or Podman socket answers ({_reason(no_docker)}) and bubblewrap "
-                f"does not work ({_reason(no_bubblewrap)}); run `make engine`"
+                "cannot open an engine: this host has no Docker or Podman socket, and bubblewrap does not work "
+                f"({_reason(error)}); run `make engine`"
             ) from None
+    try:
+        docker = await _open_docker(address, "accept weaker isolation with --engine bubblewrap")
+        return Selection(docker, f"DOCKER_HOST names {address.url}" if address.is_configured else f"{address} answers")
+    except DependencyError as error:
+        if not fallback:
+            raise
+        return Selection(_open_bubblewrap(state_dir), f"engine_fallback is on, and {_reason(error)}", is_fallback=True)
 
 
-def _reason(error: EngineUnavailable) -> str:
-    return str(error).removeprefix("cannot ")
+def _reason(error: DependencyError) -> str:
+    return str(error).partition(";")[0].replace("cannot ", "could not ", 1)
 
 
-async def _open_docker() -> Engine:
+async def _open_docker(address: EngineAddress | None, otherwise: str) -> Engine:
     from sandboxd.engine.docker import DockerEngine  # slow to import, and bubblewrap never needs it
 
     engine = DockerEngine()
     try:
         await engine.ping()
+    except EngineUnavailable as error:
+        await engine.aclose()
+        if address is None:
+            raise EngineUnavailable(
+                f"cannot reach the engine: this host has no Docker or Podman socket; start one, or {otherwise}"
+            ) from None
+        _, _, reason = str(error).partition(": ")
+        correct = ", correct DOCKER_HOST" if address.is_configured else ""
+        raise EngineUnavailable(
+            f"cannot reach the engine at {address}: {reason}; start it{correct}, or {otherwise}"
+        ) from None
     except DependencyError:
         await engine.aclose()
         raise
     return engine
 
 
-async def _open_bubblewrap(state_dir: Path) -> Engine:
+def _open_bubblewrap(state_dir: Path) -> Engine:
     from sandboxd.engine.bubblewrap import BubblewrapEngine
 
     return BubblewrapEngine(state_dir)

@@ -36,3 +36,16 @@ def test_bubblewrap_says_plainly_that_it_is_the_weaker_one(tmp_path: Path) -> No
     code, findings = doctor("--engine", "bubblewrap", "--data", str(tmp_path / "data"))
     assert code == 0
     assert any(finding["verdict"] == "weak" for finding in findings.values())
+
+
+def test_a_configured_engine_that_does_not_answer_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nope")
+    code, findings = doctor("--data", str(tmp_path / "data"))
+    assert code == 1
+    assert "unix:///nope (from DOCKER_HOST)" in findings["engine"]["detail"]
+    monkeypatch.setenv("SANDBOXD_ENGINE_FALLBACK", "true")
+    code, findings = doctor("--data", str(tmp_path / "data"))
+    assert code == 0
+    assert findings["engine choice"]["verdict"] == "weak"
+    assert findings["engine choice"]["detail"].startswith("bubblewrap, because engine_fallback is on")
+    assert not (tmp_path / "data").exists()

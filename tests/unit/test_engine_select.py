@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import structlog
 
-from sandboxd.engine.docker import find_socket
-from sandboxd.engine.select import open_engine
+from sandboxd.engine import select
+from sandboxd.engine.address import EngineAddress
+from sandboxd.engine.docker import engine, find_socket
+from sandboxd.engine.select import EngineChoice, open_engine
 from sandboxd.errors import EngineUnavailable
 
 pytestmark = pytest.mark.anyio
@@ -18,21 +25,75 @@ def no_docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/absent.sock")
 
 
-async def test_docker_that_does_not_answer_is_unavailable(no_docker: None, tmp_path: Path) -> None:
-    with pytest.raises(EngineUnavailable, match="cannot reach the engine"):
-        await open_engine("docker", tmp_path)
+@pytest.fixture
+def no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host without any engine's socket. The usual places are outside of a test's reach, so the search is replaced."""
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setattr(select, "find_address", lambda: None)
 
 
-async def test_auto_falls_back_to_bubblewrap(no_docker: None, tmp_path: Path) -> None:
-    engine = await open_engine("auto", tmp_path / "state")
-    assert engine.name == "bubblewrap"
-    await engine.aclose()
+@pytest.mark.parametrize("choice", ["docker", "auto"])
+async def test_a_configured_engine_that_does_not_answer_is_refused(
+    choice: EngineChoice, no_docker: None, tmp_path: Path
+) -> None:
+    refusal = r"cannot reach the engine at unix://.*/absent.sock \(from DOCKER_HOST\): .*; start it, correct"
+    with pytest.raises(EngineUnavailable, match=refusal):
+        await open_engine(choice, tmp_path / "state")
+    assert not (tmp_path / "state").exists()
 
 
-async def test_no_engine_at_all_names_the_next_step(no_docker: None, tmp_path: Path) -> None:
+async def test_a_socket_that_nothing_answers_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "docker.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))  # as a stopped engine leaves it: the file is there, nothing listens
+    found = EngineAddress(f"unix://{path}", is_configured=False)
+    monkeypatch.setattr(select, "find_address", lambda: found)
+    monkeypatch.setattr(engine, "find_socket", lambda: found.url)
+    with pytest.raises(EngineUnavailable, match=r"does not answer \(Connection refused\); start it, or accept weaker"):
+        await open_engine("auto", tmp_path / "state")
+
+
+async def test_auto_falls_back_to_bubblewrap_when_the_settings_allow_it_and_says_so(
+    no_docker: None, tmp_path: Path
+) -> None:
+    with structlog.testing.capture_logs() as logs:
+        opened = await open_engine("auto", tmp_path / "state", fallback=True)
+    assert opened.name == "bubblewrap"
+    await opened.aclose()
+    (entry,) = logs
+    assert (entry["log_level"], entry["engine"]) == ("warning", "bubblewrap")
+    assert entry["why"].startswith("engine_fallback is on, and could not reach the engine at unix://")
+
+
+async def test_auto_uses_bubblewrap_where_no_engine_is_and_logs_why(no_socket: None, tmp_path: Path) -> None:
+    with structlog.testing.capture_logs() as logs:
+        opened = await open_engine("auto", tmp_path / "state")
+    assert opened.name == "bubblewrap"
+    await opened.aclose()
+    assert [(entry["log_level"], entry["why"]) for entry in logs] == [
+        ("info", "this host has no Docker or Podman socket")
+    ]
+
+
+async def test_no_engine_at_all_names_the_next_step(no_socket: None, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(EngineUnavailable, match="run `make engine`"):
         await open_engine("auto", tmp_path / "file")
+
+
+def test_serve_ends_with_one_sentence_when_the_configured_engine_does_not_answer(tmp_path: Path) -> None:
+    environment = {**os.environ, "DOCKER_HOST": "unix:///nope", "SANDBOXD_DATA": str(tmp_path / "data")}
+    done = subprocess.run(
+        [sys.executable, "-m", "sandboxd", "serve", "--socket", str(tmp_path / "d.sock")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "cannot reach the engine at unix:///nope (from DOCKER_HOST)" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_address_in_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:

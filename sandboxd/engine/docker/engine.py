@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -26,6 +25,7 @@ from docker import errors as docker_errors
 from docker.utils import kwargs_from_env
 
 from sandboxd.engine import seccomp
+from sandboxd.engine.address import find_socket
 from sandboxd.engine.docker import answers
 from sandboxd.engine.docker.causes import DeathLedger, RawEvent
 from sandboxd.engine.docker.diagnosis import diagnose_engine, is_podman
@@ -52,21 +52,6 @@ _OLDEST_API = (1, 41)
 _REMOVE_DELAYS_S = (0.05, 0.2, 0.8, 2.0)
 
 T = TypeVar("T")
-
-
-def find_socket() -> str | None:
-    """The address of the engine on this host: DOCKER_HOST, or the first socket found in the usual places."""
-    if address := os.environ.get("DOCKER_HOST"):
-        return address
-    places = ["/var/run/docker.sock", "/run/docker.sock"]
-    if runtime_dir := os.environ.get("XDG_RUNTIME_DIR"):
-        places += [f"{runtime_dir}/docker.sock", f"{runtime_dir}/podman/podman.sock"]
-    places.append("/run/podman/podman.sock")
-    for place in places:
-        with suppress(OSError):
-            if stat.S_ISSOCK(os.stat(place).st_mode):
-                return f"unix://{place}"
-    return None
 
 
 class DockerEngine:
@@ -178,8 +163,9 @@ class DockerEngine:
             return call(self._connect())
         except docker_errors.APIError as error:
             raise answers.refusal(verb, _explain(error), hide) from None
-        except (docker_errors.DockerException, requests.exceptions.RequestException, OSError):
-            raise EngineUnavailable(f"cannot {verb}: the engine does not answer") from None
+        except (docker_errors.DockerException, requests.exceptions.RequestException, OSError) as error:
+            why = getattr(error, "strerror", None)  # of a plain system call: no such file, permission denied
+            raise EngineUnavailable(f"cannot {verb}: the engine does not answer{f' ({why})' if why else ''}") from None
 
     def _connect(self) -> docker.APIClient:
         address = self._reach()
