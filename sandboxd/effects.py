@@ -10,7 +10,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import anyio
 from anyio import to_thread
@@ -44,11 +46,12 @@ from sandboxd.settings import Settings
 from sandboxd.workspace import Workspaces
 
 _DESTROY_DRAIN_S = 1.0
-_HAND_OVER_S = 5.0
+_LOOK_S = 5.0
 _CLEANUP_S = 60.0
 _EARLY_DEATHS = 256
 _BAD_PYTHON_EXIT = 78
-_REHEARSAL = Exec(("true",), cwd="/", timeout_s=_HAND_OVER_S)
+
+T = TypeVar("T")
 
 _FAILPOINT_OF_STATE = {
     State.CREATING: "create.intent",
@@ -129,6 +132,7 @@ class Effects:
         """Reconnect to the runner of a container that an earlier daemon started."""
         if sandbox.record.container is not None:
             self._sandbox_of[sandbox.record.container] = sandbox
+        sandbox.start_deadline = anyio.current_time() + self._settings.start_timeout_s
         self._listen(sandbox, is_adoption=True)  # first: calls that come meanwhile wait for the runner
         owner = sandbox.record.owner
         if self._memory is not None and owner is not None:
@@ -178,20 +182,20 @@ class Effects:
         await failpoints.reach("create.mirror")
         self._listen(sandbox)
         await failpoints.reach("create.listener")
-        container = await self._engine.launch(
-            container_spec(
-                record,
-                instance=self._instance,
-                uid=self._settings.uid,
-                gid=self._settings.gid,
-                workspace=workspace,
-                mirror=self._layout.mirror_dir(record.id),
-                run_dir=self._layout.run_dir(record.id),
-                runner=self._runner_files,
-                skills=self._settings.skills,
-                runtime=self._settings.runtime,
-            )
+        sandbox.start_deadline = anyio.current_time() + self._settings.start_timeout_s
+        spec = container_spec(
+            record,
+            instance=self._instance,
+            uid=self._settings.uid,
+            gid=self._settings.gid,
+            workspace=workspace,
+            mirror=self._layout.mirror_dir(record.id),
+            run_dir=self._layout.run_dir(record.id),
+            runner=self._runner_files,
+            skills=self._settings.skills,
+            runtime=self._settings.runtime,
         )
+        container = await self._within_start_time(sandbox, partial(self._engine.launch, spec), "its container")
         await failpoints.reach("create.launched")
         self._sandbox_of[container.id] = sandbox
         if (death := self._early_deaths.pop(container.id, None)) is not None:
@@ -203,7 +207,7 @@ class Effects:
         await failpoints.reach("create.hello")
         if sandbox.record.owner is None and sandbox.runner is not None:
             # Rehearsed while nobody waits: what a first command loads is loaded then.
-            await sandbox.runner.exec(_REHEARSAL)
+            await sandbox.runner.exec(Exec(("true",), cwd="/", timeout_s=self._settings.start_timeout_s))
         sandbox.last_used = time.monotonic()
         await self.advance(sandbox, RunnerReady())
 
@@ -220,13 +224,16 @@ class Effects:
             await failpoints.reach("claim.mirror")
 
         async def configure() -> None:
-            if runner is None:
-                raise NotReady("cannot hand over this sandbox: its runner is gone")
-            try:
-                with anyio.fail_after(_HAND_OVER_S):
+            deadline = anyio.current_time() + self._settings.start_timeout_s
+            while runner is not None and anyio.current_time() < deadline:
+                with anyio.move_on_after(_LOOK_S):
                     await runner.configure(record.owner.env if record.owner is not None else {})
-            except TimeoutError:
-                raise NotReady("cannot hand over this sandbox: its runner does not answer") from None
+                    return
+                # Late is not dead: on a busy host a healthy container is waited for, not thrown away.
+                container = await self._engine.inspect(record.container or "")
+                if container is None or not container.running:
+                    break
+            raise NotReady("cannot hand over this sandbox: its runner does not answer; try again")
 
         await each([fill, configure], lambda work: work(), at_once=2)
         await failpoints.reach("claim.configured")
@@ -305,14 +312,16 @@ class Effects:
     async def _hear_runner(self, sandbox: Sandbox) -> None:
         if sandbox.runner is None:
             raise NotReady("cannot reach the runner: nothing listens for it")
-        limit_s = self._settings.start_timeout_s
-        try:
-            with anyio.fail_after(limit_s):
-                await sandbox.runner.wait_connected()
-        except TimeoutError:
-            raise EngineUnavailable(
-                f"cannot start this sandbox: its runner did not answer within {limit_s:g} s"
-            ) from None
+        await self._within_start_time(sandbox, sandbox.runner.wait_connected, "its runner")
+
+    async def _within_start_time(self, sandbox: Sandbox, work: Callable[[], Awaitable[T]], what: str) -> T:
+        """Wait for a part of a start. All parts share one deadline, and missing it is worth another try."""
+        with anyio.CancelScope(deadline=sandbox.start_deadline):
+            return await work()
+        raise EngineUnavailable(
+            f"cannot start this sandbox: {what} was not ready within {self._settings.start_timeout_s:g} s; the host "
+            "may be overloaded: try again, or raise start_timeout_s"
+        )
 
 
 def _fail_start(sandbox: Sandbox, death: ContainerDied) -> None:

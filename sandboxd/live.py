@@ -27,6 +27,8 @@ class Sandbox:
         """Why the last move failed; None when it did what it should."""
         self.scope: anyio.CancelScope | None = None
         """Cancels the bring-up under way; None while there is none."""
+        self.start_deadline = 0.0
+        """When the start under way is given up, on the event loop's clock."""
         self.settled: anyio.Event | None = None
         """Set when the move under way ends; None while there is none."""
         self.active_calls = 0

@@ -97,7 +97,10 @@ class Engine(Protocol):
     name: str
 
     async def launch(self, spec: ContainerSpec) -> Container:
-        """Start a hardened container and return it running. If this raises, nothing of it is left behind."""
+        """Start a hardened container and return it running. If this raises, nothing of it is left behind.
+
+        It waits for as long as the container makes progress; the caller sets the deadline by cancelling.
+        """
 
     async def remove(self, container_id: str) -> None:
         """Kill and remove the container. One that is already gone is done, not an error."""

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import uuid
@@ -17,12 +18,16 @@ from pathlib import Path
 import anyio
 import pytest
 
+from memo.ids import SessionRef, UserId
 from sandboxd.engine.bubblewrap import BubblewrapEngine, cgroups, processes
 from sandboxd.engine.bubblewrap.records import Record, Records, mint_id
-from sandboxd.engine.bubblewrap.start import Starting
+from sandboxd.engine.bubblewrap.start import Started, Starting
 from sandboxd.engine.protocol import Container, ContainerDied, ContainerSpec, Mount
-from sandboxd.errors import EngineRefused
+from sandboxd.errors import EngineRefused, EngineUnavailable
 from sandboxd.limits import Limits
+from sandboxd.manager import SandboxManager
+from sandboxd.sandbox import SandboxRequest
+from sandboxd.settings import Settings
 from sandboxd.workspace import Workspaces
 from tests.ordinary_user import run_as_ordinary_user
 
@@ -34,6 +39,13 @@ pytestmark = [
 HANG_GUARD_S = 60
 UID = 10001
 SpecMaker = Callable[..., ContainerSpec]
+
+LATE_EXEC = """
+import ctypes, os, time
+ctypes.CDLL(None).prctl(15, b"bwrap")
+time.sleep(2.5)
+os.execv("/bin/sleep", ["sleep", "600"])
+"""
 
 
 @pytest.fixture
@@ -99,6 +111,7 @@ def run_daemon_that_kills_itself(state_dir: Path, name: str) -> None:
     source = """
 import anyio, os, signal, sys
 from pathlib import Path
+from memo.ids import SessionRef, UserId
 from sandboxd.engine.bubblewrap import BubblewrapEngine
 from sandboxd.engine.protocol import ContainerSpec
 from sandboxd.limits import Limits
@@ -311,6 +324,76 @@ async def test_record_from_before_a_reboot_is_dead_whatever_its_pid_is_now(
     await engine.remove(record.id)  # would end this very test if it believed the pid
 
 
+async def test_bwrap_that_waits_long_for_cpu_is_waited_for(engine: BubblewrapEngine, state_dir: Path) -> None:
+    """A process that is called bwrap and execs only after seconds, as on a host with more work than CPUs."""
+    late = subprocess.Popen([sys.executable, "-c", LATE_EXEC], start_new_session=True)
+    monitor = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    with anyio.fail_after(HANG_GUARD_S):
+        while (stat := processes.read_stat(late.pid)) is None or stat.program != "bwrap":
+            await anyio.sleep(0.01)
+    seen = processes.read_stat(monitor.pid)
+    assert seen is not None
+    record = Record(mint_id("late"), "late", "host", {}, processes.boot_id(), has_cgroup=False, monitor=seen.ref)
+    kept = Records(state_dir)
+    kept.create(record)
+    kept.status_path("late").write_text(json.dumps({"child-pid": late.pid}) + "\n")
+    ours, theirs = socket.socketpair()
+    started = Started(seen.ref, b"", ours, theirs, os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+    try:
+        with anyio.fail_after(HANG_GUARD_S):
+            completed = await engine._complete(record, started)
+        assert completed.init == stat.ref
+    finally:
+        started.close()
+        for process in (late, monitor):
+            process.kill()
+            process.wait()
+
+
+async def test_a_start_that_takes_too_long_is_retryable_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(
+        data=tmp_path / "data", socket=tmp_path / "unused.sock", engine="bubblewrap", pool=0, start_timeout_s=0.5
+    )
+    ref, request = SessionRef.of("acme", "s1"), SandboxRequest(user=UserId("ada"))
+    async with SandboxManager(settings) as manager:
+        with monkeypatch.context() as patch, anyio.fail_after(HANG_GUARD_S):
+            patch.setattr(Started, "send_plan", lambda _self: None)  # so it lives, and never gets anywhere
+            with pytest.raises(
+                EngineUnavailable, match=r"its container was not ready within 0.5 s; .*try again"
+            ) as slow:
+                await manager.ensure_sandbox(ref, request)
+        assert slow.value.retryable
+        assert await manager.engine.find({}) == []
+        assert os.listdir(settings.data / "engine") == []
+    with anyio.fail_after(HANG_GUARD_S):
+        async with SandboxManager(settings.model_copy(update={"start_timeout_s": 60})) as manager:
+            view, created = await manager.ensure_sandbox(ref, request)
+            assert (view.state, created) == ("ready", True)
+            await manager.destroy(ref)
+
+
+async def test_patience_with_a_dying_process_runs_only_while_it_is_stuck() -> None:
+    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    stopped = subprocess.Popen(["sleep", "600"])
+    try:
+        stopped.send_signal(signal.SIGSTOP)
+        stuck, busy = processes.read_stat(stopped.pid), processes.read_stat(spinning.pid)
+        assert stuck is not None
+        assert busy is not None
+        assert not await processes.wait_exit(stuck.ref, 0.05)
+        with anyio.move_on_after(1) as scope:
+            await processes.wait_exit(busy.ref, 0.05)
+        assert scope.cancelled_caught, "a process that gets CPU time is not given up"
+        spinning.kill()
+        assert await processes.wait_exit(busy.ref, HANG_GUARD_S)
+    finally:
+        for process in (spinning, stopped):
+            process.kill()
+            process.wait()
+
+
 async def test_process_that_never_gets_its_plan_does_nothing(
     engine: BubblewrapEngine, make_spec: SpecMaker, state_dir: Path
 ) -> None:
@@ -400,6 +483,7 @@ async def test_diagnosis_says_what_is_weaker_than_docker(engine: BubblewrapEngin
 ORDINARY = """
 import anyio, os, signal, sys
 from pathlib import Path
+from memo.ids import SessionRef, UserId
 from sandboxd.engine.bubblewrap import BubblewrapEngine
 from sandboxd.engine.protocol import ContainerDied, ContainerSpec, Mount
 from sandboxd.limits import Limits

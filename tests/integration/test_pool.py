@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +21,7 @@ from tests.running import RunningDaemon, docker
 pytestmark = [pytest.mark.engine]
 
 _HANG_GUARD_S = 120.0
+_LATE_S = 6.0
 
 
 @pytest.fixture
@@ -124,6 +128,20 @@ def test_warm_containers_that_do_not_answer_are_not_handed_out(daemon: RunningDa
         assert not sandbox.from_pool
         assert client.exec("s1", "echo $COLOUR").stdout == "blue\n"
     assert len(frozen - set(daemon.containers())) == 1
+
+
+def test_a_warm_container_that_is_late_is_waited_for_not_thrown_away(daemon: RunningDaemon) -> None:
+    warm = wait_for_ready(daemon, 2)
+    pids = [int(docker("inspect", "--format", "{{.State.Pid}}", container)) for container in warm]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    late = threading.Timer(_LATE_S, lambda: [os.kill(pid, signal.SIGCONT) for pid in pids])
+    late.start()
+    with daemon.client() as client:
+        sandbox = client.ensure_sandbox("s1", user="ada", env={"COLOUR": "blue"})
+        assert sandbox.container in warm
+        assert client.exec("s1", "echo $COLOUR").stdout == "blue\n"
+    late.join()
 
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])

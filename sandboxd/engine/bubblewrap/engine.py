@@ -33,9 +33,10 @@ from sandboxd.errors import Cause, EngineRefused, EngineUnavailable, HostFull
 T = TypeVar("T")
 
 _KILLED_EXIT_CODE = 128 + 9
-_SETUP_TIMEOUT_S = 30.0
-_DEATH_TIMEOUT_S = 10.0
-_EXEC_GRACES_S = (0.002, 0.01, 0.05, 0.25, 1.0)
+_DEATH_PATIENCE_S = 10.0
+_CLEANUP_S = 60.0
+_FIRST_LOOK_S = 0.002
+_LONGEST_LOOK_S = 0.25
 
 
 class BubblewrapEngine:
@@ -79,7 +80,7 @@ class BubblewrapEngine:
             await anyio.lowlevel.checkpoint_if_cancelled()  # cancelled while a thread worked
             return container
         except BaseException as error:
-            with anyio.move_on_after(2 * _DEATH_TIMEOUT_S, shield=True):
+            with anyio.move_on_after(_CLEANUP_S, shield=True):
                 await self.remove(record.id)
             if isinstance(error, OSError):
                 raise _refusal(spec.name, error) from None
@@ -105,8 +106,7 @@ class BubblewrapEngine:
             if self._hierarchy is not None:
                 await self._run(cgroups.join, self._hierarchy, record.name, started.monitor.pid)
             await self._run(started.send_plan)
-            if not await started.wait_ready(_SETUP_TIMEOUT_S):
-                raise EngineRefused(f"cannot launch {record.name}: bwrap was not ready after {_SETUP_TIMEOUT_S:.0f} s")
+            await started.wait_ready()
             record = await self._complete(record, started)
         finally:
             started.close()
@@ -115,27 +115,22 @@ class BubblewrapEngine:
         return await self._describe(record)
 
     async def _complete(self, record: Record, started: Started) -> Record:
-        """Wait until bwrap has become the command, or say why it did not."""
+        """Wait until bwrap has become the command, however long a busy host makes it take, or say why it did not."""
         status = await self._run(self._records.read_status, record.name)
         stat = None if status.init_pid is None else processes.read_stat(status.init_pid)
         if stat is not None:
             record = replace(record, init=stat.ref)
             await self._run(self._records.update, record)
-            # The kernel tells nobody of an exec. A failed one ends bwrap, and that is what is waited for here; in
-            # nearly every launch the first look already finds the command.
-            for grace_s in _EXEC_GRACES_S:
-                stat = processes.read_stat(stat.ref.pid)
-                if stat is None or not stat.is_alive or stat.program != "bwrap":
-                    break
-                if await processes.wait_gone(started.monitor, grace_s):
-                    break
-            if stat is not None and stat.is_alive and stat.program != "bwrap":
+            if await _becomes_command(stat.ref, started.monitor):
                 return record
-        await processes.wait_gone(started.monitor, _DEATH_TIMEOUT_S)
+        if not await processes.wait_exit(started.monitor, _DEATH_PATIENCE_S):
+            raise EngineUnavailable(f"cannot launch {record.name}: bwrap neither runs its command nor ends; try again")
         status = await self._run(self._records.read_status, record.name)
-        if status.exit_code is None:
-            raise EngineRefused(f"cannot launch {record.name}: {started.read_error() or 'bwrap said nothing'}")
-        return record
+        if status.exit_code is not None:
+            return record
+        if said := started.read_error():
+            raise EngineRefused(f"cannot launch {record.name}: {said}")
+        raise EngineUnavailable(f"cannot launch {record.name}: bwrap was killed before it ran the command; try again")
 
     async def remove(self, container_id: str) -> None:
         record = await self._read(container_id)
@@ -147,9 +142,9 @@ class BubblewrapEngine:
         for process in await self._run(self._processes_of, record):
             processes.signal_group(process, signal.SIGKILL)
             processes.kill(process)
-            if not await processes.wait_gone(process, _DEATH_TIMEOUT_S):
+            if not await processes.wait_exit(process, _DEATH_PATIENCE_S):
                 raise EngineUnavailable(
-                    f"cannot remove {record.name}: process {process.pid} outlived SIGKILL by {_DEATH_TIMEOUT_S:.0f} s"
+                    f"cannot remove {record.name}: process {process.pid} is stuck in the kernel and outlived SIGKILL"
                 )
             processes.reap(process)
         if record.has_cgroup and self._hierarchy is not None:
@@ -172,11 +167,14 @@ class BubblewrapEngine:
         return found
 
     async def _remove_cgroup(self, hierarchy: cgroups.Hierarchy, name: str) -> None:
-        # A dead process leaves its group a moment after its pidfd is readable, and nothing tells when.
-        for pause_s in (0.001, 0.01, 0.1, 1.0):
-            if await self._run(cgroups.remove, hierarchy, name):
-                return
-            await anyio.sleep(pause_s)
+        # A dead process leaves its group a moment after its pidfd is readable, and nothing tells when; on a busy
+        # host the moment is as long as the kernel takes to schedule the rest of its exit.
+        pause_s = _FIRST_LOOK_S
+        with anyio.move_on_after(_CLEANUP_S):
+            while not await self._run(cgroups.remove, hierarchy, name):
+                await anyio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+            return
         raise EngineUnavailable(f"cannot remove {name}: its control group is still in use")
 
     async def inspect(self, container_id: str) -> Container | None:
@@ -249,7 +247,7 @@ class BubblewrapEngine:
             pid = None if record.init is None else record.init.pid
             return Container(record.id, record.name, record.labels, running=True, pid=pid)
         if record.boot_id == self._boot_id and record.monitor is not None:
-            await processes.wait_gone(record.monitor, _DEATH_TIMEOUT_S)  # it writes the exit code, then dies
+            await processes.wait_exit(record.monitor, _DEATH_PATIENCE_S)  # it writes the exit code, then dies
             processes.reap(record.monitor)
         cause, exit_code = await self._run(self._cause_of, record)
         return Container(record.id, record.name, record.labels, running=False, exit_code=exit_code, cause=cause)
@@ -280,6 +278,23 @@ class BubblewrapEngine:
 
     async def _run(self, function: Callable[..., T], *arguments: object) -> T:
         return await to_thread.run_sync(function, *arguments, limiter=self._threads)
+
+
+async def _becomes_command(init: ProcessRef, monitor: ProcessRef) -> bool:
+    """Wait while PID 1 is still bwrap. False if it ended instead.
+
+    The kernel tells nobody of an exec, so this looks again; in nearly every launch the first look finds the command.
+    A failed exec ends bwrap, which wakes this at once. There is no deadline: a live bwrap is only waiting for CPU.
+    """
+    pause_s = _FIRST_LOOK_S
+    while True:
+        stat = processes.read_stat(init.pid)
+        if stat is None or stat.ref != init or not stat.is_alive:
+            return False
+        if stat.program != "bwrap":
+            return True
+        await processes.wait_gone(monitor, pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
 
 
 def _refusal(name: str, error: OSError) -> Exception:

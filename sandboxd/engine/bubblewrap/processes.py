@@ -93,6 +93,22 @@ async def wait_gone(ref: ProcessRef, timeout_s: float) -> bool:
         os.close(fd)
 
 
+async def wait_exit(ref: ProcessRef, patience_s: float) -> bool:
+    """Wait for a process that has every reason to end. False once it has been stuck for as long as the patience.
+
+    A process that is runnable, or that has used CPU time since the last look, is late on a busy host, not stuck.
+    """
+    used_ticks = -1
+    while not await wait_gone(ref, patience_s):
+        stat = read_stat(ref.pid)
+        if stat is None or stat.ref != ref or not stat.is_alive:
+            return True
+        if stat.state != "R" and stat.cpu_ticks == used_ticks:
+            return False
+        used_ticks = stat.cpu_ticks
+    return True
+
+
 def kill(ref: ProcessRef) -> None:
     """Send SIGKILL to exactly this process; one that is dead already is done."""
     fd = open_pidfd(ref)

@@ -128,11 +128,9 @@ class Started:
         self._plan.close()
         self._ready.shutdown(socket.SHUT_WR)
 
-    async def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until bwrap has read, and so closed, the last thing it reads; or is dead. False at the deadline."""
-        with anyio.move_on_after(timeout_s) as scope:
-            await anyio.wait_readable(self._ready)
-        return not scope.cancelled_caught
+    async def wait_ready(self) -> None:
+        """Wait until bwrap has read, and so closed, the last thing it reads; or is dead. Its caller has the clock."""
+        await anyio.wait_readable(self._ready)
 
     def read_error(self) -> str:
         """Return what was said on stderr so far, on one line."""

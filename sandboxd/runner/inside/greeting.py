@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-GREETING_TIMEOUT_S = 5.0
+GREETING_TIMEOUT_S = 30.0
 
 
 def read_secret(run_dir: str) -> bytes:

@@ -33,8 +33,9 @@ class FakeRunner:
         self._address = str(run_dir / "socket")
         self.stream: anyio.abc.SocketStream | None = None
 
-    async def greet(self) -> anyio.abc.SocketStream:
+    async def greet(self, *, late_s: float = 0.0) -> anyio.abc.SocketStream:
         self.stream = await anyio.connect_unix(self._address)
+        await anyio.sleep(late_s)
         while not self._greeting.done:
             for kind, _call, _head, data in self._frames.feed(await self.stream.receive()):
                 if not self._greeting.done:
@@ -75,6 +76,16 @@ LIES: dict[str, Reply] = {
     "a call of its own": lambda call, _: wire.pack(wire.CALL, call, {"op": "exec"}),
     "a greeting again": lambda call, _: wire.pack(wire.PROOF, call, {}, b""),
 }
+
+
+async def test_a_runner_that_greets_late_is_heard(tmp_path: Path) -> None:
+    secret = mint_secret()
+    async with listener(tmp_path, secret) as listening:
+        runner = FakeRunner(tmp_path / "run", secret)
+        with anyio.fail_after(HANG_S):
+            link = await runner.greet(late_s=2.5)  # as long as a busy host may keep it from the CPU
+            await listening.client.wait_connected()
+        await link.aclose()
 
 
 @pytest.mark.parametrize("lie", LIES)
