@@ -22,7 +22,7 @@ from sandboxd import failpoints
 from sandboxd.blueprint import container_spec
 from sandboxd.bounded import each
 from sandboxd.engine.protocol import LABEL_INSTANCE, LABEL_SANDBOX, Container, ContainerDied, Engine
-from sandboxd.errors import EngineUnavailable, Gone, NotReady
+from sandboxd.errors import EngineUnavailable, Gone, NotReady, ToolTimeout
 from sandboxd.events import EventBus
 from sandboxd.layout import Layout
 from sandboxd.lifecycle import (
@@ -39,6 +39,7 @@ from sandboxd.lifecycle import (
 )
 from sandboxd.live import Sandbox
 from sandboxd.mirror import Memory
+from sandboxd.pauses import Pauses
 from sandboxd.registry import Registry
 from sandboxd.runner.calls import Exec
 from sandboxd.runner.listener import RunnerListener
@@ -84,6 +85,7 @@ class Effects:
         self._instance = layout.instance()
         self._runner_files: Path = layout.install_runner()
         self._sandbox_of: dict[str, Sandbox] = {}
+        self.pauses = Pauses()
         self._early_deaths: OrderedDict[str, ContainerDied] = OrderedDict()
         self._carry_out: dict[Effect, Callable[[Sandbox], Awaitable[None]]] = {
             Effect.LAUNCH: self._launch,
@@ -91,6 +93,8 @@ class Effects:
             Effect.HAND_OVER: self._hand_over,
             Effect.DRAIN_CALLS: self._drain_calls,
             Effect.FAIL_CALLS: self._fail_calls,
+            Effect.FREEZE_CALLS: self._freeze_calls,
+            Effect.THAW_CALLS: self._thaw_calls,
             Effect.REMOVE_CONTAINER: self._remove_container,
             Effect.TEAR_DOWN: self._tear_down,
             Effect.FORGET: self._forget,
@@ -139,12 +143,23 @@ class Effects:
             await self._memory.adopt(sandbox.record.id, owner.ref, owner.user)
         if sandbox.listener is not None:
             sandbox.listener.admit()  # not before the mirror is current: ready means that it is
-        await self._hear_runner(sandbox)
-        await self._announce(sandbox)
+        try:
+            if not self.pauses.is_frozen(sandbox.record):
+                await self._hear_runner(sandbox)
+        except EngineUnavailable:
+            if not self.pauses.is_frozen(sandbox.record):
+                raise  # else it was frozen while it was waited for, and answers once it is unpaused
+        if (event := self.pauses.next_event(sandbox.record)) is not None:
+            await self.advance(sandbox, event)
+        else:
+            await self._announce(sandbox)
 
     async def containers(self) -> list[Container]:
-        """Every container of this data directory, known or not."""
-        return await self._engine.find({LABEL_INSTANCE: self._instance})
+        """Every container of this data directory, known or not. Also notes which of them are frozen."""
+        return await self.pauses.read(partial(self._engine.find, {LABEL_INSTANCE: self._instance}))
+
+    def sandbox_of(self, container_id: str) -> Sandbox | None:
+        return self._sandbox_of.get(container_id)
 
     async def ids_on_disk(self) -> set[str]:
         return await to_thread.run_sync(self._layout.ids) | await self._workspaces.find()
@@ -157,16 +172,20 @@ class Effects:
 
     def dead(self, death: ContainerDied) -> Sandbox | None:
         """Note a death. Return the sandbox it ends, or None if it is part of a move that will see it by itself."""
+        self.pauses.hear(death.container_id, is_frozen=False)
         sandbox = self._sandbox_of.get(death.container_id)
-        if sandbox is None:
-            self._early_deaths[death.container_id] = death
-            while len(self._early_deaths) > _EARLY_DEATHS:
-                self._early_deaths.popitem(last=False)
-        elif sandbox.settled is not None:
+        if sandbox is not None and sandbox.settled is None:
+            return sandbox if sandbox.record.state in (State.READY, State.PAUSED, State.WARM) else None
+        self._early_deaths[death.container_id] = death
+        while len(self._early_deaths) > _EARLY_DEATHS:
+            self._early_deaths.popitem(last=False)
+        if sandbox is not None and not sandbox.is_in_use:
             _fail_start(sandbox, death)
-        elif sandbox.record.state in (State.READY, State.WARM):
-            return sandbox
         return None
+
+    def missed_death(self, sandbox: Sandbox) -> ContainerDied | None:
+        """Return the death of this sandbox's container that came during a move which had no use for it."""
+        return self._early_deaths.pop(sandbox.record.container or "", None)
 
     def close_listener(self, sandbox: Sandbox) -> None:
         listener, sandbox.listener, sandbox.runner = sandbox.listener, None, None
@@ -231,7 +250,7 @@ class Effects:
                     return
                 # Late is not dead: on a busy host a healthy container is waited for, not thrown away.
                 container = await self._engine.inspect(record.container or "")
-                if container is None or not container.running:
+                if container is None or not container.running or container.paused:
                     break
             raise NotReady("cannot hand over this sandbox: its runner does not answer; try again")
 
@@ -257,6 +276,17 @@ class Effects:
         if sandbox.runner is not None:
             advice = "create the sandbox again, its files are kept"
             sandbox.runner.fail(Gone(f"cannot finish this call: the container died ({cause}); {advice}", cause))
+
+    async def _freeze_calls(self, sandbox: Sandbox) -> None:
+        if sandbox.runner is not None:
+            step = str(sandbox.paused()).partition("; ")[2]
+            why = "its time limit passed while the container was paused from outside, and how far it got is unknown"
+            sandbox.runner.freeze(ToolTimeout(f"cannot finish this call: {why}; {step}"))
+
+    async def _thaw_calls(self, sandbox: Sandbox) -> None:
+        sandbox.last_used = time.monotonic()
+        if sandbox.runner is not None:
+            sandbox.runner.thaw()
 
     async def _remove_container(self, sandbox: Sandbox) -> None:
         """Remove whatever container this sandbox has, found by its label: also one that was never recorded."""

@@ -3,7 +3,8 @@
     SandboxdError
     ├─ RequestError      InvalidRequest · Unauthorised · NotFound (also for a foreign id) · Conflict
     │                    · OutsideSandbox · LimitReached · Busy
-    ├─ SandboxError      NotReady · Gone (cause: exited, oom, killed, engine) · ToolTimeout · WorkspaceFull
+    ├─ SandboxError      NotReady · Paused · Gone (cause: exited, oom, killed, engine) · ToolTimeout
+    │                    · WorkspaceFull
     ├─ DependencyError   EngineUnavailable · EngineRefused · StoreUnavailable · HostFull
     └─ InternalError     InvalidTransition · RegistryCorrupt
 
@@ -62,6 +63,13 @@ class SandboxError(SandboxdError):
 
 class NotReady(SandboxError):
     code = "sandbox.not_ready"
+    retryable = True
+
+
+class Paused(SandboxError):
+    """The sandbox's container is frozen; it goes on where it was once it is unpaused."""
+
+    code = "sandbox.paused"
     retryable = True
 
 

@@ -8,6 +8,7 @@ state raises InvalidTransition with its story.
         │                   │  ▲  └──nobody's yet──► WARM ──died──► DESTROYING
         │                   │  └──────claimed─────────┘
         └──────failed───────┴─► DESTROYING (first launch) or GONE (a later one: the workspace is kept)
+    READY ──paused from outside──► PAUSED ──resumed──► READY; a death or a destroy is the same as from READY
     any state ──destroy asked──► DESTROYING ──torn down──► REMOVED
 """
 
@@ -29,6 +30,7 @@ class State(StrEnum):
     STARTING = "starting"
     WARM = "warm"
     READY = "ready"
+    PAUSED = "paused"
     GONE = "gone"
     DESTROYING = "destroying"
     REMOVED = "removed"
@@ -114,6 +116,16 @@ class ContainerDied:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerPaused:
+    """The container was frozen, by something other than this daemon."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerResumed:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
 class DestroyAsked:
     pass
 
@@ -123,7 +135,18 @@ class TornDown:
     pass
 
 
-Event = LaunchAsked | Launched | RunnerReady | Claimed | LaunchFailed | ContainerDied | DestroyAsked | TornDown
+Event = (
+    LaunchAsked
+    | Launched
+    | RunnerReady
+    | Claimed
+    | LaunchFailed
+    | ContainerDied
+    | ContainerPaused
+    | ContainerResumed
+    | DestroyAsked
+    | TornDown
+)
 
 
 class Effect(StrEnum):
@@ -134,6 +157,8 @@ class Effect(StrEnum):
     HAND_OVER = "hand_over"
     DRAIN_CALLS = "drain_calls"
     FAIL_CALLS = "fail_calls"
+    FREEZE_CALLS = "freeze_calls"
+    THAW_CALLS = "thaw_calls"
     REMOVE_CONTAINER = "remove_container"
     TEAR_DOWN = "tear_down"
     FORGET = "forget"
@@ -153,11 +178,16 @@ def step(record: Record, event: Event) -> tuple[Record, list[Effect]]:
             # Starting again, not ready: a crash before it is handed over must not leave it to anybody else.
             claimed = record.to(State.STARTING, container=record.container)
             return replace(claimed, owner=owner, created_at=at, from_pool=True), [Effect.HAND_OVER]
-        case State.WARM, ContainerDied():
+        case State.WARM, (ContainerDied() | ContainerPaused()):
+            # Nobody's yet: one that cannot be handed over at once is not worth keeping.
             return record.to(State.DESTROYING), [Effect.TEAR_DOWN]
+        case State.READY, ContainerPaused():
+            return record.to(State.PAUSED, container=record.container), [Effect.FREEZE_CALLS, Effect.ANNOUNCE]
+        case State.PAUSED, ContainerResumed():
+            return record.to(State.READY, container=record.container), [Effect.THAW_CALLS, Effect.ANNOUNCE]
         case ((State.CREATING | State.STARTING), (LaunchFailed() | ContainerDied())):
             return _launch_failed(record)
-        case State.READY, ContainerDied(cause):
+        case ((State.READY | State.PAUSED), ContainerDied(cause)):
             return (
                 record.to(State.GONE, cause=cause),
                 [Effect.FAIL_CALLS, Effect.ANNOUNCE, Effect.REMOVE_CONTAINER],
@@ -167,7 +197,10 @@ def step(record: Record, event: Event) -> tuple[Record, list[Effect]]:
             return replace(again, generation=record.generation + 1, from_pool=False), [Effect.LAUNCH]
         case ((State.GONE | State.DESTROYING), ContainerDied()):
             return record, []  # late news: the container of a sandbox that has already moved on
-        case ((State.CREATING | State.STARTING | State.WARM | State.READY | State.GONE), DestroyAsked()):
+        case (
+            (State.CREATING | State.STARTING | State.WARM | State.READY | State.PAUSED | State.GONE),
+            DestroyAsked(),
+        ):
             return (
                 record.to(State.DESTROYING, container=record.container),
                 [Effect.ANNOUNCE, Effect.DRAIN_CALLS, Effect.TEAR_DOWN],

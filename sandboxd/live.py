@@ -11,7 +11,7 @@ from types import TracebackType
 
 import anyio
 
-from sandboxd.errors import Gone, NotFound, NotReady, SandboxdError
+from sandboxd.errors import Gone, NotFound, NotReady, Paused, SandboxdError
 from sandboxd.lifecycle import Owner, Record, State
 from sandboxd.runner.client import RunnerClient
 from sandboxd.runner.listener import RunnerListener
@@ -47,8 +47,19 @@ class Sandbox:
                 "create the sandbox again to go on with them",
                 cause,
             )
+        if record.state is State.PAUSED:
+            raise self.paused()
         what = "being taken over" if record.state is State.READY else record.state.value
         raise NotReady(f"cannot use this sandbox: it is {what}; try again")
+
+    def paused(self) -> Paused:
+        """The answer to whatever needs the container while it is frozen."""
+        record = self.record
+        if record.engine == "bubblewrap":
+            step = "continue its processes with SIGCONT"
+        else:
+            step = f"run `{record.engine} unpause {(record.container or '')[:12]}`"
+        return Paused(f"cannot use this sandbox: its container was paused from outside; {step}, then try again")
 
     async def wait_quiet(self, deadline_s: float) -> None:
         """Wait until no call is under way, or until the deadline."""
@@ -72,6 +83,12 @@ class Sandbox:
         """The state as callers may know it: starting while it is taken over, for its mirror may not be current."""
         is_held = self.listener is not None and self.listener.is_held
         return State.STARTING if is_held and self.record.state is State.READY else self.record.state
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether its runner is connected and its start is over: whatever move is under way does not wait for it."""
+        is_up = self.record.state in (State.READY, State.PAUSED)
+        return is_up and self.runner is not None and self.runner.connected
 
     @property
     def owner(self) -> Owner:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
@@ -23,7 +23,16 @@ from anyio.abc import TaskGroup
 from memo.ids import SessionRef, TenantId, UserId, UserRef
 from sandboxd import failpoints, lifecycle
 from sandboxd.effects import Effects
-from sandboxd.engine.protocol import LABEL_SANDBOX, Container, ContainerDied, Engine, Resynced, Stats
+from sandboxd.engine.protocol import (
+    LABEL_SANDBOX,
+    Container,
+    ContainerDied,
+    ContainerPaused,
+    ContainerResumed,
+    Engine,
+    Resynced,
+    Stats,
+)
 from sandboxd.engine.select import open_engine
 from sandboxd.errors import (
     Conflict,
@@ -51,6 +60,8 @@ from sandboxd.sandbox import SandboxRequest, SandboxView
 from sandboxd.settings import Settings
 from sandboxd.watchdog import watch_workspaces
 from sandboxd.workspace import Workspaces
+
+_RESUME_LOOK_S = 1.0
 
 _log = structlog.get_logger()
 
@@ -94,6 +105,7 @@ class SandboxManager:
         )
         self._awaited = 0
         """How many callers wait for a container: the pool is refilled when there are none."""
+        self._awaiting_resume: set[str] = set()
         self._tasks: TaskGroup
         self._stack = AsyncExitStack()
 
@@ -151,6 +163,8 @@ class SandboxManager:
             elif sandbox.record.state is State.READY:
                 await failpoints.reach("create.answer")
                 return sandbox.view(), created
+            elif sandbox.record.state is State.PAUSED:
+                raise sandbox.paused()
             elif sandbox.record.state is State.GONE:
                 created = True
                 self._start(sandbox, self._bring_up)
@@ -183,6 +197,8 @@ class SandboxManager:
         actions = [action for action in self._plan(containers, on_disk) if not isinstance(action, Adopt)]
         for action in actions:
             await self._act(action)
+        for sandbox in self._everybody():
+            self._catch_up(sandbox)
         return GarbageReport(
             containers=sum(isinstance(action, RemoveContainer) for action in actions),
             directories=sum(isinstance(action, RemoveFiles) for action in actions),
@@ -307,6 +323,8 @@ class SandboxManager:
             settled.set()
             if owner is None:
                 self._pool.settled(sandbox, time.monotonic() - started)
+            if sandbox.failure is None:
+                self._catch_up(sandbox)
 
     async def _bring_up(self, sandbox: Sandbox) -> None:
         """Make the container of a new sandbox, or of one whose container died, or hand over a warm one."""
@@ -374,10 +392,43 @@ class SandboxManager:
             match event:
                 case Resynced():
                     self._tasks.start_soon(self._resync)
+                case ContainerPaused(container) | ContainerResumed(container):
+                    self._effects.pauses.hear(container, is_frozen=isinstance(event, ContainerPaused))
+                    if (paused := self._effects.sandbox_of(container)) is not None:
+                        self._catch_up(paused)
                 case ContainerDied():
                     sandbox = self._effects.dead(event)
                     if sandbox is not None:
                         self._start(sandbox, self._effects.advance, lifecycle.ContainerDied(event.cause))
+
+    def _catch_up(self, sandbox: Sandbox) -> None:
+        """Follow what the engine told of the container while a move was under way, or has just told."""
+        if sandbox.settled is not None or sandbox.record.state not in (State.READY, State.PAUSED, State.WARM):
+            return
+        if (death := self._effects.missed_death(sandbox)) is not None:
+            self._start(sandbox, self._effects.advance, lifecycle.ContainerDied(death.cause))
+        elif (event := self._effects.pauses.next_event(sandbox.record)) is not None:
+            self._start(sandbox, self._effects.advance, event)
+        elif sandbox.record.state is State.PAUSED and not self.engine.tells_pauses:
+            self._tasks.start_soon(self._await_resume, sandbox)
+
+    async def _await_resume(self, sandbox: Sandbox) -> None:
+        """Look whether a paused container goes on, for an engine that does not tell."""
+        container_id = sandbox.record.container
+        if container_id is None or container_id in self._awaiting_resume:
+            return
+        self._awaiting_resume.add(container_id)
+        try:
+            while sandbox.record.state is State.PAUSED and sandbox.record.container == container_id:
+                await anyio.sleep(_RESUME_LOOK_S)
+                with suppress(DependencyError):
+                    container = await self.engine.inspect(container_id)
+                    if container is not None and container.running and not container.paused:
+                        self._effects.pauses.hear(container_id, is_frozen=False)
+                        break
+        finally:
+            self._awaiting_resume.discard(container_id)
+        self._catch_up(sandbox)
 
     async def _resync(self) -> None:
         try:
@@ -401,7 +452,8 @@ class SandboxManager:
 
     async def _reconcile_at_start(self) -> None:
         records = await self._registry.load()
-        foreign = [record for record in records if record.engine != self.engine.name and record.state is State.READY]
+        alive = (State.READY, State.PAUSED)
+        foreign = [record for record in records if record.engine != self.engine.name and record.state in alive]
         if foreign and self.settings.engine == "auto":
             raise EngineUnavailable(
                 f"cannot start: {len(foreign)} sandboxes belong to the {foreign[0].engine} engine, which does not "
@@ -435,7 +487,7 @@ class SandboxManager:
                 await self._effects.remove_files(sandbox_id)
             case Adopt(record):
                 self._start_at_rest(record, self._take_over)
-            case MarkGone(record, cause) if record.state is State.READY:
+            case MarkGone(record, cause) if record.state in (State.READY, State.PAUSED):
                 self._start_at_rest(record, self._effects.advance, lifecycle.ContainerDied(cause))
             case MarkGone(record):
                 self._start_at_rest(record, self._effects.advance, LaunchFailed())

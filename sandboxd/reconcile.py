@@ -62,10 +62,10 @@ def plan(records: Iterable[Record], containers: Iterable[Container], ids_on_disk
         known.add(record.id)
         container = by_id.get(record.container) if record.container else None
         match record.state:
-            case State.READY | State.WARM if container is not None and container.running:
+            case State.READY | State.PAUSED | State.WARM if container is not None and container.running:
                 kept.add(container.id)
                 actions.append(Adopt(record))
-            case State.READY:
+            case State.READY | State.PAUSED:
                 cause = (container.cause if container else None) or "engine"
                 actions.append(MarkGone(record, cause))
             case State.CREATING | State.STARTING if record.generation > 1:

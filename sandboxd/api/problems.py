@@ -36,6 +36,7 @@ STATUS_BY_CODE = {
     "sandbox.gone": 410,
     "sandbox.error": 502,
     "sandbox.not_ready": 503,
+    "sandbox.paused": 503,
     "sandbox.tool_timeout": 504,
     "sandbox.workspace_full": 507,
     "dependency.error": 503,

@@ -57,6 +57,8 @@ class Container:
     exit_code: int | None = None
     cause: Cause | None = None
     """Why it is dead; None while it runs."""
+    paused: bool = False
+    """It runs, but is frozen: it gets no CPU time until it is unpaused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +69,21 @@ class ContainerDied:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerPaused:
+    container_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerResumed:
+    container_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Resynced:
     """The event stream has just been attached, for the first time or again: compare with `find` once."""
 
 
-EngineEvent = ContainerDied | Resynced
+EngineEvent = ContainerDied | ContainerPaused | ContainerResumed | Resynced
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +107,8 @@ class Engine(Protocol):
     """Every method may raise EngineUnavailable (nothing answered) or EngineRefused (the engine said no)."""
 
     name: str
+    tells_pauses: bool
+    """Whether `events` tells of containers that are paused and resumed; without it, only `find` and `inspect` do."""
 
     async def launch(self, spec: ContainerSpec) -> Container:
         """Start a hardened container and return it running. If this raises, nothing of it is left behind.
@@ -112,7 +126,10 @@ class Engine(Protocol):
         """Return every container, dead or alive, that has all these labels."""
 
     def events(self) -> AsyncIterator[EngineEvent]:
-        """Yield Resynced whenever the stream is attached, then every death of a container. Never ends by itself."""
+        """Yield Resynced whenever the stream is attached, then every death, and every pause if it can tell.
+
+        Never ends by itself.
+        """
 
     async def stats(self, container_id: str) -> Stats:
         """Return what the container uses now."""

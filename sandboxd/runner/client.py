@@ -93,6 +93,16 @@ class RunnerClient:
         for pending in self._pending.values():
             pending.interrupt(error)
 
+    def freeze(self, error: SandboxdError) -> None:
+        """The container is frozen: calls under way end with this error once their own time is over."""
+        for pending in self._pending.values():
+            pending.freeze(error)
+
+    def thaw(self) -> None:
+        """The container goes on: calls under way have their usual time again."""
+        for pending in self._pending.values():
+            pending.thaw(ANSWER_PATIENCE_S)
+
     def attach(self, link: RunnerLink, hello: Hello) -> None:
         """For the listener: a runner is connected."""
         self._link = link
@@ -317,7 +327,9 @@ class RunnerClient:
         is_long = len(body) > wire.CHUNK_BYTES
         call_id = self._last_id = self._last_id % 0xFFFF_FFFF + 1
         frame = _pack_call(call_id, {**head, "more": True} if is_long else head, b"" if is_long else body)
-        pending = self._pending[call_id] = Pending(call_id, link, allowance, timeout_s + ANSWER_PATIENCE_S)
+        pending = self._pending[call_id] = Pending(
+            call_id, link, allowance, timeout_s + ANSWER_PATIENCE_S, ANSWER_PATIENCE_S if timeout_s else 0.0
+        )
         if link.is_open:
             link.send(frame)
             if is_long:

@@ -27,9 +27,11 @@ class Pending:
     __slots__ = (
         "_allowance",
         "_body",
+        "_deadline",
         "_has_news",
         "_is_given_up",
         "_loop",
+        "_overtime_s",
         "_timer",
         "_waiter",
         "chunks",
@@ -41,7 +43,10 @@ class Pending:
         "link",
     )
 
-    def __init__(self, call_id: int, link: RunnerLink, allowance: int, patience_s: float) -> None:
+    def __init__(
+        self, call_id: int, link: RunnerLink, allowance: int, patience_s: float, overtime_s: float = 0.0
+    ) -> None:
+        """`overtime_s` is the part of the patience that lies after the call's own deadline."""
         self.id = call_id
         self.link = link
         self._allowance = allowance
@@ -50,7 +55,9 @@ class Pending:
         self._is_given_up = False
         self._loop = link.loop
         self._waiter: asyncio.Future[None] | None = None
-        self._timer = self._loop.call_later(patience_s, self._expire, patience_s)
+        self._overtime_s = overtime_s
+        self._deadline = self._loop.time() + patience_s
+        self._timer = self._loop.call_at(self._deadline, self._expire, patience_s)
         self.chunks: deque[Chunk] = deque()
         self.credit = wire.WINDOW_BYTES
         self.error: SandboxdError | None = None
@@ -108,6 +115,19 @@ class Pending:
         if not self.is_over:
             self.link.send(wire.pack(wire.CANCEL, self.id))
             self.fail(error)
+
+    def freeze(self, error: SandboxdError) -> None:
+        """The container is frozen: at its own deadline the call ends with this error, without any overtime."""
+        if not self.is_over:
+            self._timer.cancel()
+            self._timer = self._loop.call_at(self._deadline - self._overtime_s, self.interrupt, error)
+
+    def thaw(self, patience_s: float) -> None:
+        """The container goes on, and may need this long to answer what its time limit has ended meanwhile."""
+        if not self.is_over:
+            self._timer.cancel()
+            self._deadline = max(self._deadline, self._loop.time() + patience_s)
+            self._timer = self._loop.call_at(self._deadline, self._expire, patience_s)
 
     def receive(self, kind: int, head: bytes, data: bytes) -> None:
         if self._is_given_up:

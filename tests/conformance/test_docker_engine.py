@@ -15,7 +15,7 @@ import pytest
 from sandboxd.engine import seccomp
 from sandboxd.engine.docker import DockerEngine
 from sandboxd.engine.docker.engine import LAUNCHES_AT_ONCE
-from sandboxd.engine.protocol import LABEL_INSTANCE, Engine, Mount
+from sandboxd.engine.protocol import LABEL_INSTANCE, ContainerPaused, ContainerResumed, Engine, Mount, Resynced
 from sandboxd.engine.spec import render_container
 from sandboxd.errors import EngineRefused, EngineUnavailable
 from sandboxd.limits import Limits
@@ -221,6 +221,20 @@ async def test_paused_container_can_be_removed(engine: Engine, make_spec: SpecMa
     await anyio.to_thread.run_sync(docker, "pause", container.id)
     await engine.remove(container.id)
     assert await engine.inspect(container.id) is None
+
+
+async def test_a_pause_behind_our_back_is_told_and_so_is_its_end(engine: Engine, make_spec: SpecMaker) -> None:
+    container = await engine.launch(make_spec())
+    stream = engine.events()
+    with anyio.fail_after(60):
+        assert await anext(stream) == Resynced()
+        for command, expected in (("pause", ContainerPaused), ("unpause", ContainerResumed)):
+            await anyio.to_thread.run_sync(docker, command, container.id)
+            while (event := await anext(stream)) != expected(container.id):
+                assert not isinstance(event, ContainerPaused | ContainerResumed) or event.container_id != container.id
+            found = await engine.inspect(container.id)
+            assert found is not None
+            assert (found.running, found.paused) == (True, command == "pause")
 
 
 async def test_launches_are_admitted_two_at_a_time_and_all_succeed(

@@ -374,6 +374,18 @@ async def test_a_start_that_takes_too_long_is_retryable_and_leaves_nothing(
             await manager.destroy(ref)
 
 
+async def test_a_stopped_container_is_shown_as_paused(engine: BubblewrapEngine, make_spec: SpecMaker) -> None:
+    container = await engine.launch(make_spec())
+    assert container.pid is not None
+    for number, is_paused in ((signal.SIGSTOP, True), (signal.SIGCONT, False)):
+        os.kill(container.pid, number)
+        with anyio.fail_after(HANG_GUARD_S):
+            while (found := await engine.inspect(container.id)) is not None and found.paused is not is_paused:
+                await anyio.sleep(0.01)
+        assert found is not None
+        assert found.running
+
+
 async def test_patience_with_a_dying_process_runs_only_while_it_is_stuck() -> None:
     spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     stopped = subprocess.Popen(["sleep", "600"])

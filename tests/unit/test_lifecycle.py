@@ -14,6 +14,8 @@ from sandboxd.errors import InvalidTransition
 from sandboxd.lifecycle import (
     Claimed,
     ContainerDied,
+    ContainerPaused,
+    ContainerResumed,
     DestroyAsked,
     Effect,
     Event,
@@ -40,6 +42,8 @@ EVENTS: list[Event] = [
     Claimed(ADA, TODAY),
     LaunchFailed(),
     ContainerDied("oom"),
+    ContainerPaused(),
+    ContainerResumed(),
     DestroyAsked(),
     TornDown(),
 ]
@@ -70,8 +74,13 @@ ALLOWED = {
     (State.WARM, Claimed): State.STARTING,
     (State.WARM, ContainerDied): State.DESTROYING,
     (State.WARM, DestroyAsked): State.DESTROYING,
+    (State.WARM, ContainerPaused): State.DESTROYING,
+    (State.READY, ContainerPaused): State.PAUSED,
     (State.READY, ContainerDied): State.GONE,
     (State.READY, DestroyAsked): State.DESTROYING,
+    (State.PAUSED, ContainerResumed): State.READY,
+    (State.PAUSED, ContainerDied): State.GONE,
+    (State.PAUSED, DestroyAsked): State.DESTROYING,
     (State.GONE, LaunchAsked): State.CREATING,
     (State.GONE, ContainerDied): State.GONE,
     (State.GONE, DestroyAsked): State.DESTROYING,
@@ -90,6 +99,15 @@ def test_every_state_meets_every_event_as_the_table_says(state: State, event: Ev
             step(record(state), event)
     else:
         assert step(record(state), event)[0].state is expected
+
+
+def test_a_pause_keeps_the_container_and_the_calls_under_way() -> None:
+    paused, effects = step(record(State.READY, container="c1"), ContainerPaused())
+    assert (paused.state, paused.container) == (State.PAUSED, "c1")
+    assert effects == [Effect.FREEZE_CALLS, Effect.ANNOUNCE]
+    resumed, effects = step(paused, ContainerResumed())
+    assert resumed == record(State.READY, container="c1")
+    assert effects == [Effect.THAW_CALLS, Effect.ANNOUNCE]
 
 
 def test_a_failed_relaunch_keeps_the_workspace() -> None:

@@ -29,6 +29,12 @@ def test_a_sandbox_whose_container_died_meanwhile_says_why_and_keeps_its_workspa
     assert plan([ready], [dead], {ready.id}) == [RemoveContainer("c1"), MarkGone(ready, "oom")]
 
 
+def test_a_paused_sandbox_is_adopted_too_and_its_death_is_told() -> None:
+    paused = record(State.PAUSED, container="c1")
+    assert plan([paused], [container("c1")], {paused.id}) == [Adopt(paused)]
+    assert plan([paused], [], {paused.id}) == [MarkGone(paused, "engine")]
+
+
 def test_a_sandbox_whose_container_vanished_was_ended_by_the_engine() -> None:
     ready = record(State.READY, container="c1")
     assert plan([ready], [], {ready.id}) == [MarkGone(ready, "engine")]

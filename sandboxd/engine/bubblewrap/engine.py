@@ -43,6 +43,7 @@ class BubblewrapEngine:
     """Owns the state directory and the control groups of the containers in it."""
 
     name = "bubblewrap"
+    tells_pauses = False  # the kernel tells only a parent that its child was stopped, and bwrap is the parent
 
     def __init__(self, state_dir: Path) -> None:
         bwrap = shutil.which("bwrap", path="/usr/bin:/bin:/usr/local/bin")
@@ -245,7 +246,9 @@ class BubblewrapEngine:
         record = await self._run(self._adopt, record)
         if self._is_alive(record):
             pid = None if record.init is None else record.init.pid
-            return Container(record.id, record.name, record.labels, running=True, pid=pid)
+            stat = None if pid is None else processes.read_stat(pid)
+            is_stopped = stat is not None and stat.is_stopped
+            return Container(record.id, record.name, record.labels, running=True, pid=pid, paused=is_stopped)
         if record.boot_id == self._boot_id and record.monitor is not None:
             await processes.wait_exit(record.monitor, _DEATH_PATIENCE_S)  # it writes the exit code, then dies
             processes.reap(record.monitor)

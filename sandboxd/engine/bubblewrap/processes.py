@@ -33,6 +33,11 @@ class ProcessStat:
     cpu_ticks: int
 
     @property
+    def is_stopped(self) -> bool:
+        """Stopped by a signal, and not by a debugger."""
+        return self.state == "T"
+
+    @property
     def is_alive(self) -> bool:
         return self.state not in _DEAD_STATES
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from sandboxd.engine.docker.causes import RawEvent, cause_of_exit
+from sandboxd.engine.docker.causes import RAW_ACTIONS, RawEvent, cause_of_exit
 from sandboxd.engine.protocol import Container, ContainerSpec, Stats
 from sandboxd.errors import EngineRefused, HostFull, SandboxdError
 
@@ -34,7 +34,7 @@ def read_event(event: Mapping[str, Any]) -> RawEvent | None:
     action = event.get("Action")
     if action == "died":  # Podman's word
         action = "die"
-    if action not in ("die", "oom", "kill", "destroy"):
+    if action not in RAW_ACTIONS:
         return None
     actor = event["Actor"]
     attributes = actor.get("Attributes") or {}
@@ -53,6 +53,7 @@ def read_container(answer: Mapping[str, Any]) -> Container:
         labels=dict(answer["Config"]["Labels"] or {}),
         running=running,
         pid=state["Pid"] if running else None,
+        paused=running and bool(state.get("Paused")),
         exit_code=exit_code,
         cause=None if running else cause_of_exit(exit_code, out_of_memory=bool(state.get("OOMKilled"))),
     )

@@ -6,7 +6,7 @@ Pure. An `oom` that hit some process an hour ago is not why PID 1 dies now, so n
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from sandboxd.engine.protocol import ContainerDied
 from sandboxd.errors import Cause
@@ -19,11 +19,15 @@ _KILLED = 128 + 9
 _TERMINATED = 128 + 15
 
 
+RawAction = Literal["die", "oom", "kill", "destroy", "pause", "unpause"]
+RAW_ACTIONS: tuple[RawAction, ...] = get_args(RawAction)
+
+
 @dataclass(frozen=True, slots=True)
 class RawEvent:
-    """One event of an engine's stream, as far as deaths are concerned."""
+    """One event of an engine's stream, as far as deaths and pauses are concerned."""
 
-    action: Literal["die", "oom", "kill", "destroy"]
+    action: RawAction
     container_id: str
     at_ns: int
     exit_code: int | None = None

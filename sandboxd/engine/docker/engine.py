@@ -27,13 +27,15 @@ from docker.utils import kwargs_from_env
 from sandboxd.engine import seccomp
 from sandboxd.engine.address import find_socket
 from sandboxd.engine.docker import answers
-from sandboxd.engine.docker.causes import DeathLedger, RawEvent
+from sandboxd.engine.docker.causes import RAW_ACTIONS, DeathLedger, RawEvent
 from sandboxd.engine.docker.diagnosis import diagnose_engine, is_podman
 from sandboxd.engine.docker.watch import EventWatch, StreamLost
 from sandboxd.engine.protocol import (
     LABEL_INSTANCE,
     Container,
     ContainerDied,
+    ContainerPaused,
+    ContainerResumed,
     ContainerSpec,
     EngineEvent,
     Finding,
@@ -58,6 +60,7 @@ class DockerEngine:
     """Owns the connections to one engine and the threads that use them."""
 
     name: str
+    tells_pauses = True
 
     def __init__(self, base_url: str | None = None) -> None:
         self.name = "docker"
@@ -98,7 +101,7 @@ class DockerEngine:
     def events(self) -> AsyncIterator[EngineEvent]:
         watch = EventWatch(self._open_stream)  # now, not at the first iteration: "from now on" starts here
         self._watches.add(watch)
-        return self._deaths(watch)
+        return self._translated(watch)
 
     async def stats(self, container_id: str) -> Stats:
         return await self._run("read stats", partial(self._stats, container_id), self._calling)
@@ -126,12 +129,16 @@ class DockerEngine:
         if profile is not None:
             profile.unlink(missing_ok=True)
 
-    async def _deaths(self, watch: EventWatch) -> AsyncIterator[EngineEvent]:
+    async def _translated(self, watch: EventWatch) -> AsyncIterator[EngineEvent]:
         ledger = DeathLedger()
         try:
             async for event in watch:
                 if isinstance(event, Resynced):
                     yield event
+                elif event.action == "pause":
+                    yield ContainerPaused(event.container_id)
+                elif event.action == "unpause":
+                    yield ContainerResumed(event.container_id)
                 elif (judgement := ledger.judge(event)) is not None:
                     yield judgement.died if judgement.is_sure else await self._ask_cause(judgement.died)
         finally:
@@ -299,7 +306,7 @@ class _DockerStream:
     """The engine's event stream, with a connection of its own, as raw events."""
 
     def __init__(self, client: docker.APIClient, since_ns: int) -> None:
-        filters = {"type": ["container"], "event": ["die", "oom", "kill", "destroy"], "label": [LABEL_INSTANCE]}
+        filters = {"type": ["container"], "event": list(RAW_ACTIONS), "label": [LABEL_INSTANCE]}
         seconds, nanoseconds = divmod(since_ns, 1_000_000_000)
         since: Any = f"{seconds}.{nanoseconds:09}"  # the API takes fractions, the stubs do not
         self._client = client

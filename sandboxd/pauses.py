@@ -1,0 +1,49 @@
+"""Which containers something outside has paused, as far as the engine has told, and what follows for their sandboxes.
+
+It remembers and compares; it never pauses, resumes or asks an engine itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from sandboxd.engine.protocol import Container
+from sandboxd.lifecycle import ContainerPaused, ContainerResumed, Event, Record, State
+
+_LISTINGS = 5
+
+
+class Pauses:
+    def __init__(self) -> None:
+        self._frozen: set[str] = set()
+        self._heard = 0
+
+    def hear(self, container_id: str, *, is_frozen: bool) -> None:
+        """Note that a container was frozen, or that it goes on."""
+        self._heard += 1
+        if is_frozen:
+            self._frozen.add(container_id)
+        else:
+            self._frozen.discard(container_id)
+
+    async def read(self, find: Callable[[], Awaitable[list[Container]]]) -> list[Container]:
+        """List the containers and take over which of them are frozen."""
+        for _ in range(_LISTINGS):
+            heard = self._heard
+            found = await find()
+            if heard == self._heard:  # else an event is newer than a part of this list: look again
+                self._frozen = {container.id for container in found if container.paused}
+                break
+        return found
+
+    def is_frozen(self, record: Record) -> bool:
+        return record.container in self._frozen
+
+    def next_event(self, record: Record) -> Event | None:
+        """Return what brings the record's state in line with its container; None if it is."""
+        match record.state, self.is_frozen(record):
+            case ((State.READY | State.WARM), True):
+                return ContainerPaused()
+            case State.PAUSED, False:
+                return ContainerResumed()
+        return None
