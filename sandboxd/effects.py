@@ -41,7 +41,7 @@ from sandboxd.live import Sandbox
 from sandboxd.mirror import Memory
 from sandboxd.pauses import Pauses
 from sandboxd.registry import Registry
-from sandboxd.runner.calls import Exec
+from sandboxd.runner.calls import MAX_TIMEOUT_S, Exec
 from sandboxd.runner.listener import RunnerListener
 from sandboxd.settings import Settings
 from sandboxd.workspace import Workspaces
@@ -226,7 +226,8 @@ class Effects:
         await failpoints.reach("create.hello")
         if sandbox.record.owner is None and sandbox.runner is not None:
             # Rehearsed while nobody waits: what a first command loads is loaded then.
-            await sandbox.runner.exec(Exec(("true",), cwd="/", timeout_s=self._settings.start_timeout_s))
+            limit_s = min(self._settings.start_timeout_s, MAX_TIMEOUT_S)
+            await sandbox.runner.exec(Exec(("true",), cwd="/", timeout_s=limit_s))
         sandbox.last_used = time.monotonic()
         await self.advance(sandbox, RunnerReady())
 

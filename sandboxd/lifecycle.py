@@ -179,7 +179,7 @@ def step(record: Record, event: Event) -> tuple[Record, list[Effect]]:
             claimed = record.to(State.STARTING, container=record.container)
             return replace(claimed, owner=owner, created_at=at, from_pool=True), [Effect.HAND_OVER]
         case State.WARM, (ContainerDied() | ContainerPaused()):
-            # Nobody's yet: one that cannot be handed over at once is not worth keeping.
+            # It has no owner yet, and a sandbox that cannot be handed over at once is not worth keeping.
             return record.to(State.DESTROYING), [Effect.TEAR_DOWN]
         case State.READY, ContainerPaused():
             return record.to(State.PAUSED, container=record.container), [Effect.FREEZE_CALLS, Effect.ANNOUNCE]

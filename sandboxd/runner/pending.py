@@ -123,7 +123,7 @@ class Pending:
             self._timer = self._loop.call_at(self._deadline - self._overtime_s, self.interrupt, error)
 
     def thaw(self, patience_s: float) -> None:
-        """The container goes on, and may need this long to answer what its time limit has ended meanwhile."""
+        """The container goes on: a call whose time limit passed while it was frozen has this long to be answered."""
         if not self.is_over:
             self._timer.cancel()
             self._deadline = max(self._deadline, self._loop.time() + patience_s)

@@ -128,7 +128,7 @@ def test_warm_containers_that_do_not_answer_are_not_handed_out(daemon: RunningDa
         assert not sandbox.from_pool
         assert client.exec("s1", "echo $COLOUR").stdout == "blue\n"
     deadline = time.monotonic() + _HANG_GUARD_S
-    while frozen & set(daemon.containers()):  # they are replaced, because they are nobody's
+    while frozen & set(daemon.containers()):  # both are replaced: they have no owner
         assert time.monotonic() < deadline
         time.sleep(0.05)
 

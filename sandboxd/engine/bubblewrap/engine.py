@@ -286,7 +286,7 @@ class BubblewrapEngine:
 async def _becomes_command(init: ProcessRef, monitor: ProcessRef) -> bool:
     """Wait while PID 1 is still bwrap. False if it ended instead.
 
-    The kernel tells nobody of an exec, so this looks again; in nearly every launch the first look finds the command.
+    An exec raises no event, so this looks again; in nearly every launch the first look finds the command.
     A failed exec ends bwrap, which wakes this at once. There is no deadline: a live bwrap is only waiting for CPU.
     """
     pause_s = _FIRST_LOOK_S
