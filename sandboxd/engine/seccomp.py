@@ -43,6 +43,12 @@ def _calls(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
+def _at_least(index: int, power: int, bits: int = 32) -> Iterator[tuple[Condition, ...]]:
+    """Every argument, cut to 32 bits, of at least 2 ** `power`; also negative ones, which name nothing."""
+    for bit in range(power, bits):
+        yield (Condition(index, 1 << bit, 1 << bit),)
+
+
 def _all_but(index: int, value: int, bits: int = 32) -> Iterator[tuple[Condition, ...]]:
     """Every argument that differs from `value` in at least one bit.
 
@@ -73,7 +79,7 @@ PROCESSES = _calls("""
     getgroups getpgid getpgrp getpid getppid getpriority getresgid getresuid getrlimit getrusage getsid gettid
     getuid ioprio_get pidfd_open pidfd_send_signal prctl ptrace rseq sched_get_priority_max
     sched_get_priority_min sched_getaffinity sched_getattr sched_getparam sched_getscheduler
-    sched_rr_get_interval sched_setaffinity sched_yield seccomp set_robust_list set_tid_address setfsgid
+    sched_rr_get_interval sched_yield seccomp set_robust_list set_tid_address setfsgid
     setfsuid setgid setgroups setpgid setregid setresgid setresuid setreuid setrlimit setsid setuid vfork
     wait4 waitid
     """)
@@ -110,6 +116,7 @@ _ASK_PERSONALITY = 0xFFFF_FFFF
 _PROTOCOL_MPTCP = 262
 _NETLINK_ROUTE = 0
 _SELF = Condition(0, 0)
+_RUNNER_TASKS_POWER = 4
 
 
 def _socket_rules() -> Iterator[Rule]:
@@ -137,8 +144,12 @@ RULES: tuple[Rule, ...] = (
     Rule(("clone",), (Condition(0, 0, NAMESPACE_FLAGS),)),
     # The flags of clone3 lie in memory, where a filter cannot look; ENOSYS makes libc use clone instead.
     Rule(("clone3",), error=errno.ENOSYS),
-    # Limits and priorities of the caller only: nobody may choke PID 1 or one of its threads.
+    # Limits and priorities of the caller only: PID 1 and its threads are out of reach.
     Rule(("prlimit64", "sched_setattr", "sched_setparam", "sched_setscheduler"), (_SELF,)),
+    Rule(("prlimit64",), (Condition(2, 0),)),  # no new limit: it only reads
+    # Programs pin their threads by number. The numbers below 16 are the runner's: it starts first, and the kernel
+    # gives out no number below 300 a second time.
+    *(Rule(("sched_setaffinity",), conditions) for conditions in ((_SELF,), *_at_least(0, _RUNNER_TASKS_POWER))),
     Rule(("setpriority",), (Condition(0, 0), Condition(1, 0))),
     Rule(("ioprio_set",), (Condition(0, 1), Condition(1, 0))),
     *(Rule(("personality",), (Condition(0, value),)) for value in (0, _ADDR_NO_RANDOMIZE, _ASK_PERSONALITY)),

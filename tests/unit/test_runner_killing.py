@@ -9,9 +9,11 @@ import pytest
 
 from sandboxd.runner.inside import tree, wire
 from sandboxd.runner.inside.background import Waiting
-from sandboxd.runner.inside.tree import Proc, Root, kill_tree
+from sandboxd.runner.inside.tree import Proc, kill_tree
 
-RUNNER, TARGET, NEIGHBOUR = 1, 10, 11
+RUNNER, TARGET, NEIGHBOUR, MARK = 1, 10, 11, 7
+MISSED = -1
+"""In a look: a process was gone before it could be looked at."""
 
 
 class Sandbox:
@@ -22,19 +24,21 @@ class Sandbox:
         self.signals: list[tuple[int, int]] = []
         self.stopped = False
         monkeypatch.setattr(tree, "_scan", self._scan)
+        monkeypatch.setattr(tree, "mark_of", lambda pid: None)
         monkeypatch.setattr(tree.os, "kill", self._kill)
         monkeypatch.setattr(tree.os, "killpg", lambda group, number: None)
         monkeypatch.setattr(tree.os, "listdir", lambda path: [])  # no crowd
 
     def kill(self) -> None:
-        roots = {NEIGHBOUR: Root(NEIGHBOUR, "neighbour", 5)}
-        for _ in kill_tree(RUNNER, Root(TARGET, "target", 5), lambda: roots, "COOKIE"):
+        for _ in kill_tree(RUNNER, TARGET, MARK):
             pass
 
-    def _scan(self) -> Generator[float, None, dict[int, Proc]]:
+    def _scan(self) -> Generator[float, None, tuple[dict[int, Proc], bool]]:
         yield 0.0
-        rows = {pid: Proc("R", TARGET, TARGET, TARGET, pid) for pid in next(self._looks, set())}
-        return {**rows, RUNNER: Proc("S", 0, 1, 1, 0), NEIGHBOUR: Proc("S", RUNNER, NEIGHBOUR, NEIGHBOUR, 6)}
+        look = next(self._looks, set())
+        rows = {pid: Proc(True, False, pid, MARK) for pid in look if pid != MISSED}
+        others = {pid: Proc(True, False, 0, MARK + pid) for pid in (RUNNER, NEIGHBOUR)}
+        return {**rows, **others}, MISSED not in look
 
     def _kill(self, pid: int, number: int) -> None:
         self.signals.append((pid, number))
@@ -69,6 +73,13 @@ def test_what_multiplies_faster_than_it_is_killed_ends_with_the_whole_sandbox(mo
     sandbox = Sandbox(monkeypatch, [{number} for number in range(100, 1000)])
     sandbox.kill()
     assert (-1, signal.SIGKILL) in sandbox.signals
+    assert not sandbox.stopped
+
+
+def test_what_is_never_seen_alive_is_looked_for_while_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = Sandbox(monkeypatch, [{MISSED}, {MISSED}, {MISSED}, {20}])
+    sandbox.kill()
+    assert sandbox.signals.index((-1, signal.SIGSTOP)) < sandbox.signals.index((20, signal.SIGKILL))
     assert not sandbox.stopped
 
 

@@ -13,9 +13,9 @@ from . import wire
 from .failure import Failure
 from .hub import READABLE, exit_code_of
 from .pipes import Feeder, close_all, open_pipe
-from .spawn import COOKIE, NotStarted, make_env, prefer_for_oom, spawn
+from .spawn import NotStarted, make_env, prefer_for_oom
 from .terminal import TERMINAL_EOF, open_terminal, resize_terminal
-from .tree import Root, kill_tree, now_in_ticks, run_killing
+from .tree import kill_tree, run_killing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,13 +49,11 @@ class Background:
         self._start(head)
 
     def _start(self, head: dict[str, Any]) -> None:
-        cookie = os.urandom(16).hex()
-        self.root = Root(0, cookie, now_in_ticks())
-        env = make_env(self._runner.env, head["env"], head["cwd"], cookie)
+        env = make_env(self._runner.env, head["env"], head["cwd"])
         argv = head.get("argv") or [*self._runner.shell, head["shell"]]
         actions: tuple[tuple[Any, ...], ...]
         if self._is_tty:
-            env = {**env, "TERM": "xterm-256color", **head["env"], COOKIE: cookie}
+            env = {**env, "TERM": "xterm-256color", **head["env"]}
             output, child_end, name = open_terminal()
             given, write_stdin = [child_end], os.dup(output)
             # opened by the child after its setsid: that makes it the controlling terminal
@@ -68,7 +66,7 @@ class Background:
             actions = ((os.POSIX_SPAWN_DUP2, child_stdin, 0), (os.POSIX_SPAWN_DUP2, child_output, 1))
             actions += ((os.POSIX_SPAWN_DUP2, child_output, 2),)
         try:
-            self.root.pid = spawn(argv, env, head["cwd"], actions, self._runner.ignored)
+            self._pid, self._mark = self._runner.spawner.spawn(argv, env, head["cwd"], actions)
         except (NotStarted, Failure) as error:
             close_all(output, write_stdin)
             if isinstance(error, NotStarted):
@@ -76,10 +74,9 @@ class Background:
             raise
         finally:
             close_all(*given)
-        prefer_for_oom(self._hub, self.root.pid)
+        prefer_for_oom(self._hub, self._pid)
         self._output = output
-        self._runner.roots[self.root.pid] = self.root
-        self._hub.on_exit(self.root.pid, self._exited)
+        self._hub.on_exit(self._pid, self._exited)
         self._hub.watch(output, READABLE, self._read)
         self.feeder = Feeder(self._hub, write_stdin, lambda _size: self._wake())
 
@@ -131,8 +128,7 @@ class Background:
             resize_terminal(self._output, rows, columns)
 
     def kill(self, done: Callable[[], None]) -> None:
-        steps = kill_tree(os.getpid(), self.root, self._runner.roots_but(self.root), COOKIE)
-        run_killing(self._hub, steps, done)
+        run_killing(self._hub, kill_tree(os.getpid(), self._pid, self._mark), done)
 
     def close(self) -> None:
         """Forget the process; it has exited. Output of what it left behind is dropped from now on."""
@@ -142,7 +138,6 @@ class Background:
             self._output = -1
         if self.feeder is not None:
             self.feeder.close()
-        self._runner.roots.pop(self.root.pid, None)
         self._wake()
 
     def _read(self) -> None:

@@ -13,8 +13,8 @@ from . import wire
 from .failure import Failure
 from .hub import READABLE, exit_code_of
 from .pipes import Feeder, close_all, open_pipe
-from .spawn import COOKIE, NotStarted, make_env, prefer_for_oom, spawn
-from .tree import Root, kill_tree, now_in_ticks, run_killing
+from .spawn import NotStarted, make_env, prefer_for_oom
+from .tree import kill_tree, run_killing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ class Command:
         self._intakes: tuple[Intake, ...] = ()
         self._started = time.monotonic()
         self._before = runner.counters.read()
-        self._root = Root(0, os.urandom(16).hex(), now_in_ticks())
+        self._pid = 0
+        self._mark = 0
 
     def start(self, stdin: bytes) -> None:
         """Start the command. Raises Failure if there is nothing to start; a missing program is an answer."""
@@ -87,8 +88,7 @@ class Command:
             return
         finally:
             close_all(in_read)
-        pid = self._root.pid
-        self._runner.roots[pid] = self._root
+        pid = self._pid
         if has_stdin:
             self._feeder = Feeder(self._hub, in_write, self._fed)
             self._feeder.feed(stdin)
@@ -113,7 +113,7 @@ class Command:
     def _spawn(self, stdin: int) -> None:
         head, runner = self._head, self._runner
         argv = head.get("argv") or [*runner.shell, head["shell"]]
-        env = make_env(runner.env, head["env"], head["cwd"], self._root.cookie)
+        env = make_env(runner.env, head["env"], head["cwd"])
         out_read, out_write = open_pipe()
         err_read, err_write = open_pipe()
         self._intakes = (Intake(out_read, wire.STDOUT, head["max"]), Intake(err_read, wire.STDERR, head["max"]))
@@ -121,7 +121,7 @@ class Command:
         if stdin >= 0:
             actions.append((os.POSIX_SPAWN_DUP2, stdin, 0))  # else it inherits ours, which is empty
         try:
-            self._root.pid = spawn(argv, env, head["cwd"], actions, runner.ignored)
+            self._pid, self._mark = runner.spawner.spawn(argv, env, head["cwd"], actions)
         except (NotStarted, Failure):
             for intake in self._intakes:
                 os.close(intake.fd)
@@ -267,8 +267,7 @@ class Command:
             return
         self._killing = True
         self._stop_clock()
-        steps = kill_tree(os.getpid(), self._root, self._runner.roots_but(self._root), COOKIE)
-        run_killing(self._hub, steps, self._killed)
+        run_killing(self._hub, kill_tree(os.getpid(), self._pid, self._mark), self._killed)
 
     def _killed(self) -> None:
         self._read_all()
@@ -287,8 +286,6 @@ class Command:
             if intake.is_open:
                 self._hub.unwatch(intake.fd)
                 self._runner.leftovers.adopt(intake.fd)
-        if self._root.pid:
-            self._runner.roots.pop(self._root.pid, None)
         self._runner.forget(self._call, self)
         if not self._silent:
             self._answer()

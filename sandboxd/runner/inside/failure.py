@@ -31,4 +31,6 @@ def explain(error: OSError, action: str, path: str) -> Failure:
 
 
 def reason_of(error: OSError) -> str:
+    if error.errno == errno.ELOOP:
+        return "it leads through a link of /proc or through too many links"
     return os.strerror(error.errno).lower() if error.errno else "unknown reason"

@@ -6,14 +6,20 @@ descriptor, by the path the kernel gives it. The runner's own /proc is never rea
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import stat
+import struct
 
-from .failure import Failure, explain
+from .failure import Failure, explain, reason_of
 
 ROOTS = (b"/workspace", b"/tmp", b"/skills")
 MAX_LINKS = 16
+_OPENAT2 = 437
+_AT_FDCWD = -100
+_RESOLVE_NO_MAGICLINKS = 2
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def encode_path(path: str) -> bytes:
@@ -44,10 +50,38 @@ def _check_inside(fd: int, action: str, path: str) -> bytes:
     return real
 
 
+def _open_name(path: bytes, flags: int) -> int:
+    """Open what a path names (O_PATH), through the links of /proc neither directly nor by way of another link."""
+    how = struct.pack("=QQQ", flags | os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_NO_MAGICLINKS)
+    fd = int(_libc.syscall(_OPENAT2, _AT_FDCWD, path, how, len(how)))
+    if fd >= 0:
+        return fd
+    error = ctypes.get_errno()
+    if error in (errno.ENOSYS, errno.EPERM):  # a kernel without it; what was opened is checked by the caller
+        return os.open(path, flags | os.O_PATH | os.O_CLOEXEC)
+    raise OSError(error, os.strerror(error))
+
+
+def enter(directory: str) -> None:
+    """Make this the working directory of the next process; it is subject to the same rules as every path."""
+    if directory == "/workspace":  # a mount on a read-only root: its name always means the same directory
+        os.chdir(directory)
+        return
+    try:
+        fd = _open_name(encode_path(directory), os.O_DIRECTORY)
+        try:
+            _check_inside(fd, "run in", directory)
+            os.fchdir(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise Failure("InvalidRequest", f"cannot run in {directory}: {reason_of(error)}") from None
+
+
 def open_any(path: str, action: str) -> int:
     """Return a descriptor that only names the file (O_PATH), inside the roots. Opening it has no side effect."""
     try:
-        fd = os.open(encode_path(path), os.O_PATH | os.O_CLOEXEC)
+        fd = _open_name(encode_path(path), 0)
     except OSError as error:
         if error.errno == errno.EACCES:
             raise Failure("OutsideSandbox", f"cannot {action} {path}: permission denied") from None
@@ -142,7 +176,7 @@ def _look(directory: int, name: bytes, action: str, path: str) -> os.stat_result
 def _open_directory(parent: bytes, make_parents: bool, action: str, path: str) -> int:
     flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
     try:
-        return os.open(parent, flags)
+        return _open_name(parent, os.O_DIRECTORY)
     except FileNotFoundError as error:
         if not make_parents:
             raise explain(error, action, path) from None

@@ -20,18 +20,17 @@ from .counters import Counters
 from .failure import Failure, reason_of
 from .greeting import read_secret
 from .hub import Hub
+from .marks import Marks
 from .pipes import Leftovers
 from .scheduling import take_short_turns
-from .spawn import find_shell, ignored_signals
+from .spawn import Spawner, find_shell
 from .transfers import FileCall, Reading, Writing
 from .worker import Workers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import Any, Protocol
-
-    from .tree import Root
 
     class LiveCall(Protocol):
         def take_data(self, data: bytes) -> None: ...
@@ -49,14 +48,13 @@ IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.
 
 class Runner:
     def __init__(self, run_dir: str, secret: bytes) -> None:
+        self.spawner = Spawner(Marks())  # before the threads: they are under its filter, too
         self.hub = Hub()
         self.workers = Workers(self.hub)
         self.counters = Counters()
         self.leftovers = Leftovers(self.hub)
-        self.roots: dict[int, Root] = {}
         self.env: dict[str, str] = {}
         self.shell = find_shell()
-        self.ignored = ignored_signals()
         self._ripgrep = search.find_ripgrep()
         self._processes = Processes(self)
         self._calls: dict[int, LiveCall] = {}
@@ -79,10 +77,6 @@ class Runner:
             "usage": self._usage,
         }
         self.connection = Connection(self.hub, run_dir + "/socket", secret, self._take_frame, self._lost)
-
-    def roots_but(self, root: Root) -> Callable[[], Mapping[int, Root]]:
-        """Return a way to ask for the live roots other than this one, as they are at that moment."""
-        return lambda: {pid: other for pid, other in self.roots.items() if other is not root}
 
     def forget(self, call: int, live: LiveCall) -> None:
         if self._calls.get(call) is live:
@@ -229,7 +223,7 @@ class Runner:
         finally:
             os.close(fd)
         argv = search.make_command(self._ripgrep, head, real)
-        command = {"argv": argv, "cwd": "/", "env": {}, "timeout": head["timeout"], "max": head["max"]}
+        command = {"argv": argv, "cwd": "/workspace", "env": {}, "timeout": head["timeout"], "max": head["max"]}
         self._exec(call, command, b"")
 
 

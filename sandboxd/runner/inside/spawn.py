@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import threading
 
+from . import paths
 from .failure import Failure, reason_of
 
 TYPE_CHECKING = False
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .hub import Hub
+    from .marks import Marks
 
-COOKIE = "SANDBOXD_CALL"
 BASE_ENV = {
     "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
     "HOME": "/workspace",
@@ -70,34 +72,41 @@ def ignored_signals() -> list[int]:
     return [number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN]
 
 
-def make_env(created: Mapping[str, str], call: Mapping[str, str], cwd: str, cookie: str) -> dict[str, str]:
-    env = {**BASE_ENV, "PWD": cwd, **created, **call}
-    env[COOKIE] = cookie  # last: no caller can give a command the cookie of another
-    return env
+def make_env(created: Mapping[str, str], call: Mapping[str, str], cwd: str) -> dict[str, str]:
+    return {**BASE_ENV, "PWD": cwd, **created, **call}
 
 
-def spawn(
-    argv: list[str], env: dict[str, str], cwd: str, file_actions: Sequence[tuple[Any, ...]], ignored: Sequence[int]
-) -> int:
-    """Start a process and return its pid. Raises NotStarted or Failure; then nothing was started."""
-    try:
-        # safe although it is the whole process's directory: the loop is one thread, the file workers use absolute
-        # paths and directory descriptors only, and a child copies the directory before posix_spawn returns
-        os.chdir(cwd)
-    except OSError as error:
-        raise Failure("InvalidRequest", f"cannot run in {cwd}: {reason_of(error)}") from None
-    except ValueError:
-        raise Failure("InvalidRequest", "cannot run: the working directory holds a NUL or no UTF-8") from None
-    program = find_program(argv[0], env.get("PATH", BASE_ENV["PATH"]))
-    try:
-        pid = os.posix_spawn(
-            program, argv, env, file_actions=file_actions, setsid=True, setsigmask=(), setsigdef=ignored
-        )
-    except OSError as error:
-        raise _refusal(error, argv[0]) from None
-    except ValueError:
-        raise Failure("InvalidRequest", "cannot run: the command or its environment holds a NUL or no UTF-8") from None
-    return pid
+class Spawner:
+    """Starts processes, each with a mark of its own, one at a time.
+
+    Working directory and mark are the runner's own at that moment, and a child copies them. That is safe: only a
+    spawn uses them, the file workers name everything by absolute paths and descriptors.
+    """
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+        self._ignored = ignored_signals()
+        self._one_at_a_time = threading.Lock()
+
+    def spawn(
+        self, argv: list[str], env: dict[str, str], cwd: str, file_actions: Sequence[tuple[Any, ...]]
+    ) -> tuple[int, int]:
+        """Start a process and return its pid and its mark. Raises NotStarted or Failure; then nothing was started."""
+        try:
+            with self._one_at_a_time:
+                paths.enter(cwd)
+                program = find_program(argv[0], env.get("PATH", BASE_ENV["PATH"]))
+                mark = self._marks.put_on_next_child()
+                pid = os.posix_spawn(
+                    program, argv, env, file_actions=file_actions, setsid=True, setsigmask=(), setsigdef=self._ignored
+                )
+        except OSError as error:
+            raise _refusal(error, argv[0]) from None
+        except ValueError:
+            raise Failure(
+                "InvalidRequest", "cannot run: the command or its environment holds a NUL or no UTF-8"
+            ) from None
+        return pid, mark
 
 
 def prefer_for_oom(hub: Hub, pid: int, pause_s: float = _FIRST_PAUSE_S) -> None:

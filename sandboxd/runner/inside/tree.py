@@ -1,74 +1,55 @@
-"""Killing everything a call has started, also what hides from it. Finds by /proc, kills by SIGKILL, in passes.
+"""Killing everything a call has started, also what hides from it. Finds by mark, kills by SIGKILL, in passes.
 
-`choose_victims` is a pure decision over a snapshot of the process table; `kill_tree` carries it out piece by
-piece, so that the loop answers other calls meanwhile. It never kills what belongs to another live call.
+Every process of a call carries the call's mark and cannot change it (`marks`), so neither a double fork nor a new
+session nor a forged environment hides one. It works piece by piece, so that the loop answers other calls in between,
+and it never kills what carries another mark.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import time
+
+from .marks import mark_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator
 
     from .hub import Hub
 
-TICKS = os.sysconf("SC_CLK_TCK")
 SCAN_AT_ONCE = 128
 MANY = 24
 """So many that it may be a fork bomb: then even the first pass stops before it kills."""
 CROWD = 64
 """So many processes in the sandbox that even looking at them one by one takes too long while they run."""
-KILL_ALL_AFTER = 4
+INCONCLUSIVE = 3
+"""After so many passes in which processes were gone before they could be looked at, all are stopped for a moment."""
+KILL_ALL_AFTER = 8
 GIVE_UP_AFTER = 32
-ENVIRON_BYTES = 262_144
-
-
-class Root:
-    """The process a call started, and what its descendants can be told by."""
-
-    __slots__ = ("began", "cookie", "pid")
-
-    def __init__(self, pid: int, cookie: str, began: int) -> None:
-        self.pid = pid
-        self.cookie = cookie
-        self.began = began
 
 
 class Proc:
-    __slots__ = ("began", "group", "parent", "session", "state")
+    __slots__ = ("began", "is_alive", "is_stopped", "mark")
 
-    def __init__(self, state: str, parent: int, group: int, session: int, began: int) -> None:
-        self.state = state
-        self.parent = parent
-        self.group = group
-        self.session = session
+    def __init__(self, is_alive: bool, is_stopped: bool, began: int, mark: int) -> None:
+        self.is_alive = is_alive
+        self.is_stopped = is_stopped
         self.began = began
-
-
-def now_in_ticks() -> int:
-    """Return the time in the unit in which /proc tells when a process began."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS)
+        self.mark = mark
 
 
 def read_proc(pid: int) -> Proc | None:
+    """Return what is to know of a process, or None if it is gone."""
     text = _read(f"/proc/{pid}/stat", 1024)
-    if not text:
+    mark = mark_of(pid)
+    if not text or mark is None:
         return None
     # the name in parentheses may hold anything, spaces and parentheses too: count from its end
     fields = text[text.rindex(b")") + 2 :].split()
-    return Proc(fields[0].decode(), int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
-
-
-def read_cookie(pid: int, name: str) -> str:
-    prefix = name.encode() + b"="
-    for entry in _read(f"/proc/{pid}/environ", ENVIRON_BYTES).split(b"\0"):
-        if entry.startswith(prefix):
-            return entry[len(prefix) :].decode("ascii", "replace")
-    return ""
+    state, threads = fields[0], int(fields[17])
+    # a process whose first thread has ended looks like a zombie while its other threads go on
+    return Proc(state not in (b"Z", b"X") or threads > 1, state == b"T", int(fields[19]), mark)
 
 
 def _read(path: str, size: int) -> bytes:
@@ -84,71 +65,35 @@ def _read(path: str, size: int) -> bytes:
         os.close(fd)
 
 
-def choose_victims(
-    procs: Mapping[int, Proc],
-    runner: int,
-    target: Root,
-    others: Mapping[int, Root],
-    cookie_of: Callable[[int], str],
-) -> list[int]:
-    """Return the living processes that belong to `target`.
+def kill_tree(runner: int, leader: int, mark: int) -> Generator[float, None, None]:
+    """Kill every process with this mark. Yields how long to wait before going on; ends when a whole pass found none.
 
-    A process belongs to the nearest of its ancestors that a call started, else to the call whose session or
-    process group it is in, else to the call whose cookie it carries. What nobody owns has cut every tie on
-    purpose: it is the target's if it began after the target did.
+    `leader` is the process that the call started: its number may have been given to another one by now.
     """
-    roots = {**others, target.pid: target}
-    cookies = {root.cookie: root for root in roots.values()}
-    verdicts: dict[int, bool] = {runner: False}
-
-    def is_ours(pid: int) -> bool:
-        chain = []
-        verdict = False
-        while pid in procs:
-            if pid in verdicts:
-                verdict = verdicts[pid]
-                break
-            verdicts[pid] = False  # a snapshot is not atomic: parents may seem to go in a circle
-            chain.append(pid)
-            proc = procs[pid]
-            owner = roots.get(pid) or roots.get(proc.session) or roots.get(proc.group) or cookies.get(cookie_of(pid))
-            if owner is not None:
-                verdict = owner is target
-                break
-            if proc.parent == runner or (proc.parent not in procs and proc.parent != 0):
-                verdict = proc.began >= target.began
-                break
-            pid = proc.parent  # parent 0: put into the container by its engine, so it is nobody's
-        for member in chain:
-            verdicts[member] = verdict
-        return verdict
-
-    return [pid for pid, proc in procs.items() if pid != runner and proc.state not in "ZX" and is_ours(pid)]
-
-
-def kill_tree(
-    runner: int, target: Root, others: Callable[[], Mapping[int, Root]], cookie_name: str
-) -> Generator[float, None, None]:
-    """Kill the target's tree. Yields how long to wait before going on; ends when a whole pass found nothing."""
-    _signal_group(target.pid, signal.SIGKILL)  # atomic in the kernel: a fork bomb in one group ends right here
+    if mark_of(leader) == mark:
+        _signal_group(leader, signal.SIGKILL)  # atomic in the kernel: a fork bomb in one group ends right here
     dying: set[tuple[int, int]] = set()
-    """Who was killed already. On a busy machine one may take long to go, and that is no sign of a bomb."""
-    outrun = 0
+    """What was killed already. On a busy machine a process may take long to go, and that is not a sign of a bomb."""
+    outrun = missed = 0
     stopped_before: set[int] = set()
     is_frozen = runner == 1 and sum(name.isdigit() for name in os.listdir("/proc")) >= CROWD
     if is_frozen:
         _freeze(runner, [])
     for number in range(GIVE_UP_AFTER):
-        procs = yield from _scan()
-        victims = choose_victims(procs, runner, target, others(), lambda pid: read_cookie(pid, cookie_name))
+        procs, is_complete = yield from _scan()
+        victims = [pid for pid, proc in procs.items() if proc.mark == mark and proc.is_alive and pid != runner]
         fresh = [pid for pid in victims if (pid, procs[pid].began) not in dying]
+        missed += not is_complete
         is_last = number == GIVE_UP_AFTER - 1  # what is frozen then would stay so
-        if fresh and not is_frozen and not is_last and (dying or len(fresh) >= MANY):
+        is_bomb = fresh and (dying or len(fresh) >= MANY)
+        is_hopping = not victims and not is_complete and missed >= INCONCLUSIVE
+        if (is_bomb or is_hopping) and not is_frozen and not is_last:
             # a killed process leaves room for a fork, a stopped one does not. Stopping also gives us the processor
             # back, which a bomb shares out among its children. Look again while nothing moves
-            stopped_before = {pid for pid, proc in procs.items() if proc.state == "T"}
+            stopped_before = {pid for pid, proc in procs.items() if proc.is_stopped}
             _freeze(runner, fresh)
             is_frozen = True
+            missed = 0
             continue
         if fresh and outrun >= KILL_ALL_AFTER and runner == 1:
             # it outruns us: better that the sandbox loses its other processes than that this one lives on
@@ -161,22 +106,29 @@ def kill_tree(
             for pid in procs.keys() - set(victims) - stopped_before - {runner}:
                 _signal(pid, signal.SIGCONT)
             is_frozen = False
-        if not victims:
+        if not victims and is_complete:
             return
         yield 0.001 * (number + 1)
 
 
-def _scan() -> Generator[float, None, dict[int, Proc]]:
-    """Read the process table, with pauses for the loop."""
+def _scan() -> Generator[float, None, tuple[dict[int, Proc], bool]]:
+    """Read the process table, with pauses for the loop, and say whether nothing can have slipped through.
+
+    A process that forks and exits without rest may never be seen alive. But the table is listed in the order of process
+    numbers, so one of its generations is in the list, and that one is gone when it is looked at.
+    """
     procs: dict[int, Proc] = {}
+    is_complete = True
     for position, name in enumerate(os.listdir("/proc")):
         if name.isdigit():
             proc = read_proc(int(name))
             if proc is not None:
                 procs[int(name)] = proc
+            else:
+                is_complete = False
         if position % SCAN_AT_ONCE == SCAN_AT_ONCE - 1:
             yield 0.0
-    return procs
+    return procs, is_complete
 
 
 def _freeze(runner: int, victims: list[int]) -> None:

@@ -117,14 +117,51 @@ def trace_init():
     return refused_in_child(lambda: raw(101 if IS_X86 else 117, 0x4206, 1, 0, 0))
 
 
+NOWHERE = 1  # an address that the kernel looks at only once it has let the caller in
+
+
 def limits_of_init():
-    return try_call(302 if IS_X86 else 261, (1, resource.RLIMIT_NOFILE, 0, 0))
+    return try_call(302 if IS_X86 else 261, (1, resource.RLIMIT_NOFILE, NOWHERE, 0))
 
 
 PROBES["limits of PID 1 are out of reach"] = limits_of_init
-PROBES["priority of PID 1 is out of reach"] = lambda: refused(
-    lambda: os.setpriority(os.PRIO_PROCESS, 1, os.getpriority(os.PRIO_PROCESS, 1))
-)
+
+
+@probe("the mark of a call cannot be changed")
+def change_mark():
+    locks = 10
+    value = resource.prlimit(0, locks)
+    return refused(lambda: resource.prlimit(0, locks, value))
+
+
+@probe("processors of PID 1 and its threads are out of reach")
+def affinity_of_init():
+    tasks = [1, *(int(name) for name in os.listdir("/proc/1/task"))]
+    outcomes = [refused(lambda task=task: os.sched_setaffinity(task, os.sched_getaffinity(task))) for task in tasks]
+    return all(ok for ok, _detail in outcomes), f"{len(tasks)} tasks: {sorted({detail for _ok, detail in outcomes})}"
+
+
+def scheduling_of_init():
+    """Every call that takes the number of a process, with a policy or an address that is refused only later."""
+    numbers = {"sched_setscheduler": (144, 119), "sched_setparam": (142, 118), "sched_setattr": (314, 274)}
+    outcomes = [try_call(pair[0 if IS_X86 else 1], (1, NOWHERE, 0)) for pair in numbers.values()]
+    return all(ok for ok, _detail in outcomes), " ".join(detail for _ok, detail in outcomes)
+
+
+PROBES["scheduling of PID 1 is out of reach"] = scheduling_of_init
+for _name, _which, _who in (
+    ("PID 1", os.PRIO_PROCESS, 1),
+    ("the process group of PID 1", os.PRIO_PGRP, 1),
+    ("all processes of this user", os.PRIO_USER, 0),
+    ("all processes of this user by number", os.PRIO_USER, os.getuid()),
+):
+    PROBES[f"priority of {_name} is out of reach"] = lambda which=_which, who=_who: refused(
+        lambda: os.setpriority(which, who, os.getpriority(which, who))
+    )
+    # the kinds of the other call begin with 1, in the same order
+    PROBES[f"disk priority of {_name} is out of reach"] = lambda which=_which, who=_who: try_call(
+        251 if IS_X86 else 30, (which + 1, who, 2 << 13 | 4)
+    )
 
 
 @probe("processes are limited")

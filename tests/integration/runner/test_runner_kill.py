@@ -27,6 +27,55 @@ time.sleep(4321)
 """
 
 
+DETACHED = """
+import ctypes, os, resource, sys, threading, time
+def detach():
+    if os.fork():
+        time.sleep(4321)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+"""
+HIDING = {
+    "environment of a live call": """
+detach()
+with open(f"/proc/{sys.argv[1]}/environ", "rb") as file:
+    entries = [entry.partition(b"=") for entry in file.read().split(b"\\0") if entry]
+os.execve("/usr/bin/sleep", ["sleep", "4321"], {name: value for name, _, value in entries})
+""",
+    "limits of a live call": """
+detach()
+for number in range(16):
+    for wanted in (resource.prlimit(int(sys.argv[1]), number), (0, 0), (7, 7)):
+        try:
+            resource.setrlimit(number, wanted)
+        except (OSError, ValueError):
+            pass
+os.execve("/usr/bin/sleep", ["sleep", "4321"], {})
+""",
+    "first thread has ended": """
+detach()
+threading.Thread(target=time.sleep, args=(4321,)).start()
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
+""",
+}
+HOPPING = """
+detach()
+os.chdir("/tmp")
+beat = os.open("beat", os.O_CREAT | os.O_WRONLY)
+while True:
+    os.write(beat, b"x")
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+"""
+SCRUBBED_BOMB = """#!/bin/bash
+echo x >> /tmp/beat
+setsid env -i /bin/bash /workspace/bomb & disown
+setsid env -i /bin/bash /workspace/bomb & disown
+"""
+
+
 async def run(runner: RunnerClient, command: str | tuple[str, ...], **options: object) -> ExecResult:
     with anyio.fail_after(HANG_S):
         return await runner.exec(Exec(command, **options))  # type: ignore[arg-type]
@@ -74,6 +123,71 @@ async def test_a_timeout_spares_other_calls_and_background_processes(runner: Run
     killed = await runner.kill_process(process.id)
     assert (killed.running, killed.exit_code) == (False, 137)
     assert await living(runner) == []
+
+
+async def start_neighbour(runner: RunnerClient) -> tuple[str, str]:
+    """Start a background process that counts; return its id and its number in the sandbox."""
+    process = await runner.start_process(Exec("echo $$; while true; do sleep 0.05; echo beat; done"))
+    output = await runner.read_process(process.id, wait_s=HANG_S)
+    return process.id, output.data.split()[0].decode()
+
+
+async def end_neighbour(runner: RunnerClient, process: str) -> None:
+    """Check that it was left alone, then kill it: nothing else may be there afterwards."""
+    end = (await runner.read_process(process)).next_offset
+    with anyio.fail_after(HANG_S):
+        assert b"beat" in (await runner.read_process(process, end, wait_s=HANG_S)).data
+    assert (await runner.kill_process(process)).exit_code == 137
+    assert await living(runner) == []
+
+
+async def count_beats(runner: RunnerClient) -> int:
+    return int((await run(runner, "sleep 0.3; stat -c %s /tmp/beat")).stdout)
+
+
+@pytest.mark.parametrize("trick", HIDING)
+async def test_a_process_cannot_pass_for_one_of_another_live_call(runner: RunnerClient, trick: str) -> None:
+    process, number = await start_neighbour(runner)
+    result = await run(runner, ("python3", "-c", DETACHED + HIDING[trick], number), timeout_s=1)
+    assert result.timed_out
+    left = await living(runner)
+    assert [line for line in left if "4321" in line or "DETACHED" in line or "python3" in line] == []
+    await end_neighbour(runner, process)
+
+
+async def test_a_process_that_forks_and_exits_without_rest_is_dead_at_the_timeout(runner: RunnerClient) -> None:
+    process, number = await start_neighbour(runner)
+    for _ in range(3):
+        result = await run(runner, ("env", "-i", "python3", "-c", DETACHED + HOPPING, number), timeout_s=0.5)
+        assert result.timed_out
+        beats = await count_beats(runner)
+        assert beats > 10
+        assert await count_beats(runner) == beats
+        await run(runner, "rm /tmp/beat")
+    await end_neighbour(runner, process)
+
+
+async def test_a_bomb_that_scrubs_its_environment_is_dead_at_the_timeout_and_its_neighbour_is_not(
+    runner: RunnerClient,
+) -> None:
+    process, _number = await start_neighbour(runner)
+    await runner.write_file("/workspace/bomb", SCRUBBED_BOMB.encode())
+    result = await run(runner, "bash bomb; sleep 100", timeout_s=2)
+    assert result.timed_out
+    beats = await count_beats(runner)
+    assert await count_beats(runner) == beats
+    await run(runner, "rm /tmp/beat")
+    await end_neighbour(runner, process)
+
+
+async def test_killing_a_background_process_takes_what_detached_itself(runner: RunnerClient) -> None:
+    process, number = await start_neighbour(runner)
+    script = DETACHED + HIDING["environment of a live call"]
+    hidden = await runner.start_process(Exec(("python3", "-c", script, number)))
+    await run(runner, "until pgrep -f 'sleep 432[1]'; do sleep 0.05; done")
+    await runner.kill_process(hidden.id)
+    assert [line for line in await living(runner) if "4321" in line] == []
+    await end_neighbour(runner, process)
 
 
 @pytest.mark.parametrize(
