@@ -227,7 +227,7 @@ class Effects:
         if sandbox.record.owner is None and sandbox.runner is not None:
             # Rehearsed while nobody waits: what a first command loads is loaded then.
             limit_s = min(self._settings.start_timeout_s, MAX_TIMEOUT_S)
-            await sandbox.runner.exec(Exec(("true",), cwd="/", timeout_s=limit_s))
+            await sandbox.runner.exec(Exec(("true",), timeout_s=limit_s))
         sandbox.last_used = time.monotonic()
         await self.advance(sandbox, RunnerReady())
 

@@ -217,6 +217,13 @@ class ProcessAnswer(BaseModel):
     output_bytes: int
 
 
+class StdinAnswer(BaseModel):
+    taken_bytes: int = Field(
+        description="How much of the data the process took; send the rest again. stdin is closed only after all of it. "
+        "An error means that nothing was taken, unless it says that this is unknown."
+    )
+
+
 class ProcessesAnswer(BaseModel):
     items: list[ProcessAnswer]
 

@@ -13,6 +13,7 @@ from sandboxd.api.models import (
     ProcessOutputAnswer,
     ProcessQuery,
     SizeBody,
+    StdinAnswer,
     StdinBody,
 )
 from sandboxd.api.once import BEGUN
@@ -60,8 +61,8 @@ async def write_process(services: Services, request: Request) -> Response:
     body = await read_json(request, StdinBody, MAX_STDIN_JSON_BYTES)
     with services.manager.call(ref) as runner:
         request.scope[BEGUN] = True
-        await runner.write_process(process_id, body.content(), eof=body.eof)
-    return Response(status_code=204)
+        taken = await runner.write_process(process_id, body.content(), eof=body.eof)
+    return render.json_answer({"taken_bytes": taken})
 
 
 async def resize_process(services: Services, request: Request) -> Response:
@@ -123,10 +124,10 @@ ENDPOINTS = (
         write_process,
         "process",
         Access.WRITE,
-        "Write to a process's stdin",
+        "Write to a process's stdin as much as it takes",
         body_limit=MAX_STDIN_JSON_BYTES,
         body=StdinBody,
-        answers={204: None},
+        answers={200: StdinAnswer},
         repeatable=False,
     ),
     Endpoint(

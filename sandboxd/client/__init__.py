@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sandboxd.client.errors import AnswerLost, DaemonUnreachable
+from sandboxd.client.errors import AnswerLost, DaemonUnreachable, WriteIncomplete
 from sandboxd.client.results import (
     Artifact,
     Compaction,
@@ -62,6 +62,7 @@ __all__ = [
     "ShortenedMessages",
     "ToolDescription",
     "ToolResult",
+    "WriteIncomplete",
     "Written",
 ]
 

@@ -30,6 +30,8 @@ from sandboxd.client.results import (
     ToolResult,
 )
 from sandboxd.client.sse import EventReader
+from sandboxd.client.stdin import StdinWrite
+from sandboxd.errors import SandboxdError
 
 T = TypeVar("T")
 
@@ -217,9 +219,15 @@ class AsyncClient(AsyncMemoryClient):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> None:
-        await self._send(
-            calls.write_process(tenant or self.tenant, session, process, data, eof=eof, key=idempotency_key)
-        )
+        """Write all of the data; WriteIncomplete says how much was taken if the process stops reading in between."""
+        writing = StdinWrite(data, eof=eof, key=idempotency_key)
+        while not writing.is_done:
+            try:
+                taken = await self._send(writing.next_call(tenant or self.tenant, session, process))
+            except SandboxdError as error:
+                writing.fail(error)
+                raise
+            writing.advance(taken)
 
     async def resize_process(
         self, session: str, process: str, rows: int, columns: int, *, tenant: str | None = None

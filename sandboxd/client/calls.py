@@ -267,12 +267,10 @@ def read_process(
     )
 
 
-def write_process(
-    tenant: str, session: str, process: str, data: str | bytes, *, eof: bool, key: str | None
-) -> Call[None]:
-    raw = data if isinstance(data, bytes) else data.encode()
-    content = {"data": base64.b64encode(raw).decode(), "encoding": "base64", "eof": eof}
-    return json_call("POST", f"{_process_path(tenant, session, process)}/stdin", _nothing, content, key=key)
+def write_process(tenant: str, session: str, process: str, data: bytes, *, eof: bool, key: str | None) -> Call[int]:
+    content = {"data": base64.b64encode(data).decode(), "encoding": "base64", "eof": eof}
+    target = f"{_process_path(tenant, session, process)}/stdin"
+    return json_call("POST", target, lambda answer: int(parse_json(answer)["taken_bytes"]), content, key=key)
 
 
 def resize_process(tenant: str, session: str, process: str, rows: int, columns: int) -> Call[None]:

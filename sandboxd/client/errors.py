@@ -1,4 +1,4 @@
-"""What a client raises: its own two errors, and the daemon's, rebuilt from their problem by code.
+"""What a client raises: its own errors, and the daemon's, rebuilt from their problem by code.
 
 An error of the daemon is an instance of the same class as inside the daemon, so one `except` fits both sides.
 """
@@ -24,6 +24,19 @@ class AnswerLost(DaemonUnreachable):
 
     code = "daemon.answer_lost"
     retryable = False
+
+
+class WriteIncomplete(SandboxdError):
+    """A process took `taken_bytes` of the data and no more. Writing the same data again would write those twice."""
+
+    code = "process.write_incomplete"
+
+    def __init__(self, taken_bytes: int, total_bytes: int, reason: Exception) -> None:
+        super().__init__(
+            f"cannot write all of the data: {taken_bytes} of {total_bytes} bytes were taken, then: {reason}; "
+            f"go on with byte {taken_bytes}, or repeat the call with the same idempotency key if it had one"
+        )
+        self.taken_bytes = taken_bytes
 
 
 _FAMILIES: dict[str, type[SandboxdError]] = {

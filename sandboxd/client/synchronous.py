@@ -27,8 +27,10 @@ from sandboxd.client.results import (
     ToolResult,
 )
 from sandboxd.client.sse import EventReader
+from sandboxd.client.stdin import StdinWrite
 from sandboxd.client.synchronous_memory import MemoryClient
 from sandboxd.client.transport import Body, Transport
+from sandboxd.errors import SandboxdError
 
 T = TypeVar("T")
 
@@ -214,7 +216,15 @@ class Client(MemoryClient):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> None:
-        self._send(calls.write_process(tenant or self.tenant, session, process, data, eof=eof, key=idempotency_key))
+        """Write all of the data; WriteIncomplete says how much was taken if the process stops reading in between."""
+        writing = StdinWrite(data, eof=eof, key=idempotency_key)
+        while not writing.is_done:
+            try:
+                taken = self._send(writing.next_call(tenant or self.tenant, session, process))
+            except SandboxdError as error:
+                writing.fail(error)
+                raise
+            writing.advance(taken)
 
     def resize_process(self, session: str, process: str, rows: int, columns: int, *, tenant: str | None = None) -> None:
         self._send(calls.resize_process(tenant or self.tenant, session, process, rows, columns))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from sandboxd.errors import Busy, InvalidRequest, NotReady, SandboxdError, SandboxError
+from sandboxd.errors import Busy, InvalidRequest, NotReady, RequestError, SandboxdError, SandboxError
 from sandboxd.runner import protocol
 from sandboxd.runner.calls import (
     MAX_TEXT_BYTES,
@@ -38,6 +38,8 @@ RECONNECT_PATIENCE_S = 5.0
 ANSWER_PATIENCE_S = 30.0
 """How long after its own deadline a call is waited for. A runner that is alive always answers before."""
 MAX_WAIT_S = 600.0
+WRITE_PATIENCE_S = 10.0
+"""After so long a write to a process ends with what has been taken, so that its answer comes in time."""
 TRANSFER_TIMEOUT_S = 3600.0
 MAX_CALLS = wire.MAX_CALLS - 1
 """One less than the runner takes: it may not have heard yet that the last one is over."""
@@ -166,13 +168,40 @@ class RunnerClient:
         head = {"op": "read_process", "id": process_id, "offset": offset, "limit": limit, "wait": wait_s}
         return await self._ask(head, protocol.read_process_output, timeout_s=wait_s)
 
-    async def write_process(self, process_id: str, data: bytes, *, eof: bool = False) -> None:
-        """Write to its stdin. Returns once the process's pipe has taken everything."""
-        for start in range(0, max(len(data), 1), wire.CHUNK_BYTES):
-            chunk = data[start : start + wire.CHUNK_BYTES]
-            is_last = start + wire.CHUNK_BYTES >= len(data)
-            head = {"op": "write_process", "id": process_id, "eof": eof and is_last}
-            await self._ask(head, lambda _head, _data: None, chunk)
+    async def write_process(self, process_id: str, data: bytes, *, eof: bool = False) -> int:
+        """Write to its stdin and return how many bytes it took: less than all if it stops reading or closes it.
+
+        A RequestError or NotReady means that nothing was taken. stdin is closed only after all of the data.
+        """
+        taken = 0
+        deadline = anyio.current_time() + WRITE_PATIENCE_S
+        while True:
+            chunk = data[taken : taken + wire.CHUNK_BYTES]
+            is_last = taken + len(chunk) == len(data)
+            wait_s = max(0.0, deadline - anyio.current_time())
+            head = {"op": "write_process", "id": process_id, "eof": eof and is_last, "wait": wait_s}
+            try:
+                count = await self._write_chunk(head, chunk, taken)
+            except (RequestError, NotReady):
+                if not taken:
+                    raise
+                return taken
+            taken += count
+            if is_last or count < len(chunk):
+                return taken
+
+    async def _write_chunk(self, head: dict[str, Any], chunk: bytes, taken: int) -> int:
+        pending = await self._begin(head, chunk, 0, head["wait"])
+        try:
+            await pending.over()
+            with self._checking(pending):
+                return protocol.read_taken(wire.read_head(self._end_of(pending)), len(chunk))
+        except NotReady as error:  # it was sent: this must not look as if it could simply be sent again
+            raise SandboxError(
+                f"cannot say how much {head['id']} took: at least {taken} bytes, then the runner was lost"
+            ) from error
+        finally:
+            self._close(pending)
 
     async def resize_process(self, process_id: str, rows: int, columns: int) -> None:
         if not (0 < rows < 65_536 and 0 < columns < 65_536):

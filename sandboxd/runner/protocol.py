@@ -213,6 +213,13 @@ def read_process_output(head: Head, data: bytes) -> ProcessOutput:
     return ProcessOutput(process=read_process(head), offset=offset, data=data, next_offset=offset + len(data))
 
 
+def read_taken(head: Head, most: int) -> int:
+    taken = integer(head, "taken")
+    if taken > most:
+        raise WireError("more taken than was written")
+    return taken
+
+
 def read_stat(head: Head) -> FileStat:
     return FileStat(
         path=text(head, "path"),

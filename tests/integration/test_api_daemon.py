@@ -114,6 +114,15 @@ def test_background_processes(client: Client, session: str) -> None:
     assert {one.id for one in client.list_processes(session)} >= {process.id, other.id}
 
 
+def test_a_long_write_reaches_a_late_reader_whole(client: Client, session: str) -> None:
+    process = client.start_process(session, "sleep 0.5; wc -c")
+    client.write_process(session, process.id, b"x" * 1_000_000, eof=True)
+    output = b""
+    while not output.endswith(b"\n"):
+        output += client.read_process(session, process.id, offset=len(output), wait_s=10).data
+    assert output == b"1000000\n"
+
+
 def test_tools_work_together(client: Client, session: str) -> None:
     assert client.tool(session, "Write", {"file_path": "/workspace/a.py", "contents": "x = 1\nprint(x)\n"}).ok
     assert client.tool(session, "Read", {"file_path": "/workspace/a.py"}).content == "     1\tx = 1\n     2\tprint(x)"

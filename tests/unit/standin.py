@@ -46,7 +46,7 @@ from sandboxd.api.guard import TcpGuard
 from sandboxd.api.routes import Check, Readiness
 from sandboxd.consolidation.background import Consolidation
 from sandboxd.engine.protocol import Stats
-from sandboxd.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable
+from sandboxd.errors import Busy, Conflict, InvalidRequest, NotFound, StoreUnavailable
 from sandboxd.events import EventBus
 from sandboxd.idempotency import IdempotencyStore
 from sandboxd.metrics import Metrics
@@ -79,6 +79,7 @@ class StandInRunner:
     grown: int = 0
     write_pause_s: float = 0
     """How long a write waits before it takes the first byte."""
+    stdin_room: int = 1 << 30
 
     async def exec(self, call: Exec) -> ExecResult:
         stdout, stderr = bytearray(), bytearray()
@@ -153,8 +154,14 @@ class StandInRunner:
         data = bytes(written[offset : offset + limit])
         return ProcessOutput(process, offset, data, offset + len(data))
 
-    async def write_process(self, process_id: str, data: bytes, *, eof: bool = False) -> None:
-        self._process(process_id)[1].extend(data)
+    async def write_process(self, process_id: str, data: bytes, *, eof: bool = False) -> int:
+        """Takes at most `stdin_room` bytes in all; with no room left it does not read any more."""
+        taken = data[: self.stdin_room]
+        if data and not taken:
+            raise Busy(f"cannot write to {process_id}: it does not read its stdin, and nothing was written")
+        self._process(process_id)[1].extend(taken)
+        self.stdin_room -= len(taken)
+        return len(taken)
 
     async def resize_process(self, process_id: str, rows: int, columns: int) -> None:
         self._process(process_id)

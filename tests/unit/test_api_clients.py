@@ -13,11 +13,11 @@ import anyio.to_thread
 import pytest
 
 from memo.errors import InvalidKey
-from sandboxd.client import AsyncClient, Client, DaemonUnreachable, ExecOutput, ExecResult
+from sandboxd.client import AsyncClient, Client, DaemonUnreachable, ExecOutput, ExecResult, WriteIncomplete
 from sandboxd.client.address import find_address
 from sandboxd.client.errors import AnswerLost, rebuild
 from sandboxd.client.sse import EventReader
-from sandboxd.errors import Conflict, Gone, InternalError, InvalidRequest, NotFound, RequestError, SandboxdError
+from sandboxd.errors import Busy, Conflict, Gone, InternalError, InvalidRequest, NotFound, RequestError, SandboxdError
 from tests.unit.standin import World, serving
 
 pytestmark = pytest.mark.anyio
@@ -230,6 +230,41 @@ def test_events_are_put_together_from_any_pieces() -> None:
         pieces = [raw[start : start + size] for start in range(0, len(raw), size)]
         events = [event for piece in pieces for event in reader.feed(piece)]
         assert events == [("exec", '{"a": "ä"}'), ("exit", "{}")]
+
+
+async def test_a_long_write_to_a_process_is_written_whole_and_once(world: World) -> None:
+    data = bytes(range(250)) * 20_000
+    runner = world.manager.runner
+    async with _async_client(world, "unix") as client:
+        await client.ensure_sandbox("s1", "u1")
+        process = await client.start_process("s1", "cat")
+        await client.write_process("s1", process.id, data, eof=True)
+        assert bytes(runner.processes[process.id][1]) == data
+
+
+async def test_a_write_that_a_process_took_in_part_says_so_and_is_completed_by_its_key(world: World) -> None:
+    data = bytes(range(250)) * 20_000
+    key = "k" * 250
+    runner = world.manager.runner
+
+    def write(client: Client, process: str) -> None:
+        client.write_process("s1", process, data, idempotency_key=key)
+
+    with Client(world.socket) as client:
+        await anyio.to_thread.run_sync(client.ensure_sandbox, "s1", "u1")
+        process = (await anyio.to_thread.run_sync(client.start_process, "s1", "cat")).id
+        runner.stdin_room = 0
+        with pytest.raises(Busy):
+            await anyio.to_thread.run_sync(write, client, process)
+        for room in (100_000, 2_000_000):
+            runner.stdin_room = room
+            with pytest.raises(WriteIncomplete, match="does not read") as failure:
+                await anyio.to_thread.run_sync(write, client, process)
+            assert failure.value.taken_bytes == len(runner.processes[process][1])
+            assert not failure.value.retryable
+        runner.stdin_room = 1 << 30
+        await anyio.to_thread.run_sync(write, client, process)
+    assert bytes(runner.processes[process][1]) == data
 
 
 def _async_client(world: World, way: str) -> AsyncClient:

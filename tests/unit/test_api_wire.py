@@ -374,8 +374,8 @@ async def test_processes_are_started_read_written_and_killed(wire: Wire) -> None
     assert status == 201
     process = json.loads(body)["id"]
     target = f"{SESSION}/processes/{process}"
-    status, _, _ = await wire.ask("POST", f"{target}/stdin", json={"data": "abc", "eof": True})
-    assert status == 204
+    status, _, body = await wire.ask("POST", f"{target}/stdin", json={"data": "abc", "eof": True})
+    assert (status, json.loads(body)) == (200, {"taken_bytes": 3})
     _, _, body = await wire.ask("GET", f"{target}?offset=1")
     output = json.loads(body)
     assert (output["offset"], output["data"], output["next_offset"]) == (1, "bc", 3)

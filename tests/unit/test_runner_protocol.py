@@ -12,7 +12,6 @@ from sandboxd.runner.inside.failure import Failure
 from sandboxd.runner.inside.find import _split_absolute
 from sandboxd.runner.inside.greeting import Greeting
 from sandboxd.runner.inside.patterns import Pattern, compile_segment, expand_braces, matches_segment
-from sandboxd.runner.inside.tree import Proc, Root, choose_victims
 
 
 def trusted() -> wire.FrameReader:
@@ -171,44 +170,3 @@ def test_an_absolute_pattern_starts_where_it_is_plain() -> None:
     assert _split_absolute("/workspace/a/*.py") == ("/workspace/a", "*.py")
     assert _split_absolute("/workspace/a.py") == ("/workspace", "a.py")
     assert _split_absolute("/**") == ("/", "**")
-
-
-def victims(procs: dict[int, Proc], others: dict[int, Root], cookies: dict[int, str]) -> list[int]:
-    return sorted(choose_victims(procs, 1, Root(10, "mine", 100), others, lambda pid: cookies.get(pid, "")))
-
-
-def proc(parent: int, *, group: int = 0, session: int = 0, began: int = 150, state: str = "S") -> Proc:
-    return Proc(state, parent, group, session, began)
-
-
-def test_victims_are_found_by_parent_session_cookie_and_birth() -> None:
-    procs = {
-        1: proc(0, began=0),
-        10: proc(1, session=10),
-        11: proc(10, session=10),
-        12: proc(11, session=12),
-        13: proc(1, session=10),
-        14: proc(1, session=14),
-        15: proc(1, session=15),
-        16: proc(15, session=15),
-    }
-    assert victims(procs, {}, {14: "mine"}) == [10, 11, 12, 13, 14, 15, 16]
-
-
-def test_what_is_older_or_belongs_to_another_call_is_spared() -> None:
-    procs = {
-        1: proc(0, began=0),
-        10: proc(1, session=10, state="Z"),
-        20: proc(1, session=20),
-        21: proc(20, session=21),
-        22: proc(1, session=22),
-        30: proc(1, session=30, began=99),
-        31: proc(30, session=31),
-        40: proc(0, session=40),
-    }
-    others = {20: Root(20, "theirs", 120)}
-    assert victims(procs, others, {22: "theirs"}) == []
-
-
-def test_a_snapshot_with_a_circle_in_it_ends() -> None:
-    assert victims({1: proc(0), 50: proc(51), 51: proc(50)}, {}, {}) == []

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 MAX_PROCESSES = 64
 RING_BYTES = 1_048_576
 MAX_COMMAND_CHARACTERS = 1_024
-STDIN_PATIENCE_S = 10.0
 
 
 class Background:
@@ -208,6 +207,7 @@ class Waiting:
         self._call = call
         self._process = process
         self._timer: Timer | None = None
+        self._withdraw: Callable[[], None] | None = None
         self._is_over = False
 
     def read(self, offset: int, limit: int, wait_s: float) -> None:
@@ -225,23 +225,40 @@ class Waiting:
             self._timer = self._runner.hub.after(wait_s, answer)
             self._process.on_change(self._call, look)
 
-    def write(self, data: bytes, eof: bool) -> None:
+    def write(self, data: bytes, eof: bool, wait_s: float) -> None:
+        """Write until the process has taken everything, its stdin is closed or the time is over.
+
+        The answer says how much was taken; what was not is withdrawn. A refusal means that nothing was taken.
+        """
         process = self._process
         feeder = process.feeder
+        is_closed = Failure("InvalidRequest", f"cannot write to {process.id}: its stdin is closed")
+        is_busy = Failure("Busy", f"cannot write to {process.id}: it does not read its stdin, and nothing was written")
         if feeder is None or not feeder.is_open or not process.is_running:
-            raise Failure("InvalidRequest", f"cannot write to {process.id}: its stdin is closed")
+            raise is_closed
+        if feeder.is_full:
+            raise is_busy
+        before = feeder.written_bytes
+
+        def finish(reason: Failure) -> None:
+            self._withdraw = None
+            feeder.withdraw()
+            taken = feeder.written_bytes - before
+            if data and not taken:
+                self._close()
+                self._runner.refuse(self._call, reason)
+                return
+            if eof and feeder.is_open and taken == len(data):
+                process.send_eof()
+            self._answer({"taken": taken})
 
         def look() -> None:
-            if feeder.is_open and feeder.is_full and process.is_running:
-                return
-            if eof and feeder.is_open:
-                process.send_eof()
-            self._answer({})
+            if not self._is_over and not (feeder.is_open and feeder.is_full and process.is_running):
+                finish(is_closed)
 
-        if feeder.is_full:
-            raise Failure("Busy", f"cannot write to {process.id}: it does not read its stdin")
         feeder.feed(data)
-        self._timer = self._runner.hub.after(STDIN_PATIENCE_S, self._refuse)
+        self._withdraw = feeder.withdraw
+        self._timer = self._runner.hub.after(wait_s, lambda: finish(is_busy))
         process.on_change(self._call, look)
         look()
 
@@ -271,13 +288,9 @@ class Waiting:
         return
 
     def cancel(self) -> None:
+        if self._withdraw is not None:
+            self._withdraw()
         self._close()
-
-    def _refuse(self) -> None:
-        self._close()
-        self._runner.refuse(
-            self._call, Failure("Busy", f"cannot write to {self._process.id}: it does not read its stdin")
-        )
 
     def _answer(self, head: dict[str, Any], data: bytes = b"") -> None:
         if self._is_over:

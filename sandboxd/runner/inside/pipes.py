@@ -40,6 +40,8 @@ class Feeder:
         self._fd = fd
         self._on_written = on_written
         self._unwritten = bytearray()
+        self.written_bytes = 0
+        """How much the process's pipe has taken so far."""
         self._ending = False
         self._watched = False
         os.set_blocking(fd, False)
@@ -65,6 +67,13 @@ class Feeder:
         if not self._unwritten:
             self.close()
 
+    def withdraw(self) -> None:
+        """Drop what the process has not taken; it can be written again later."""
+        self._unwritten.clear()
+        if self._watched:
+            self._watched = False
+            self._hub.unwatch(self._fd)
+
     def close(self) -> None:
         if self._fd < 0:
             return
@@ -83,6 +92,7 @@ class Feeder:
             self.close()
             self._on_written(0)
             return
+        self.written_bytes += written
         del self._unwritten[:written]
         if self._unwritten:
             if not self._watched:

@@ -157,7 +157,7 @@ class Runner:
     def _write_process(self, call: int, head: dict[str, Any], data: bytes) -> None:
         waiting = self._waiting(call, head)
         try:
-            waiting.write(data, head["eof"])
+            waiting.write(data, head["eof"], head["wait"])
         except Failure:
             self.forget(call, waiting)
             raise

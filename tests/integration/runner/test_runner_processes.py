@@ -5,7 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from sandboxd.errors import InvalidRequest, LimitReached, NotFound, NotReady
+from sandboxd.errors import Busy, InvalidRequest, LimitReached, NotFound, NotReady
+from sandboxd.runner import client
 from sandboxd.runner.calls import Exec
 from sandboxd.runner.client import RunnerClient
 from tests.integration.runner.box import HANG_S, Box
@@ -62,6 +63,52 @@ async def test_stdin_ends_when_told(runner: RunnerClient) -> None:
     assert (await read_until(runner, process.id, b"\n")).strip() == b"300000"
     with pytest.raises(InvalidRequest):
         await runner.write_process(process.id, b"more")
+
+
+async def test_every_byte_is_written_once_however_late_it_is_read(
+    runner: RunnerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "WRITE_PATIENCE_S", 0.2)
+    process = await runner.start_process(Exec("sleep 1; head -c 300000; sleep 1; wc -c"))
+    data = bytes(range(250)) * 4_000
+    taken, answers = 0, set()
+    with anyio.fail_after(HANG_S):
+        while taken < len(data):
+            try:
+                count = await runner.write_process(process.id, data[taken:], eof=True)
+            except Busy as error:
+                assert error.retryable
+                answers.add("busy")
+            else:
+                assert count > 0
+                answers.add("a part" if taken + count < len(data) else "the rest")
+                taken += count
+    assert answers == {"busy", "a part", "the rest"}
+    output = await read_until(runner, process.id, b"never")
+    assert output == data[:300_000] + b"700000\n"
+
+
+async def test_a_process_that_never_reads_takes_what_its_pipe_holds_and_no_more(
+    runner: RunnerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "WRITE_PATIENCE_S", 0.2)
+    process = await runner.start_process(Exec(("sleep", "1000")))
+    pipe_bytes = await runner.write_process(process.id, b"x" * 1_000_000, eof=True)
+    assert 0 < pipe_bytes < 200_000
+    with pytest.raises(Busy, match="nothing was written"):
+        await runner.write_process(process.id, b"y")
+    assert (await runner.exec(Exec(("true",)))).exit_code == 0
+    await runner.kill_process(process.id)
+    with pytest.raises(InvalidRequest, match="closed"):
+        await runner.write_process(process.id, b"z")
+
+
+async def test_a_process_that_closes_its_stdin_says_how_much_it_took(runner: RunnerClient) -> None:
+    process = await runner.start_process(Exec("head -c 100000 | wc -c"))
+    with anyio.fail_after(HANG_S):
+        taken = await runner.write_process(process.id, b"x" * 1_000_000)
+    assert 100_000 <= taken < 1_000_000
+    assert await read_until(runner, process.id, b"\n") == b"100000\n"
 
 
 async def test_only_the_last_mebibyte_is_kept_and_offsets_stay_absolute(runner: RunnerClient) -> None:
