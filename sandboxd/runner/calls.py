@@ -95,6 +95,8 @@ class TextSlice:
     total_lines: int
     truncated: bool
     """Lines were left out, or a line was cut, to stay within the bounds."""
+    is_total_exact: bool = True
+    """Whether `total_lines` counts the whole file; else the file is so large that it has at least so many."""
 
 
 @dataclass(frozen=True, slots=True)

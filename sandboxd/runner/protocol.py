@@ -214,7 +214,7 @@ def read_process_output(head: Head, data: bytes) -> ProcessOutput:
 
 
 def read_taken(head: Head, most: int) -> int:
-    taken = integer(head, "taken")
+    taken = integer({"taken": most, **head}, "taken")  # a runner of the version before answers only when all is taken
     if taken > most:
         raise WireError("more taken than was written")
     return taken
@@ -236,7 +236,11 @@ def read_text_slice(head: Head, data: bytes) -> TextSlice:
     if len(lines) != count:
         raise WireError("a number of lines that is wrong")
     return TextSlice(
-        lines=lines, first_line=integer(head, "first"), total_lines=total, truncated=truth(head, "truncated")
+        lines=lines,
+        first_line=integer(head, "first"),
+        total_lines=total,
+        truncated=truth(head, "truncated"),
+        is_total_exact=truth({"exact": True, **head}, "exact"),
     )
 
 

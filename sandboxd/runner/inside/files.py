@@ -1,4 +1,4 @@
-"""Reading, writing and editing files for the agent. Each function here is one job for a worker thread.
+"""Reading and writing files for the agent. Each function here is one job for a worker thread.
 
 A write is a temporary file in the same directory and a rename: readers see the old file or the new one. The
 temporary file never stays behind, whoever gives up. Sizes are bounded before anything is read.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 
 from . import paths
 from .failure import Failure, explain
@@ -18,13 +17,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_FILE_BYTES = 1_073_741_824
-MAX_TEXT_BYTES = 10_485_760
-MAX_LINE_CHARACTERS = 2_000
-MAX_SLICE_BYTES = 262_144
-SNIFF_BYTES = 8_192
-
-# one edit at a time: two that read the same file at once would lose one of their changes
-_editing = threading.Lock()
 
 
 def describe(path: str, status: os.stat_result) -> dict[str, Any]:
@@ -43,11 +35,11 @@ def open_for_reading(path: str) -> tuple[int, dict[str, Any]]:
     fd, status = paths.open_regular(path, "read")
     if status.st_size > MAX_FILE_BYTES:
         os.close(fd)
-        raise Failure("InvalidRequest", _too_large("read", path, status.st_size, MAX_FILE_BYTES))
+        raise Failure("InvalidRequest", too_large("read", path, status.st_size, MAX_FILE_BYTES))
     return fd, describe(path, status)
 
 
-def _too_large(action: str, path: str, size: int, most: int) -> str:
+def too_large(action: str, path: str, size: int, most: int) -> str:
     return f"cannot {action} {path}: it has {size} bytes, the most is {most}"
 
 
@@ -72,7 +64,7 @@ class Draft:
             self.discard()
             raise explain(error, action, path) from None
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes | bytearray | memoryview) -> int:
         if self._fd < 0:
             raise Failure("InvalidRequest", f"cannot {self._action} {self._path}: it was given up")
         self._size += len(data)
@@ -119,70 +111,3 @@ def _remove(name: bytes, directory: int) -> None:
         os.unlink(name, dir_fd=directory)
     except FileNotFoundError:
         return  # the agent may remove what is in its directory
-
-
-def _read_text_bytes(path: str, action: str, most: int) -> tuple[bytes, int]:
-    fd, status = paths.open_regular(path, action)
-    try:
-        pieces = []
-        left = most
-        while left:
-            piece = os.read(fd, min(left, 1_048_576))
-            if not piece:
-                break
-            pieces.append(piece)
-            left -= len(piece)
-    except OSError as error:
-        raise explain(error, action, path) from None
-    finally:
-        os.close(fd)
-    return b"".join(pieces), status.st_size
-
-
-def read_text(path: str, first_line: int, limit: int) -> dict[str, Any]:
-    """Return some lines. Lines and their sum are bounded, and so is what is looked at of a large file."""
-    content, size = _read_text_bytes(path, "read", MAX_TEXT_BYTES)
-    if content[:SNIFF_BYTES].count(0) > len(content[:SNIFF_BYTES]) // 100:
-        raise Failure("InvalidRequest", f"cannot read {path} as text: it is a binary file of {size} bytes")
-    raw = content.split(b"\n")
-    if raw[-1] == b"":
-        raw.pop()
-    truncated = size > MAX_TEXT_BYTES
-    lines: list[str] = []
-    room = MAX_SLICE_BYTES
-    for line in raw[first_line - 1 : first_line - 1 + limit]:
-        text = line[: MAX_LINE_CHARACTERS * 4].decode("utf-8", "replace")
-        if len(text) > MAX_LINE_CHARACTERS or len(line) > MAX_LINE_CHARACTERS * 4:
-            text = text[:MAX_LINE_CHARACTERS]
-            truncated = True
-        room -= len(text.encode("utf-8")) + 1
-        if room < 0:
-            truncated = True
-            break
-        lines.append(text)
-    if first_line - 1 + len(lines) < len(raw):
-        truncated = True
-    return {"lines": lines, "first": first_line, "total": len(raw), "truncated": truncated}
-
-
-def edit(path: str, old: bytes, new: bytes, replace_all: bool) -> dict[str, Any]:
-    """Replace text in a file in one step: nobody sees it half edited."""
-    if not old:
-        raise Failure("InvalidRequest", f"cannot edit {path}: the text to replace is empty")
-    if old == new:
-        raise Failure("InvalidRequest", f"cannot edit {path}: the new text equals the old text")
-    with _editing:
-        content, size = _read_text_bytes(path, "edit", MAX_TEXT_BYTES + 1)
-        if len(content) > MAX_TEXT_BYTES:
-            raise Failure("InvalidRequest", _too_large("edit", path, size, MAX_TEXT_BYTES))
-        found = content.count(old)
-        if found == 0:
-            raise Failure("InvalidRequest", f"cannot edit {path}: the text to replace is not in the file")
-        if found > 1 and not replace_all:
-            raise Failure("InvalidRequest", f"cannot edit {path}: the text to replace is there {found} times, not once")
-        most = MAX_TEXT_BYTES + len(content)
-        if len(content) + found * (len(new) - len(old)) > most:
-            raise Failure("InvalidRequest", f"cannot edit {path}: the result would have more than {most} bytes")
-        draft = Draft(path, False, "edit")
-        draft.write(content.replace(old, new))
-        return {"replacements": found, "size": draft.commit()["size"]}

@@ -1,10 +1,11 @@
-"""Walking the agent's directories: glob and usage. Bounded by entries and by a deadline, and follows no links.
+"""Walking the agent's directories: glob and usage. Bounded by entries, memory and a deadline, and follows no links.
 
 Each directory is opened without following links and checked by its descriptor before it is listed.
 """
 
 from __future__ import annotations
 
+import heapq
 import os
 import stat
 import time
@@ -18,19 +19,51 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    States = list[tuple[Pattern, frozenset[int]]]
+
 MAX_ENTRIES = 1_000_000
-MAX_MATCHES = 100_000
+MAX_PENDING_BYTES = 8_388_608
 DEADLINE_S = 10.0
 MAX_ANSWER_BYTES = 262_144
+_INVERTED = bytes(255 - value for value in range(256))
 
 
 class Walk:
-    """Lists directories until the bounds are reached; then `truncated` is set and nothing more comes."""
+    """Lists directories until the bounds are reached; then `truncated` is set and nothing more comes.
+
+    Directories that wait to be listed are kept as names below their parent, so that a million of them is still small.
+    """
 
     def __init__(self) -> None:
         self._left = MAX_ENTRIES
+        self._room = MAX_PENDING_BYTES
         self._deadline = time.monotonic() + DEADLINE_S
+        self._pending: list[tuple[bytes, bytearray, Any]] = []
         self.truncated = False
+
+    def add(self, parent: bytes, names: bytearray, context: Any) -> None:
+        """Remember directories for later; each name ends with a NUL. `context` comes back with each of them."""
+        if not names:
+            return
+        self._room -= len(names) + len(parent)
+        if self._room < 0:
+            self.truncated = True
+        else:
+            self._pending.append((parent, names, context))
+
+    def take(self) -> tuple[bytes, str, Any] | None:
+        """Return a directory to list next, its name in its parent, and the context it was added with."""
+        if not self._pending or self.truncated:
+            return None
+        parent, names, context = self._pending[-1]
+        start = names.rfind(b"\0", 0, -1) + 1
+        name = bytes(names[start:-1])
+        del names[start:]
+        self._room += len(name) + 1
+        if not names:
+            self._pending.pop()
+            self._room += len(parent)
+        return parent + b"/" + name, os.fsdecode(name), context
 
     def list(self, directory: bytes) -> Iterator[os.DirEntry[str]]:
         """Yield the entries of one directory. One that is gone or unreadable has none."""
@@ -55,6 +88,27 @@ class Walk:
             os.close(fd)
 
 
+class Newest:
+    """The newest paths, no more than can be answered."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._bytes = 0
+        self._heap: list[tuple[float, bytes]] = []  # the worst first: the oldest, of those the last by name
+        self.is_complete = True
+
+    def add(self, modified_at: float, path: bytes) -> None:
+        # inverted, so that the order of names turns around; no name holds a NUL, so the end is above every character
+        heapq.heappush(self._heap, (modified_at, path.translate(_INVERTED) + b"\xff"))
+        self._bytes += len(path) + 1
+        while self._heap and (len(self._heap) > self._limit or self._bytes - len(self._heap[0][1]) > MAX_ANSWER_BYTES):
+            self._bytes -= len(heapq.heappop(self._heap)[1])
+            self.is_complete = False
+
+    def paths(self) -> list[bytes]:
+        return [inverted[:-1].translate(_INVERTED) for _when, inverted in sorted(self._heap, reverse=True)]
+
+
 def glob(pattern: str, path: str, limit: int) -> tuple[dict[str, Any], bytes]:
     """Return the files below `path` that match, newest first; their paths are the data, separated by NUL."""
     if pattern.startswith("/"):
@@ -67,25 +121,25 @@ def glob(pattern: str, path: str, limit: int) -> tuple[dict[str, Any], bytes]:
         base = paths.real_path(fd)
     finally:
         os.close(fd)
-    walk = Walk()
-    found: list[tuple[float, bytes]] = []
-    todo = [(base, [(one, one.start) for one in patterns])]
-    while todo and not walk.truncated:
-        directory, states = todo.pop()
-        for entry in walk.list(directory):
-            full = directory + b"/" + os.fsencode(entry.name)
-            steps = [(one, *one.step(state, entry.name)) for one, state in states]
-            if entry.is_dir(follow_symlinks=False):
-                deeper = [(one, state) for one, state, _match in steps if state]
-                if deeper:
-                    todo.append((full, deeper))
-            elif any(match for _one, _state, match in steps):
-                found.append((_modified_at(entry), full))
-                if len(found) >= MAX_MATCHES:
-                    walk.truncated = True
-                    break
-    found.sort(key=lambda item: (-item[0], item[1]))
-    return _bounded([full for _when, full in found], limit, walk.truncated)
+    walk, newest = Walk(), Newest(limit)
+    _match_entries(walk, newest, base, [(one, one.start) for one in patterns])
+    while (found := walk.take()) is not None:
+        directory, name, above = found
+        states = [(one, one.step(state, name)[0]) for one, state in above]
+        _match_entries(walk, newest, directory, [(one, state) for one, state in states if state])
+    return _bounded(newest.paths(), walk.truncated or not newest.is_complete)
+
+
+def _match_entries(walk: Walk, newest: Newest, directory: bytes, states: States) -> None:
+    deeper = bytearray()
+    for entry in walk.list(directory):
+        steps = [one.step(state, entry.name) for one, state in states]
+        if entry.is_dir(follow_symlinks=False):
+            if any(state for state, _match in steps):
+                deeper += os.fsencode(entry.name) + b"\0"
+        elif any(match for _state, match in steps):
+            newest.add(_modified_at(entry), directory + b"/" + os.fsencode(entry.name))
+    walk.add(directory, deeper, states)
 
 
 def _split_absolute(pattern: str) -> tuple[str, str]:
@@ -104,10 +158,10 @@ def _modified_at(entry: os.DirEntry[str]) -> float:
         return 0.0
 
 
-def _bounded(found: list[bytes], limit: int, truncated: bool) -> tuple[dict[str, Any], bytes]:
+def _bounded(found: list[bytes], truncated: bool) -> tuple[dict[str, Any], bytes]:
     kept: list[bytes] = []
     room = MAX_ANSWER_BYTES
-    for full in found[:limit]:
+    for full in found:
         text = full.decode("utf-8", "replace").encode("utf-8")
         room -= len(text) + 1
         if room < 0:
@@ -117,13 +171,15 @@ def _bounded(found: list[bytes], limit: int, truncated: bool) -> tuple[dict[str,
 
 
 def measure_usage() -> tuple[dict[str, Any], bytes]:
-    """Return what the workspace holds, without the memo mirror, which is not the agent's."""
+    """Return what the workspace holds, without the memo mirror, which is not the agent's.
+
+    Each of a file's links counts for its share: all of them are in the workspace, a filesystem does not link outwards.
+    """
     walk = Walk()
-    total, inodes = 0, 0
-    linked: set[tuple[int, int]] = set()
-    todo = [b"/workspace"]
-    while todo and not walk.truncated:
-        directory = todo.pop()
+    total = inodes = 0.0
+    directory = b"/workspace"
+    while True:
+        deeper = bytearray()
         for entry in walk.list(directory):
             if directory == b"/workspace" and entry.name == "memo":
                 continue
@@ -131,12 +187,15 @@ def measure_usage() -> tuple[dict[str, Any], bytes]:
                 status = entry.stat(follow_symlinks=False)
             except OSError:
                 continue
+            links = 1
             if stat.S_ISDIR(status.st_mode):
-                todo.append(directory + b"/" + os.fsencode(entry.name))
-            elif status.st_nlink > 1:
-                if (status.st_dev, status.st_ino) in linked:
-                    continue
-                linked.add((status.st_dev, status.st_ino))
-            total += status.st_blocks * 512
-            inodes += 1
-    return {"bytes": total, "inodes": inodes}, b""
+                deeper += os.fsencode(entry.name) + b"\0"
+            else:
+                links = max(1, status.st_nlink)
+            total += status.st_blocks * 512 / links
+            inodes += 1 / links
+        walk.add(directory, deeper, None)
+        found = walk.take()
+        if found is None:
+            return {"bytes": round(total), "inodes": round(inodes)}, b""
+        directory = found[0]

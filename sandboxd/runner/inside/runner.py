@@ -12,7 +12,7 @@ import signal
 import stat
 import sys
 
-from . import files, find, paths, search, wire
+from . import files, find, paths, search, text, wire
 from .background import Processes, Waiting
 from .commands import Command
 from .connection import Connection
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
+M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
+LARGE_BYTES = 262_144
 SWITCH_INTERVAL_S = 0.0005
 # what would end or stop an ordinary process; Python's own SIGINT handler would raise in the middle of the loop
 IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE)
@@ -54,6 +56,8 @@ class Runner:
         self.counters = Counters()
         self.leftovers = Leftovers(self.hub)
         self.env: dict[str, str] = {}
+        self.bodies_bytes = 0
+        """What file calls hold of their bodies at this moment."""
         self.shell = find_shell()
         self._ripgrep = search.find_ripgrep()
         self._processes = Processes(self)
@@ -180,7 +184,7 @@ class Runner:
         return writing
 
     def _file_call(
-        self, call: int, head: dict[str, Any], data: bytes, job: Callable[[bytes], tuple[dict[str, Any], bytes]]
+        self, call: int, head: dict[str, Any], data: bytes, job: Callable[[memoryview], tuple[dict[str, Any], bytes]]
     ) -> LiveCall:
         file_call = FileCall(self, call, job)
         if data:
@@ -193,17 +197,14 @@ class Runner:
         return self._file_call(call, head, data, lambda _body: (files.look_at(head["path"]), b""))
 
     def _text(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
-        def job(_body: bytes) -> tuple[dict[str, Any], bytes]:
-            found = files.read_text(head["path"], head["first"], head["limit"])
-            lines = found.pop("lines")
-            return {**found, "count": len(lines)}, "\n".join(lines).encode("utf-8", "replace")
-
-        return self._file_call(call, head, data, job)
+        return self._file_call(
+            call, head, data, lambda _body: text.read_text(head["path"], head["first"], head["limit"])
+        )
 
     def _edit(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
-        def job(body: bytes) -> tuple[dict[str, Any], bytes]:
+        def job(body: memoryview) -> tuple[dict[str, Any], bytes]:
             old, new = body[: head["old"]], body[head["old"] :]
-            return files.edit(head["path"], old, new, head["all"]), b""
+            return text.edit(head["path"], old, new, head["all"]), b""
 
         return self._file_call(call, head, data, job)
 
@@ -236,6 +237,10 @@ def harden() -> None:
     if os.getpid() != 1 and libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "cannot adopt orphans")
     take_short_turns(libc)
+    if hasattr(libc, "mallopt"):
+        # what is larger goes back to the kernel when it is freed: after a large request PID 1 is as small as before
+        libc.mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
+        libc.mallopt(M_ARENA_MAX, 1)
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o022)

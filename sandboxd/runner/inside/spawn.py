@@ -31,7 +31,9 @@ BASE_ENV = {
     "TERM": "dumb",
 }
 _OOM_FIRST = b"1000"  # the container, and PID 1 with it, may already stand at 500
-_FIRST_PAUSE_S = 0.0005
+_FIRST_PAUSE_S = 0.0002
+_SETTLED_AFTER_S = 0.01
+_MAX_CHILDREN = 64
 _LONGEST_PAUSE_S = 1.0
 
 
@@ -113,9 +115,10 @@ def prefer_for_oom(hub: Hub, pid: int, pause_s: float = _FIRST_PAUSE_S) -> None:
     """Make the kernel's OOM killer choose the command, never PID 1: with PID 1 the whole sandbox would die.
 
     A process whose exec is not quite over belongs to nobody yet, as far as /proc is concerned: then it is tried again.
+    What it starts inherits this, except for what it started before.
     """
     try:
-        fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
     except PermissionError:
         if pause_s <= _LONGEST_PAUSE_S:  # else it made itself unreadable
             hub.after(pause_s, lambda: prefer_for_oom(hub, pid, pause_s * 2))
@@ -123,9 +126,31 @@ def prefer_for_oom(hub: Hub, pid: int, pause_s: float = _FIRST_PAUSE_S) -> None:
     except OSError:
         return  # already gone
     try:
+        if os.read(fd, 16).startswith(_OOM_FIRST):
+            return  # inherited
         os.write(fd, _OOM_FIRST)
     except OSError:
         return
+    finally:
+        os.close(fd)
+    _prefer_children(hub, pid)
+    hub.after(_SETTLED_AFTER_S, lambda: _prefer_children(hub, pid))  # one may just have been on its way
+
+
+def _prefer_children(hub: Hub, pid: int) -> None:
+    for child in _children_of(pid):
+        prefer_for_oom(hub, child)
+
+
+def _children_of(pid: int) -> list[int]:
+    try:
+        fd = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return []  # already gone, or a kernel that does not tell
+    try:
+        return [int(number) for number in os.read(fd, 1024).split()[:_MAX_CHILDREN]]
+    except OSError:
+        return []
     finally:
         os.close(fd)
 

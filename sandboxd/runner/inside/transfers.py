@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from . import files, wire
+from . import files, text, wire
 from .failure import Failure, explain
 
 TYPE_CHECKING = False
@@ -18,49 +18,66 @@ if TYPE_CHECKING:
 
     from .runner import Runner
 
-MAX_BODY_BYTES = 2 * files.MAX_TEXT_BYTES
+MAX_BODY_BYTES = text.MAX_EDIT_BYTES
+MAX_BODIES_BYTES = 16_777_216
+"""Of all calls together: PID 1 must fit into a small sandbox."""
 
 
 class FileCall:
     """One job, one answer. `job` gets the body of the call, which is empty for most."""
 
-    def __init__(self, runner: Runner, call: int, job: Callable[[bytes], tuple[dict[str, Any], bytes]]) -> None:
+    def __init__(self, runner: Runner, call: int, job: Callable[[memoryview], tuple[dict[str, Any], bytes]]) -> None:
         self._runner = runner
         self._call = call
         self._job = job
         self._body = bytearray()
+        self._is_complete = False
         self._cancelled = False
 
     def take_data(self, data: bytes) -> None:
-        self._body += data
-        if len(self._body) > MAX_BODY_BYTES:
-            self._refused(Failure("InvalidRequest", f"cannot take this call: more than {MAX_BODY_BYTES} bytes"))
-            self._cancelled = True
+        if self._cancelled:
             return
-        self._runner.connection.send(wire.pack_credit(self._call, len(data)))
+        if len(self._body) + len(data) > MAX_BODY_BYTES:
+            self._refuse(Failure("InvalidRequest", f"cannot take this call: more than {MAX_BODY_BYTES} bytes"))
+        elif self._runner.bodies_bytes + len(data) > MAX_BODIES_BYTES:
+            self._refuse(Failure("Busy", "cannot take this call: too many large ones are under way"))
+        else:
+            self._body += data
+            self._runner.bodies_bytes += len(data)
+            self._runner.connection.send(wire.pack_credit(self._call, len(data)))
 
     def take_end(self) -> None:
         if self._cancelled:
             return
-        body = bytes(self._body)
-        self._body = bytearray()
-        self._runner.workers.submit(lambda: self._job(body), self._done, self._refused)
+        self._is_complete = True
+        self._runner.workers.submit(lambda: self._job(memoryview(self._body)), self._done, self._refused)
 
     def take_credit(self, size_bytes: int) -> None:
         return
 
     def cancel(self) -> None:
         self._cancelled = True
+        if not self._is_complete:
+            self._drop_body()
+
+    def _refuse(self, failure: Failure) -> None:
+        self._refused(failure)
+        self._cancelled = True
 
     def _done(self, result: tuple[dict[str, Any], bytes]) -> None:
-        self._runner.forget(self._call, self)
+        self._drop_body()
         if not self._cancelled:
             self._runner.connection.send(wire.pack(wire.RESULT, self._call, result[0], result[1]))
 
     def _refused(self, failure: Failure) -> None:
-        self._runner.forget(self._call, self)
+        self._drop_body()
         if not self._cancelled:
             self._runner.refuse(self._call, failure)
+
+    def _drop_body(self) -> None:
+        self._runner.bodies_bytes -= len(self._body)
+        self._body = bytearray()
+        self._runner.forget(self._call, self)
 
 
 class Reading:

@@ -27,8 +27,9 @@ HANG_S = 60
 class Box:
     """One container. Its runner outlives the listeners of single tests, as it outlives a daemon."""
 
-    def __init__(self, image: str) -> None:
+    def __init__(self, image: str, memory: str = MEMORY) -> None:
         self._image = image
+        self._memory = memory
         self.name = f"runner-test-{uuid.uuid4().hex[:12]}"
         self._root = Path(tempfile.mkdtemp(prefix="runner-test-"))
         self._root.chmod(0o755)
@@ -67,11 +68,16 @@ class Box:
         ]
         command = ["docker", "run", "--detach", "--name", self.name, "--network", "none", "--read-only"]
         command += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", f"{UID}:{UID}"]
-        command += ["--pids-limit", str(PIDS), "--memory", MEMORY, "--memory-swap", MEMORY]
+        command += ["--pids-limit", str(PIDS), "--memory", self._memory, "--memory-swap", self._memory]
         command += ["--tmpfs", "/tmp:size=32m,mode=1777"]
         for mount in mounts:
             command += ["--volume", mount]
         subprocess.run([*command, self._image, *RUNNER_COMMAND], check=True, stdout=subprocess.DEVNULL)
+
+    def life(self) -> str:
+        """Return what tells this life of the container from another one, and whether it still goes on."""
+        command = ["docker", "inspect", "--format", "{{.Id}} {{.State.StartedAt}} {{.State.Running}}", self.name]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     def remove(self) -> None:
         subprocess.run(["docker", "rm", "--force", "--volumes", self.name], check=False, capture_output=True)

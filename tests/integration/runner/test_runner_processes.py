@@ -57,6 +57,13 @@ async def test_out_of_memory_a_command_dies_before_pid_1(runner: RunnerClient) -
     assert await read_until(runner, process.id, b"preferred") == b"preferred\n"
 
 
+async def test_out_of_memory_what_a_command_started_at_once_dies_before_pid_1(runner: RunnerClient) -> None:
+    command = "sleep 9 & sleep 0.1; cat /proc/1/oom_score_adj /proc/$!/oom_score_adj; kill $!"
+    for _ in range(15):
+        first, second = (await runner.exec(Exec(("/bin/sh", "-c", command)))).stdout.split()
+        assert int(second) > int(first)
+
+
 async def test_stdin_ends_when_told(runner: RunnerClient) -> None:
     process = await runner.start_process(Exec(("wc", "-c")))
     await runner.write_process(process.id, b"x" * 300_000, eof=True)
