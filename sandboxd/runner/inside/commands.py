@@ -10,6 +10,7 @@ import os
 import time
 
 from . import wire
+from .confinement import Unconfined
 from .failure import Failure
 from .hub import READABLE, exit_code_of
 from .pipes import Feeder, close_all, open_pipe
@@ -18,8 +19,10 @@ from .tree import kill_tree, run_killing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
+    from .confinement import Confinement
     from .hub import Timer
     from .runner import Runner
 
@@ -67,6 +70,38 @@ class Command:
         self._before = runner.counters.read()
         self._pid = 0
         self._mark = 0
+        self._is_starting = False
+
+    def start_confined(self, confinement: Confinement, unconfined: Callable[[], None]) -> None:
+        """Start the command in the confined thread; if there can be no such thread, forget it and call `unconfined`."""
+        head = self._head
+        actions, given = self._open_output()
+        self._is_starting = True
+        self._hub.expect_child()
+
+        def started(child: tuple[int, int]) -> None:
+            close_all(*given)
+            self._is_starting = False
+            self._pid, self._mark = child
+            self._attend(self._hub.claim_child(self._pid))
+            if self._killing:
+                self._kill_tree()
+
+        def refused(failure: Failure) -> None:
+            close_all(*given)
+            self._is_starting = False
+            self._hub.claim_child(0)
+            self._close_output()
+            self._runner.forget(self._call, self)
+            if self._silent:
+                return
+            if isinstance(failure, Unconfined):
+                unconfined()
+            else:
+                self._runner.refuse(self._call, failure)
+
+        env = make_env(self._runner.env, head["env"], head["cwd"])
+        confinement.spawn(head["argv"], env, head["cwd"], actions, started, refused)
 
     def start(self, stdin: bytes) -> None:
         """Start the command. Raises Failure if there is nothing to start; a missing program is an answer."""
@@ -88,14 +123,17 @@ class Command:
             return
         finally:
             close_all(in_read)
-        pid = self._pid
         if has_stdin:
             self._feeder = Feeder(self._hub, in_write, self._fed)
             self._feeder.feed(stdin)
             if "more" not in self._head:
                 self._feeder.end()
         # vfork often gives us the processor back only when a short command is over: look before setting up to wait
-        status = self._hub.take_dead(pid)
+        self._attend(self._hub.take_dead(self._pid))
+
+    def _attend(self, status: int | None) -> None:
+        """Wait for what was started, or take what it has left if it is dead already."""
+        pid = self._pid
         if status is not None:
             self._exit_code = exit_code_of(status)
             self._read_all()
@@ -114,21 +152,30 @@ class Command:
         head, runner = self._head, self._runner
         argv = head.get("argv") or [*runner.shell, head["shell"]]
         env = make_env(runner.env, head["env"], head["cwd"])
-        out_read, out_write = open_pipe()
-        err_read, err_write = open_pipe()
-        self._intakes = (Intake(out_read, wire.STDOUT, head["max"]), Intake(err_read, wire.STDERR, head["max"]))
-        actions = [(os.POSIX_SPAWN_DUP2, out_write, 1), (os.POSIX_SPAWN_DUP2, err_write, 2)]
+        actions, given = self._open_output()
         if stdin >= 0:
             actions.append((os.POSIX_SPAWN_DUP2, stdin, 0))  # else it inherits ours, which is empty
         try:
             self._pid, self._mark = runner.spawner.spawn(argv, env, head["cwd"], actions)
         except (NotStarted, Failure):
-            for intake in self._intakes:
-                os.close(intake.fd)
-                intake.is_open = False
+            self._close_output()
             raise
         finally:
-            close_all(out_write, err_write)
+            close_all(*given)
+
+    def _open_output(self) -> tuple[list[tuple[int, int, int]], tuple[int, int]]:
+        """Make the pipes for the output; return what a child does with its ends, and those ends."""
+        most = self._head["max"]
+        out_read, out_write = open_pipe()
+        err_read, err_write = open_pipe()
+        self._intakes = (Intake(out_read, wire.STDOUT, most), Intake(err_read, wire.STDERR, most))
+        actions = [(os.POSIX_SPAWN_DUP2, out_write, 1), (os.POSIX_SPAWN_DUP2, err_write, 2)]
+        return actions, (out_write, err_write)
+
+    def _close_output(self) -> None:
+        for intake in self._intakes:
+            os.close(intake.fd)
+            intake.is_open = False
 
     def _watch(self) -> None:
         for intake, action in zip(self._intakes, (self._read_stdout, self._read_stderr)):  # noqa: B905 - 3.9
@@ -267,6 +314,10 @@ class Command:
             return
         self._killing = True
         self._stop_clock()
+        if not self._is_starting:
+            self._kill_tree()
+
+    def _kill_tree(self) -> None:
         run_killing(self._hub, kill_tree(os.getpid(), self._pid, self._mark), self._killed)
 
     def _killed(self) -> None:

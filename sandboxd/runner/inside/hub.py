@@ -39,6 +39,8 @@ class Hub:
         self._timers: list[Timer] = []
         self._cancelled = 0
         self._children: dict[int, Callable[[int], None]] = {}
+        self._expected = 0
+        self._unclaimed: dict[int, int] = {}
         self._deaths = _open_signalfd(signal.SIGCHLD)
         self.watch(self._deaths, READABLE, self._reap)
 
@@ -84,6 +86,18 @@ class Hub:
         found, status = os.waitpid(pid, os.WNOHANG)
         return status if found else None
 
+    def expect_child(self) -> None:
+        """Another thread starts a process: keep the wait status of unknown ones until `claim_child`."""
+        self._expected += 1
+
+    def claim_child(self, pid: int) -> int | None:
+        """Return the wait status of a process of another thread, if it is dead already. 0 stands for none."""
+        status = self._unclaimed.pop(pid, None)
+        self._expected -= 1
+        if not self._expected:
+            self._unclaimed.clear()
+        return status
+
     def run(self) -> None:
         poll, actions = self._epoll.poll, self._actions
         while True:
@@ -126,6 +140,8 @@ class Hub:
             action = self._children.pop(pid, None)
             if action is not None:
                 action(status)
+            elif self._expected:
+                self._unclaimed[pid] = status
 
 
 def _open_signalfd(number: int) -> int:

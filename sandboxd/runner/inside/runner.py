@@ -12,9 +12,10 @@ import signal
 import stat
 import sys
 
-from . import files, find, paths, search, text, wire
+from . import confinement, files, find, paths, search, text, wire
 from .background import Processes, Waiting
 from .commands import Command
+from .confinement import Confinement
 from .connection import Connection
 from .counters import Counters
 from .failure import Failure, reason_of
@@ -60,6 +61,9 @@ class Runner:
         """What file calls hold of their bodies at this moment."""
         self.shell = find_shell()
         self._ripgrep = search.find_ripgrep()
+        self._confinement: Confinement | None = None
+        if self._ripgrep and confinement.is_available():
+            self._confinement = Confinement(self._ripgrep, self.spawner, self.workers)
         self._processes = Processes(self)
         self._calls: dict[int, LiveCall] = {}
         self._operations: dict[str, Callable[[int, dict[str, Any], bytes], LiveCall | None]] = {
@@ -223,9 +227,23 @@ class Runner:
             real = paths.real_path(fd).decode("utf-8", "replace")
         finally:
             os.close(fd)
-        argv = search.make_command(self._ripgrep, head, real)
-        command = {"argv": argv, "cwd": "/workspace", "env": {}, "timeout": head["timeout"], "max": head["max"]}
-        self._exec(call, command, b"")
+        common = {"cwd": "/workspace", "env": {}, "timeout": head["timeout"], "max": head["max"]}
+
+        def search_slowly() -> None:
+            self._confinement = None
+            try:
+                self._exec(call, {**common, "argv": search.make_command("", head, real)}, b"")
+            except Failure as failure:
+                self.refuse(call, failure)
+            except OSError as error:
+                self.refuse(call, Failure("LimitReached", f"cannot search: {reason_of(error)}"))
+
+        if self._confinement is None:
+            search_slowly()
+            return
+        command = Command(self, call, {**common, "argv": search.make_command(self._ripgrep, head, real)})
+        self._calls[call] = command
+        command.start_confined(self._confinement, search_slowly)
 
 
 def harden() -> None:

@@ -1,20 +1,25 @@
-"""Searching file contents: ripgrep when the image has it, else this file as a small program of its own.
+"""Searching file contents: ripgrep when it can be confined, else this file as a small program of its own.
 
 A search always runs in a child with a deadline: a regular expression of Python can run for ever, and in the
-runner it could not be stopped. This module builds the child's command line; it never searches in the runner.
+runner it could not be stopped. Neither way leaves the agent's directories, whatever links are swapped while it looks:
+ripgrep is confined by the kernel, and the program here opens name after name and follows no link.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
+    from typing import Any, BinaryIO
 
 MAX_COLUMNS = 2_000
+MAX_LINE_BYTES = 1_048_576
+MAX_MULTILINE_BYTES = 8_388_608
+MAX_DEPTH = 256
 RIPGREP_PLACES = ("/usr/bin/rg", "/usr/local/bin/rg", "/bin/rg")
 _MODES = {"content": ["--line-number"], "files_with_matches": ["--files-with-matches"], "count": ["--count"]}
 
@@ -53,63 +58,101 @@ def main(mode: str, flags: str, glob: str, pattern: str, start: str) -> int:
     except (re.error, ValueError, OverflowError, RecursionError) as error:
         sys.stderr.write(f"regex parse error: {error}\n")
         return 2
+    write = sys.stdout.buffer.write
     matched = False
-    for path in _regular_files(start):
+    for path, file in _regular_files(start):
         name = os.path.basename(path)
         if glob and not (fnmatch(name, glob) or fnmatch(os.path.relpath(path, start), glob)):
             continue
-        lines = list(_matching_lines(path, wanted, "m" in flags))
-        if not lines:
-            continue
-        matched = True
         shown = path.encode("utf-8", "surrogateescape")
-        if mode == "files_with_matches":
-            sys.stdout.buffer.write(shown + b"\n")
-        elif mode == "count":
-            sys.stdout.buffer.write(b"%s:%d\n" % (shown, len({match for match, _number, _line in lines})))
-        else:
-            for _match, number, line in lines:
-                sys.stdout.buffer.write(b"%s:%d:%s\n" % (shown, number, line[:MAX_COLUMNS]))
+        matches = 0
+        last = -1
+        for match, number, line in _matching_lines(file, wanted, "m" in flags):
+            matches += match != last
+            last = match
+            if mode == "content":
+                write(b"%s:%d:%s\n" % (shown, number, line[:MAX_COLUMNS]))
+            elif mode == "files_with_matches":
+                write(shown + b"\n")
+                break
+        if matches and mode == "count":
+            write(b"%s:%d\n" % (shown, matches))
+        matched = matched or matches > 0
     return 0 if matched else 1
 
 
-def _regular_files(start: str) -> Iterator[str]:
-    if os.path.isfile(start):
-        yield start
-        return
-    for directory, names, found in os.walk(start):
-        names.sort()
-        for name in sorted(found):
-            path = os.path.join(directory, name)
-            if os.path.isfile(path) and not os.path.islink(path):
-                yield path
-
-
-def _matching_lines(path: str, wanted: Any, multiline: bool) -> Iterator[tuple[int, int, bytes]]:
-    """Yield every line that a match touches, with the number of the match and of the line."""
+def _regular_files(start: str) -> Iterator[tuple[str, BinaryIO]]:
+    """Yield every file at or below a path, opened: one name after the other, and through no link."""
+    directory = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
+    *parents, last = [part for part in start.split("/") if part]
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        for part in parents:
+            deeper = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+            os.close(directory)
+            directory = deeper
+        yield from _files_at(directory, last, start, MAX_DEPTH)
     except OSError:
         return
-    with os.fdopen(fd, "rb") as file:
-        content = file.read(67_108_864)
-    if b"\0" in content[:8192]:
+    finally:
+        os.close(directory)
+
+
+def _files_at(parent: int, name: str, path: str, depth: int) -> Iterator[tuple[str, BinaryIO]]:
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    except OSError:
         return
-    lines = content.split(b"\n")
-    if multiline:
-        seen = set()
-        for position, match in enumerate(wanted.finditer(content)):
-            first = content.count(b"\n", 0, match.start())
-            for number in range(first, first + match.group().count(b"\n") + 1):
-                if number not in seen:
-                    seen.add(number)
-                    yield position, number + 1, lines[number]
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        with os.fdopen(fd, "rb") as file:
+            yield path, file
         return
-    if lines and not lines[-1]:
-        lines.pop()
-    for number, line in enumerate(lines):
-        if wanted.search(line):
-            yield number, number + 1, line
+    try:
+        if stat.S_ISDIR(mode) and depth:
+            for entry in sorted(os.listdir(fd)):
+                yield from _files_at(fd, entry, path + "/" + entry, depth - 1)
+    except OSError:
+        return
+    finally:
+        os.close(fd)
+
+
+def _matching_lines(file: BinaryIO, wanted: Any, multiline: bool) -> Iterator[tuple[int, int, bytes]]:
+    """Yield every line that a match touches, with the number of the match and of the line."""
+    try:
+        head = file.read(8192)
+        if b"\0" in head:
+            return
+        file.seek(0)
+        if multiline:
+            yield from _matches_across_lines(file.read(MAX_MULTILINE_BYTES), wanted)
+            return
+        number, found, is_start = 0, False, True
+        while line := file.readline(MAX_LINE_BYTES):  # a longer line comes in pieces
+            number += is_start
+            found = found and not is_start
+            is_start = line.endswith(b"\n")
+            if not found and wanted.search(line.rstrip(b"\n") if is_start else line):
+                found = True
+                yield number, number, line.rstrip(b"\n")
+    except OSError:
+        return
+
+
+def _matches_across_lines(content: bytes, wanted: Any) -> Iterator[tuple[int, int, bytes]]:
+    number = end = 0  # line ends before `end`
+    shown = 0
+    for position, match in enumerate(wanted.finditer(content)):
+        number += content.count(b"\n", end, match.start())
+        end = match.start()
+        start = content.rfind(b"\n", 0, end) + 1
+        for offset in range(match.group().count(b"\n") + 1):
+            stop = content.find(b"\n", start)
+            stop = len(content) if stop < 0 else stop
+            if number + offset + 1 > shown:
+                shown = number + offset + 1
+                yield position, shown, content[start:stop]
+            start = stop + 1
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from .hub import Hub
 
+    Submit = Callable[[Callable[[], Any], Callable[[Any], None], Callable[[Failure], None]], None]
+
 THREADS = 2
 
 
@@ -30,15 +32,21 @@ class Workers:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         hub.watch(self._wake_read, READABLE, self._deliver)
         for _ in range(THREADS):
-            threading.Thread(target=self._work, daemon=True).start()
+            threading.Thread(target=self._work, args=(self._jobs,), daemon=True).start()
 
     def submit(self, job: Callable[[], Any], then: Callable[[Any], None], refused: Callable[[Failure], None]) -> None:
         """Run `job` in a thread; back in the loop call `then` with its result or `refused` with its failure."""
         self._jobs.put((job, then, refused))
 
-    def _work(self) -> None:
+    def add_lane(self) -> Submit:
+        """Start a thread that takes no jobs but those given to the result, which is called like `submit`."""
+        jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=self._work, args=(jobs,), daemon=True).start()
+        return lambda job, then, refused: jobs.put((job, then, refused))
+
+    def _work(self, jobs: queue.SimpleQueue[Any]) -> None:
         while True:
-            job, then, refused = self._jobs.get()
+            job, then, refused = jobs.get()
             try:
                 result = job()
             except Failure as failure:

@@ -1,0 +1,135 @@
+"""A process that swaps a directory for a link outside, thousands of times a second: no file call gets out through it.
+
+Bounded here; with SANDBOXD_TEST_LONG set, ten times as many tries.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+import anyio
+import pytest
+
+from sandboxd.errors import InvalidRequest, NotFound, OutsideSandbox
+from sandboxd.runner.calls import Exec, Grep
+from sandboxd.runner.client import RunnerClient
+from tests.integration.runner.box import Box
+
+pytestmark = [pytest.mark.anyio, pytest.mark.engine]
+
+TRIES = 3_500 if os.environ.get("SANDBOXD_TEST_LONG") else 350
+PATIENCE_S = 100
+FLIPPER = """
+import ctypes, os, shutil
+shutil.rmtree("flip", ignore_errors=True)
+os.makedirs("flip/inside/deep/deeper", exist_ok=True)
+for directory in ("flip/inside", "flip/inside/deep"):
+    for name in ("passwd", "hostname"):
+        with open(f"{directory}/{name}", "w") as file:
+            file.write("nothing to see\\n")
+for link, target in (("flip/outside", "/etc"), ("flip/inside/link", "/etc")):
+    os.path.lexists(link) or os.symlink(target, link)
+libc = ctypes.CDLL(None)
+print("flipping", flush=True)
+while True:
+    for pair in ((b"flip/inside", b"flip/outside"), (b"flip/inside/deep", b"flip/inside/link")):
+        libc.renameat2(-100, pair[0], -100, pair[1], 2)  # exchanges them in one step
+"""
+
+
+@pytest.fixture
+async def flipped(box: Box) -> AsyncGenerator[RunnerClient]:
+    async with box.connected() as runner:
+        process = await runner.start_process(Exec(("python3", "-c", FLIPPER)))
+        assert (await runner.read_process(process.id, wait_s=30)).data == b"flipping\n"
+        yield runner
+        assert (await runner.kill_process(process.id)).exit_code == 137
+
+
+async def read_all(runner: RunnerClient, path: str) -> bytes:
+    async with runner.read_file(path) as reader:
+        return b"".join([piece async for piece in reader])
+
+
+async def grep(runner: RunnerClient, path: str) -> bytes:
+    return (await runner.grep(Grep("root|nothing", path, output_mode="content"))).text.encode()
+
+
+async def read_text(runner: RunnerClient, path: str) -> bytes:
+    return "\n".join((await runner.read_text(path)).lines).encode()
+
+
+async def write(runner: RunnerClient, path: str) -> bytes:
+    await runner.write_file(path, b"nothing to see\n", make_parents=False)
+    return b"nothing"
+
+
+async def make_parents(runner: RunnerClient, path: str) -> bytes:
+    await runner.write_file(f"{path}-new/file", b"nothing to see\n")
+    return b"nothing"
+
+
+async def edit(runner: RunnerClient, path: str) -> bytes:
+    return b"root" if (await runner.edit_file(path, ":", ";", replace_all=True)).replacements else b""
+
+
+async def glob(runner: RunnerClient, path: str) -> bytes:
+    """The names below its directory: only those that the flipper has put there."""
+    names = {found.rpartition("/")[2] for found in (await runner.glob("**/*", path.rpartition("/")[0])).paths}
+    return b"nothing" if names <= {"passwd", "hostname", "link", "deep"} else b"root"
+
+
+async def enter(runner: RunnerClient, path: str) -> bytes:
+    directory = path.rpartition("/")[0]
+    return b"nothing" + (await runner.exec(Exec(("cat", "passwd"), cwd=directory))).stdout
+
+
+VERBS: dict[str, Callable[[RunnerClient, str], Awaitable[bytes]]] = {
+    "grep a file": grep,
+    "grep a directory": lambda runner, path: grep(runner, path.rpartition("/")[0]),
+    "grep the tree": lambda runner, _path: grep(runner, "/workspace/flip"),
+    "read lines": read_text,
+    "read": read_all,
+    "write": write,
+    "write into a new directory": make_parents,
+    "edit": edit,
+    "glob": glob,
+    "working directory": enter,
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_no_call_gets_out_through_a_link_that_is_swapped(flipped: RunnerClient, verb: str) -> None:
+    outcomes: Counter[str] = Counter()
+    paths = ("/workspace/flip/inside/passwd", "/workspace/flip/inside/deep/passwd", "/workspace/flip/outside/passwd")
+
+    async def attempt(path: str) -> None:
+        try:
+            content = await VERBS[verb](flipped, path)
+        except (OutsideSandbox, NotFound) as error:
+            outcomes[type(error).__name__] += 1
+        except InvalidRequest as error:
+            outcomes["tried outside" if "read-only" in str(error) else "refused"] += 1
+        else:
+            outcomes["got out" if b"root" in content else "stayed inside"] += 1
+
+    with anyio.fail_after(PATIENCE_S):
+        for number in range(TRIES):
+            await attempt(paths[number % len(paths)])
+    assert outcomes["got out"] == 0, outcomes
+    assert outcomes["tried outside"] == 0, outcomes
+    assert outcomes["stayed inside"] + outcomes["refused"] > 0, outcomes
+    if verb != "grep the tree":
+        assert outcomes["OutsideSandbox"] + outcomes["NotFound"] > 0, outcomes
+
+
+async def test_the_search_for_images_without_ripgrep_stays_inside_as_well(flipped: RunnerClient) -> None:
+    program = ("/run/sandboxd-runner/search.py", "content", "-", "", "root|nothing", "/workspace/flip")
+    found: Counter[bool] = Counter()
+    with anyio.fail_after(PATIENCE_S):
+        for _ in range(TRIES // 10):
+            result = await flipped.exec(Exec(("python3", "-I", "-S", "-B", *program)))
+            found[b"root" in result.stdout] += 1
+    assert found[True] == 0
