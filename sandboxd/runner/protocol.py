@@ -281,6 +281,8 @@ def read_grep(call: Grep, result: ExecResult) -> GrepResult:
     """Read the exit of a search as ripgrep means it: 0 found, 1 nothing, 2 an error, though it may have found some."""
     if result.timed_out:
         raise ToolTimeout(f"cannot finish the search: it took longer than {call.timeout_s:g} s")
+    if result.exit_code not in (0, 1, 2) and "memory" in result.limits_hit:
+        raise SandboxError("cannot finish the search: it needs more memory than the sandbox has; search a smaller path")
     if result.exit_code not in (0, 1) and result.stderr:
         raise InvalidRequest(f"cannot search: {_reason_of(result.stderr)}")
     if result.exit_code not in (0, 1, 2):

@@ -116,6 +116,8 @@ def test_the_exit_of_a_search_is_read_as_ripgrep_means_it() -> None:
         protocol.read_grep(call, grep_result(exit_code=None, timed_out=True))
     with pytest.raises(SandboxError):
         protocol.read_grep(call, grep_result(exit_code=137))
+    with pytest.raises(SandboxError, match="memory"):
+        protocol.read_grep(call, grep_result(exit_code=137, limits_hit=("memory",)))
 
 
 @pytest.mark.parametrize(

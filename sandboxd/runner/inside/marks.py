@@ -31,7 +31,7 @@ def mark_of(pid: int) -> int | None:
 
 
 class Marks:
-    """Hands out marks and sets them. Numbers are never used twice."""
+    """Hands out marks and sets them."""
 
     def __init__(self) -> None:
         self._last = 0
@@ -48,7 +48,8 @@ class Marks:
 
     def put_on_next_child(self) -> int:
         """Mark whatever this process starts next, and return the mark."""
-        self._last = mark = self._last + 1
+        # an image or engine may have bounded this limit for all: then old numbers come again, and are long free
+        self._last = mark = self._last % self._hard + 1
         if self.is_sealed:
             self._limit[0] = mark
             if self._libc.syscall(*self._arguments) != 0:

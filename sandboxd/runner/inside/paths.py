@@ -64,10 +64,10 @@ def _open_name(path: bytes, flags: int) -> int:
 
 def enter(directory: str) -> None:
     """Make this the working directory of the next process; it is subject to the same rules as every path."""
-    if directory == "/workspace":  # a mount on a read-only root: its name always means the same directory
-        os.chdir(directory)
-        return
     try:
+        if directory == "/workspace":  # a mount on a read-only root: its name always means the same directory
+            os.chdir(directory)
+            return
         fd = _open_name(encode_path(directory), os.O_DIRECTORY)
         try:
             _check_inside(fd, "run in", directory)
