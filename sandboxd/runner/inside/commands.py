@@ -263,7 +263,10 @@ class Command:
                 self._hub.unwatch(intake.fd)
 
     def _resume(self) -> None:
-        if not self._paused or self._finished or self._runner.connection.is_congested:
+        if not self._paused or self._finished:
+            return
+        if self._runner.connection.is_congested:  # another command woke up first and filled it again
+            self._runner.connection.when_drained(self._resume)
             return
         if self._is_stream and self._credit <= 0:
             return

@@ -142,6 +142,22 @@ async def test_output_is_bounded_exactly_and_the_rest_is_dropped(runner: RunnerC
     assert (result.stdout, result.truncated, result.exit_code) == (b"", True, 0)
 
 
+async def test_commands_that_fill_the_connection_together_all_end(runner: RunnerClient) -> None:
+    """One that wakes up to a connection which another has filled again waits for the next drain."""
+    size = 6_000_000
+    sizes = []
+
+    async def one() -> None:
+        command = f"head -c {size} /dev/zero | tee /dev/stderr"
+        result = await run(runner, command, max_output_bytes=size)
+        sizes.append((len(result.stdout), len(result.stderr)))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(6):
+            group.start_soon(one)
+    assert sizes == [(size, size)] * 6
+
+
 async def test_two_gigabytes_of_output_leave_our_memory_flat(runner: RunnerClient) -> None:
     await run(runner, "true")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
