@@ -24,12 +24,14 @@ from memo.documents import DocumentKey
 from memo.errors import MemoError
 from sandboxd import failpoints, logs
 from sandboxd.api.app import create_app
+from sandboxd.api.budget import MIB
 from sandboxd.api.connection_table import ConnectionTable
 from sandboxd.api.guard import TcpGuard, allowed_hosts, read_token
 from sandboxd.api.routes import Check, Readiness
 from sandboxd.consolidation.background import Consolidation
 from sandboxd.engine.protocol import LABEL_INSTANCE
 from sandboxd.errors import SandboxdError
+from sandboxd.heap import settle_heap
 from sandboxd.idempotency import IdempotencyStore
 from sandboxd.manager import SandboxManager
 from sandboxd.metrics import Metrics
@@ -48,6 +50,7 @@ def main(settings: Settings) -> None:
     failpoints.arm(settings.failpoint)
     go_first(settings.nice)
     os.umask(0o077)  # I7: nothing that is made here is for other users of the host, whatever makes it
+    settle_heap()
     anyio.run(serve, settings, backend_options={"use_uvloop": True})
 
 
@@ -75,6 +78,7 @@ async def serve(settings: Settings) -> None:
             memory=manager.memory,
             consolidator=consolidation,
             max_calls=settings.max_calls,
+            call_memory_bytes=settings.call_memory_mb * MIB,
         )
         if settings.tcp is not None and settings.token_file is not None:
             host, _, port = settings.tcp.rpartition(":")

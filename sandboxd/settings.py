@@ -84,6 +84,8 @@ class Settings(BaseSettings):
     """Requests under way at once; one tenant may take three quarters of them."""
     wire: WireLimits = WireLimits()
     """Bounds on connections, and on the time a request may take to arrive."""
+    call_memory_mb: int = Field(default=1024, ge=64)
+    """Memory that bodies and answers of calls under way may take; one tenant may take three quarters of it."""
     failpoint: str = ""
     config: Path | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -30,6 +30,7 @@ from sandboxd.api import (
 )
 from sandboxd.api.admission import MAX_CALLS, Admission
 from sandboxd.api.boundary import Boundary
+from sandboxd.api.budget import MEMORY_BYTES, ByteBudget
 from sandboxd.api.openapi import operation, schemas
 from sandboxd.api.ports import Manager, Memory
 from sandboxd.api.routes import LeanRoute, Readiness, Services
@@ -62,9 +63,10 @@ class Api(FastAPI):
     """FastAPI with one layer around its router instead of five: each costs a short call more than its own work."""
 
     admission: Admission
+    budget: ByteBudget
 
     def build_middleware_stack(self) -> ASGIApp:
-        return Boundary(self.router, self.admission)
+        return Boundary(self.router, self.admission, self.budget)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # FastAPI looks for telemetry in the environment at every request, a tenth of a short call; there is none here.
@@ -95,7 +97,8 @@ def create_app(
     toolbox: Toolbox | None = None,
     consolidator: Consolidation | None = None,
     max_calls: int = MAX_CALLS,
-) -> FastAPI:
+    call_memory_bytes: int = MEMORY_BYTES,
+) -> Api:
     watch = DisconnectWatch()
 
     @asynccontextmanager
@@ -128,4 +131,5 @@ def create_app(
         redirect_slashes=False,
     )
     api.admission = Admission(max_calls)
+    api.budget = ByteBudget(call_memory_bytes)
     return api

@@ -15,7 +15,7 @@ from sandboxd.api.memory import (
     MAX_TEXT_BYTES,
     ask_store,
     author_of,
-    foreign_answer,
+    foreign_list,
     memory_of,
     read_text,
     require_session,
@@ -41,7 +41,7 @@ async def list_artifacts(services: Services, request: Request) -> Response:
     if not found:
         await require_session(services, ref)
     describe = _entry if is_rich else _only_id
-    return foreign_answer("a list of artifacts", lambda: {"items": [describe(one) for one in found]})
+    return await foreign_list(request, "a list of artifacts", lambda: found, describe)
 
 
 async def read_artifact(services: Services, request: Request) -> Response:
@@ -52,7 +52,7 @@ async def read_artifact(services: Services, request: Request) -> Response:
     if not isinstance(text, str):
         raise ProviderError("cannot read this artifact: the store returned something else than text")
     try:
-        return text_answer(text, TEXT)
+        return text_answer(request, text, TEXT)
     except UnicodeEncodeError:
         raise ProviderError("cannot read this artifact: the store returned text that has no UTF-8 form") from None
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from memo.consolidation import Failure, RunResult, UserState
 from memo.ids import TenantId, UserRef
 from sandboxd.api import render
-from sandboxd.api.memory import foreign_answer, memory_of
+from sandboxd.api.memory import foreign_answer, foreign_list, memory_of
 from sandboxd.api.memory_models import (
     ConsolidationAnswer,
     ConsolidationBody,
@@ -57,7 +57,7 @@ async def get_state(services: Services, request: Request) -> Response:
 async def list_states(services: Services, request: Request) -> Response:
     consolidation = _consolidation(services)
     states = await consolidation.states(TenantId(request.scope["path_params"]["tenant"]))
-    return foreign_answer("how users stand", lambda: {"items": [_stated(state, consolidation) for state in states]})
+    return await foreign_list(request, "how users stand", lambda: states, lambda state: _stated(state, consolidation))
 
 
 def result_fields(result: RunResult) -> dict[str, Any]:

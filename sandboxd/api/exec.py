@@ -13,6 +13,7 @@ from starlette.responses import Response
 from memo.errors import MemoError
 from memo.ids import SessionRef
 from sandboxd.api import render
+from sandboxd.api.budget import STREAM_BYTES, allotment
 from sandboxd.api.models import Encoding, ExecAnswer, ExecBody, encode
 from sandboxd.api.once import BEGUN
 from sandboxd.api.problems import problem_of
@@ -27,14 +28,18 @@ from sandboxd.runner.calls import Exec, ExecResult
 async def run_command(services: Services, request: Request) -> Response:
     ref = session_ref(request)
     body = await read_json(request, ExecBody, MAX_STDIN_JSON_BYTES)
-    call = body.call()
+    call, encoding = body.call(), body.encoding
+    del body  # its stdin is in the call
+    memory = allotment(request)
     if wants_events(request):
-        return Streamed(_events(services, request, ref, call, body.encoding), services.watch)
+        memory.take(STREAM_BYTES)
+        return Streamed(_events(services, request, ref, call, encoding), services.watch)
+    memory.take(2 * call.max_output_bytes)
     with services.manager.call(ref) as runner, services.watch.guard(request.receive):
         request.scope[BEGUN] = True
         result = await runner.exec(call)
     _announce(services.manager.events, ref, result)
-    return render.json_answer(render.exec_result(result, body.encoding))
+    return render.exec_result(result, encoding, memory)
 
 
 async def _events(services: Services, request: Request, ref: SessionRef, call: Exec, encoding: Encoding) -> Source:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from memo.ids import SessionRef
 from sandboxd.api import render
+from sandboxd.api.budget import STREAM_BYTES, allotment
 from sandboxd.api.models import FileAnswer, FileQuery
 from sandboxd.api.once import BEGUN
 from sandboxd.api.requests import chunks, read_query, session_ref
@@ -22,6 +23,7 @@ from sandboxd.tools.context import MEMO, SKILLS, is_under
 
 async def read_file(services: Services, request: Request) -> Response:
     query = read_query(request, FileQuery)
+    allotment(request).take(STREAM_BYTES)
     return Streamed(_content(services, session_ref(request), query.path), services.watch)
 
 
@@ -43,6 +45,7 @@ async def write_file(services: Services, request: Request) -> Response:
     query = read_query(request, FileQuery)
     if is_under(query.path, MEMO) or is_under(query.path, SKILLS):
         raise InvalidRequest(f"cannot write {query.path}: it is read-only")
+    allotment(request).take(STREAM_BYTES)
     with services.manager.call(session_ref(request)) as runner:
         request.scope[BEGUN] = True
         stat = await runner.write_file(query.path, chunks(request, MAX_FILE_BYTES))

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from memo.documents import DocumentEntry, DocumentKey, DocumentName, Revision, Scope
 from memo.errors import Absent
 from memo.ids import OwnerId, SessionId, SessionRef, TenantId, UserId
-from sandboxd.api import render
+from sandboxd.api.budget import allotment
 from sandboxd.api.conditions import expectation, read_condition
 from sandboxd.api.memory import (
     AUTHOR_HEADERS,
@@ -40,6 +40,7 @@ from sandboxd.api.memory_models import (
     WrittenAnswer,
 )
 from sandboxd.api.once import BEGUN
+from sandboxd.api.pieces import list_answer
 from sandboxd.api.requests import MAX_JSON_BYTES, read_json, read_query, session_ref
 from sandboxd.api.routes import SESSION, USER, Access, Endpoint, Services
 from sandboxd.errors import InvalidRequest
@@ -85,7 +86,7 @@ async def list_documents(services: Services, request: Request) -> Response:
     found = await memory.list(owner.tenant, owner.owner, owner.scope)
     if not found and owner.scope is Scope.SESSION:
         await require_session(services, session_ref(request))
-    return render.json_answer({"items": [_entry(entry) for entry in found]})
+    return await list_answer(found, _entry, allotment(request))
 
 
 async def read_document(services: Services, request: Request) -> Response:
@@ -99,7 +100,7 @@ async def read_document(services: Services, request: Request) -> Response:
         raise _absent(key)
     if session is not None and query.revision is None:
         memory.agents.saw(SessionRef(key.tenant, session), key, document)
-    return text_answer(document.content, MARKDOWN, document.revision)
+    return text_answer(request, document.content, MARKDOWN, document.revision)
 
 
 async def write_document(services: Services, request: Request) -> Response:
@@ -130,7 +131,7 @@ async def list_history(services: Services, request: Request) -> Response:
     revisions = await memory.history(key, query.limit)
     if not revisions:
         raise _absent(key)
-    return render.json_answer({"items": [_revision(revision) for revision in revisions]})
+    return await list_answer(revisions, _revision, allotment(request))
 
 
 async def diff_document(services: Services, request: Request) -> Response:
@@ -144,7 +145,7 @@ async def diff_document(services: Services, request: Request) -> Response:
             raise _absent(key)
         after = newest.revision
     before = after - 1 if query.before is None else query.before
-    return text_answer(await memory.diff(key, before, after), "text/x-diff")
+    return text_answer(request, await memory.diff(key, before, after), "text/x-diff")
 
 
 async def restore_document(services: Services, request: Request) -> Response:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable
-from typing import Any
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import anyio
 from pydantic_core import PydanticSerializationError
@@ -18,7 +19,8 @@ from starlette.responses import Response
 from memo.documents import Author
 from memo.errors import InvalidKey, MemoError, ProviderError, Timeout, TooLarge, Unsupported
 from memo.ids import SessionId, SessionRef, UserId
-from sandboxd.api import render
+from sandboxd.api import pieces, render
+from sandboxd.api.budget import allotment
 from sandboxd.api.ports import Memory
 from sandboxd.api.refusals import BodyTooLarge, UnsupportedMediaType
 from sandboxd.api.requests import header, read_body
@@ -26,6 +28,8 @@ from sandboxd.api.routes import Services
 from sandboxd.errors import InvalidRequest, NotFound, SandboxdError, StoreUnavailable
 from sandboxd.idempotency import parse_key
 from sandboxd.mirror.answers import Queued, Written
+
+T = TypeVar("T")
 
 STORE_S = 30.0
 MAX_TEXT_BYTES = 67_108_864
@@ -79,11 +83,25 @@ async def ask_store(services: Services, verb: str, *args: Any, **named: Any) -> 
         raise ProviderError(f"cannot use the store: {verb} failed with {kind}", outcome_unknown=True) from error
 
 
+_NOT_OURS = (AttributeError, TypeError, InvalidKey, PydanticSerializationError, UnicodeError)
+"""What goes wrong when a store returns something else than it should."""
+
+
 def foreign_answer(noun: str, build: Callable[[], Any], status: int = 200) -> Response:
-    """Answer with what a store returned. What cannot be read as `noun`, or is no JSON, is the store's fault."""
+    """Answer with what a store returned. What cannot be read as `noun`, or is not JSON, is the store's fault."""
     try:
         return render.json_answer(build(), status)
-    except (AttributeError, TypeError, InvalidKey, PydanticSerializationError, UnicodeError) as error:
+    except _NOT_OURS as error:
+        raise ProviderError(f"cannot use the store: what it returned is not {noun}") from error
+
+
+async def foreign_list(
+    request: Request, noun: str, items: Callable[[], Iterable[T]], describe: Callable[[T], Any]
+) -> Response:
+    """Answer with a list that a store returned, however long it is."""
+    try:
+        return await pieces.list_answer(items(), describe, allotment(request))
+    except _NOT_OURS as error:
         raise ProviderError(f"cannot use the store: what it returned is not {noun}") from error
 
 
@@ -155,6 +173,7 @@ async def read_text(request: Request, noun: str, limit: int) -> str:
         raise InvalidRequest(f"cannot store this {noun}: byte {error.start} is not UTF-8") from None
     if "\0" in text:
         raise InvalidRequest(f"cannot store this {noun}: it holds a NUL character")
+    allotment(request).take_large(sys.getsizeof(text))
     return text
 
 
@@ -167,8 +186,8 @@ def written(outcome: Written | Queued) -> Response:
     return answer
 
 
-def text_answer(text: str, media_type: str, etag: int | None = None) -> Response:
+def text_answer(request: Request, text: str, media_type: str, etag: int | None = None) -> Response:
     headers = {"content-type": f"{media_type}; charset=utf-8"}
     if etag is not None:
         headers["etag"] = f'"{etag}"'
-    return Response(text.encode(), headers=headers)
+    return pieces.text_answer(text, allotment(request), headers)

@@ -19,10 +19,11 @@ from memo.paths import DocumentPath
 from memo.sessions import Usage
 from memo.tool_results import compact_tool_results
 from sandboxd.api import render
+from sandboxd.api.budget import allotment
 from sandboxd.api.memory import (
     ask_store,
     can,
-    foreign_answer,
+    foreign_list,
     memory_of,
     request_of,
     require_session,
@@ -40,10 +41,11 @@ from sandboxd.api.memory_models import (
     TurnBody,
 )
 from sandboxd.api.once import BEGUN
+from sandboxd.api.pieces import list_answer
 from sandboxd.api.requests import (
     MAX_JSON_BYTES,
     MAX_STDIN_JSON_BYTES,
-    read_json,
+    read_json_objects,
     read_optional_json,
     read_query,
     session_ref,
@@ -57,7 +59,7 @@ from sandboxd.errors import NotFound, StoreUnavailable
 async def append_messages(services: Services, request: Request) -> Response:
     memory_of(services)
     ref = session_ref(request)
-    body = await read_json(request, MessagesBody, MAX_STDIN_JSON_BYTES)
+    body = await read_json_objects(request, MessagesBody, MAX_STDIN_JSON_BYTES)
     request.scope[BEGUN] = True
     named = _request(services, request, "append_messages", body)
     await _write(services, ref, "append_messages", body.messages, **named)
@@ -67,7 +69,7 @@ async def append_messages(services: Services, request: Request) -> Response:
 async def append_turn(services: Services, request: Request) -> Response:
     memory_of(services)
     ref = session_ref(request)
-    body = await read_json(request, TurnBody, MAX_STDIN_JSON_BYTES)
+    body = await read_json_objects(request, TurnBody, MAX_STDIN_JSON_BYTES)
     usage = Usage.parse(body.usage)
     request.scope[BEGUN] = True
     if can(services, "append_turn"):
@@ -87,7 +89,7 @@ async def load_messages(services: Services, request: Request) -> Response:
     found = await ask_store(services, verb, ref.tenant, ref.session, *args)
     if not found:
         await require_session(services, ref)
-    return foreign_answer("a list of messages", lambda: {"items": _newest(found, query.limit)})
+    return await foreign_list(request, "a list of messages", lambda: _newest(found, query.limit), dict)
 
 
 async def compact(services: Services, request: Request) -> Response:
@@ -126,7 +128,7 @@ async def compact(services: Services, request: Request) -> Response:
 async def compact_results(services: Services, request: Request) -> Response:
     memory = memory_of(services)
     ref = session_ref(request)
-    body = await read_json(request, ToolResultsBody, MAX_STDIN_JSON_BYTES)
+    body = await read_json_objects(request, ToolResultsBody, MAX_STDIN_JSON_BYTES)
     artifacts: list[str] = []
 
     async def keep(artifact: str, content: str) -> None:
@@ -141,7 +143,7 @@ async def compact_results(services: Services, request: Request) -> Response:
         keep_recent=body.keep_recent,
         recent_max_tokens=body.recent_max_tokens,
     )
-    return render.json_answer({"items": items, "artifacts": artifacts})
+    return await list_answer(items, dict, allotment(request), artifacts=artifacts)
 
 
 async def _write(services: Services, ref: SessionRef, verb: str, *args: Any, **named: Any) -> None:

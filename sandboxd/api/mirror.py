@@ -11,9 +11,11 @@ from starlette.responses import Response
 from memo.ids import TenantId, UserId
 from memo.paths import path_of
 from sandboxd.api import render
+from sandboxd.api.budget import allotment
 from sandboxd.api.memory import memory_of
 from sandboxd.api.memory_models import MirrorAnswer, RefreshBody, RefreshedAnswer, UserRefreshBody
 from sandboxd.api.once import BEGUN
+from sandboxd.api.pieces import list_answer
 from sandboxd.api.requests import MAX_STDIN_JSON_BYTES, read_json, read_optional_json, session_ref
 from sandboxd.api.routes import SESSION, USER, Access, Endpoint, Services
 from sandboxd.errors import InvalidRequest
@@ -43,8 +45,9 @@ async def get_mirror(services: Services, request: Request) -> Response:
     ref = session_ref(request)
     services.manager.get(ref)  # without a sandbox there is no mirror
     memory = memory_of(services)
-    items = [_file(file) for file in await memory.inspect(ref)]
-    return render.json_answer({"items": items, "refused": [_refused(write) for write in memory.refused(ref)]})
+    files = await memory.inspect(ref)
+    refused = [_refused(write) for write in memory.refused(ref)]
+    return await list_answer(files, _file, allotment(request), refused=refused)
 
 
 def _file(file: MirrorFile) -> dict[str, Any]:

@@ -14,9 +14,11 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memo.errors import MemoError, Unsupported
+from sandboxd.api.budget import SMALL_BYTES, Allotment, allotment
+from sandboxd.api.pieces import Pieces, slices
 from sandboxd.api.problems import status_of
 from sandboxd.api.requests import chunks, header, wants_events
-from sandboxd.errors import Conflict, SandboxdError
+from sandboxd.errors import Busy, Conflict, InvalidRequest, SandboxdError
 from sandboxd.idempotency import MAX_ANSWER_BYTES, Answer, IdempotencyStore, OutcomeUnknown, parse_key
 
 REPEATED = "sandboxd.repeated"
@@ -43,11 +45,13 @@ async def answer_once(
     place = _place(scope)
     digest = _digest_of_head(request)
     known, scope[REPEATED] = await _claim(store, place, key, repeatable or judges_repeats)
+    memory = allotment(request)
     if known is not None:
+        memory.take_large(len(known.body or b""))
         if body_limit:
             async for piece in chunks(request, body_limit):
                 digest.update(piece)
-        await _replay(known, digest.digest(), send)
+        await _replay(known, digest.digest(), request, memory, send)
         return
 
     async def hashed() -> Message:
@@ -62,7 +66,7 @@ async def answer_once(
         else:
             await store.finish(place, key, answer)
 
-    recorder = _Recorder(send, keep, digest)
+    recorder = _Recorder(send, keep, digest, memory)
     try:
         await app(scope, hashed, recorder.send)
     except OutcomeUnknown:
@@ -107,7 +111,7 @@ def _digest_of_head(request: Request) -> hashlib._Hash:
     return hashlib.sha256(query + (b"\0events\0" if wants_events(request) else b"\0\0"))
 
 
-async def _replay(answer: Answer, digest: bytes, send: Send) -> None:
+async def _replay(answer: Answer, digest: bytes, request: Request, memory: Allotment, send: Send) -> None:
     if answer.digest != digest:
         raise Conflict("cannot use this Idempotency-Key again: it was used for another request")
     if answer.body is None:
@@ -115,34 +119,38 @@ async def _replay(answer: Answer, digest: bytes, send: Send) -> None:
             f"cannot answer again: the first request was carried out with status {answer.status}, "
             "but its answer was too large to keep"
         )
-    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
-    headers.append((b"idempotency-replayed", b"true"))
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
+    headers = {**dict(answer.headers), "idempotency-replayed": "true"}
+    await Pieces(slices(answer.body), memory, answer.status, None, headers)(request.scope, request.receive, send)
 
 
 class _Recorder:
-    """Passes an answer on and keeps a copy; the copy is durable before the last piece leaves."""
+    """Passes an answer on and keeps a copy; the copy is durable before the last piece leaves.
 
-    def __init__(self, send: Send, finish: Callable[[Answer], Awaitable[None]], digest: hashlib._Hash) -> None:
+    Without memory for the copy of a large answer, only its status is kept.
+    """
+
+    def __init__(
+        self, send: Send, finish: Callable[[Answer], Awaitable[None]], digest: hashlib._Hash, memory: Allotment
+    ) -> None:
         self._send = send
         self._finish = finish
         self._digest = digest
+        self._memory = memory
         self._start: Message | None = None
         self._is_started = False
         self._status = 0
         self._headers: Sequence[tuple[bytes, bytes]] = ()
-        self._body: bytearray | None = bytearray()
+        self._copy: list[bytes] | None = []
+        self._copied = 0
+        self._reserved = SMALL_BYTES
         self.is_kept = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._start, self._status, self._headers = message, message["status"], message["headers"]
             return
-        if self._body is not None:
-            self._body += message.get("body", b"")
-            if len(self._body) > MAX_ANSWER_BYTES:
-                self._body = None
+        if self._copy is not None:
+            self._add(message.get("body", b""), self._copy)
         if not message.get("more_body", False):
             await self._keep()
         if not self._is_started and self._start is not None:
@@ -150,8 +158,21 @@ class _Recorder:
             await self._send(self._start)
         await self._send(message)
 
+    def _add(self, piece: bytes, copy: list[bytes]) -> None:
+        copy.append(piece)
+        self._copied += len(piece)
+        try:
+            if self._copied > MAX_ANSWER_BYTES:
+                self._copy = None
+            elif self._copied > self._reserved:
+                self._memory.take(self._copied)
+                self._reserved += self._copied
+        except (Busy, InvalidRequest):
+            self._copy = None
+
     async def _keep(self) -> None:
         headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in self._headers)
-        body = None if self._body is None else bytes(self._body)
+        body = None if self._copy is None else b"".join(self._copy)
+        self._copy = None
         await self._finish(Answer(self._digest.digest(), self._status, headers, body))
         self.is_kept = True

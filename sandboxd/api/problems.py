@@ -13,7 +13,9 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from memo.errors import MemoError, ProviderError, RevisionConflict
-from sandboxd.errors import Gone, SandboxdError
+from sandboxd.api.budget import Allotment
+from sandboxd.api.pieces import object_answer
+from sandboxd.errors import Busy, Gone, InvalidRequest, SandboxdError
 from sandboxd.mirror.answers import WriteConflict, WriteOutcomeUnknown
 
 MEDIA_TYPE = "application/problem+json"
@@ -106,6 +108,23 @@ def _members(error: SandboxdError | MemoError) -> dict[str, Any]:
     if isinstance(error, ProviderError | WriteOutcomeUnknown):
         return {"outcome_unknown": error.outcome_unknown}
     return {}
+
+
+def large_problem(
+    error: SandboxdError | MemoError, allotment: Allotment, headers: dict[str, str] | None = None
+) -> Response:
+    """Answer with an error that may carry the text of a document. Without room for the text, the answer is Busy."""
+    content = problem_of(error)
+    text = content.pop("text", None)
+    if text is None:
+        return render(problem_of(error), headers)
+    try:
+        allotment.take_large(len(text))
+    except (Busy, InvalidRequest) as refusal:
+        return render(problem_of(refusal), {"retry-after": "1"})
+    return object_answer(
+        content, {"text": text}, allotment, status=content["status"], media_type=MEDIA_TYPE, headers=headers
+    )
 
 
 def render(content: dict[str, Any], headers: dict[str, str] | None = None) -> Response:

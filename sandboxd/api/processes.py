@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sandboxd.api import render
+from sandboxd.api.budget import allotment
 from sandboxd.api.models import (
     ProcessAnswer,
     ProcessBody,
@@ -50,9 +51,11 @@ async def list_processes(services: Services, request: Request) -> Response:
 async def read_process(services: Services, request: Request) -> Response:
     query = read_query(request, ProcessQuery)
     process_id = _process_id(request)
+    memory = allotment(request)
+    memory.take(query.limit)
     with services.manager.call(session_ref(request)) as runner, services.watch.guard(request.receive):
         output = await runner.read_process(process_id, query.offset, query.limit, query.wait_s)
-    return render.json_answer(render.process_output(output, query.encoding))
+    return render.process_output(output, query.encoding, memory)
 
 
 async def write_process(services: Services, request: Request) -> Response:

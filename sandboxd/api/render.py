@@ -1,4 +1,4 @@
-"""Values of the daemon as JSON answers. One `to_json` each; nothing is decided here."""
+"""Values of the daemon as JSON answers. One `to_json` each, unless they are large; nothing is decided here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from sandboxd.api.models import Encoding, encode
+from sandboxd.api.budget import Allotment
+from sandboxd.api.models import Encoding
+from sandboxd.api.pieces import object_answer
 from sandboxd.runner.calls import ExecResult, FileStat, Process, ProcessOutput
 from sandboxd.sandbox import SandboxView
 
@@ -45,12 +47,11 @@ def outcome(result: ExecResult) -> dict[str, Any]:
     }
 
 
-def exec_result(result: ExecResult, encoding: Encoding) -> dict[str, Any]:
-    return {
-        **outcome(result),
-        "stdout": encode(result.stdout, encoding),
-        "stderr": encode(result.stderr, encoding),
-    }
+def exec_result(result: ExecResult, encoding: Encoding, memory: Allotment) -> Response:
+    """Answer with a result whose output is reserved. What it did not need is given back at once."""
+    memory.shrink(len(result.stdout) + len(result.stderr))
+    texts: dict[str, str | bytes] = {"stdout": result.stdout, "stderr": result.stderr}
+    return object_answer(outcome(result), texts, memory, is_base64=encoding == "base64")
 
 
 def process(value: Process) -> dict[str, Any]:
@@ -64,13 +65,9 @@ def process(value: Process) -> dict[str, Any]:
     }
 
 
-def process_output(value: ProcessOutput, encoding: Encoding) -> dict[str, Any]:
-    return {
-        "process": process(value.process),
-        "offset": value.offset,
-        "data": encode(value.data, encoding),
-        "next_offset": value.next_offset,
-    }
+def process_output(value: ProcessOutput, encoding: Encoding, memory: Allotment) -> Response:
+    fields = {"process": process(value.process), "offset": value.offset, "next_offset": value.next_offset}
+    return object_answer(fields, {"data": value.data}, memory, is_base64=encoding == "base64")
 
 
 def file_stat(stat: FileStat) -> dict[str, Any]:

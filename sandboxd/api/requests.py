@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
 from memo.ids import SessionRef
+from sandboxd.api.budget import SMALL_BYTES, allotment
 from sandboxd.api.refusals import BodyTooLarge, ClientLeft, UnsupportedMediaType
 from sandboxd.errors import InvalidRequest
 
@@ -22,6 +23,9 @@ M = TypeVar("M", bound=BaseModel)
 MAX_JSON_BYTES = 1_048_576
 MAX_STDIN_JSON_BYTES = 25_165_824
 _NAMED_PROBLEMS = 3
+_JSON_WEIGHT = 8
+_CONTAINER_BYTES = 128
+"""What parsed JSON takes in memory at most: so many bytes for each byte of it, and for each list or object."""
 _JSON_MEDIA = ("application/json", "application/x-www-form-urlencoded")
 """The second is what `curl -d` says when nobody tells it otherwise. No browser gets this far: see `guard`."""
 
@@ -62,7 +66,10 @@ async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    _refuse_declared_size(request, limit)
+    """Read a body whole. Memory for a large one is reserved before it is read; without room it is Busy."""
+    declared = _refuse_declared_size(request, limit)
+    memory = allotment(request)
+    memory.take_large(declared)
     message = await request.receive()
     if message["type"] == "http.request" and not message.get("more_body", False):
         body = bytes(message.get("body", b""))  # the usual case: one piece
@@ -72,16 +79,29 @@ async def read_body(request: Request, limit: int) -> bytes:
     if message["type"] == "http.disconnect":
         raise ClientLeft
     pieces = bytearray(message.get("body", b""))
+    reserved = max(declared, SMALL_BYTES)
     async for piece in chunks(request, limit):
         pieces += piece
         if len(pieces) > limit:
             raise _too_large(limit)
+        if len(pieces) > reserved:  # its size was not declared: reserve as much again
+            memory.take(len(pieces))
+            reserved += len(pieces)
     return bytes(pieces)
 
 
 async def read_json(request: Request, model: type[M], limit: int = MAX_JSON_BYTES) -> M:
     _refuse_other_media(request)
     return _validated(model, await read_body(request, limit))
+
+
+async def read_json_objects(request: Request, model: type[M], limit: int) -> M:
+    """Read a body of objects that are kept as given, which take more memory than their text."""
+    _refuse_other_media(request)
+    raw = await read_body(request, limit)
+    if len(raw) > SMALL_BYTES:
+        allotment(request).take(_JSON_WEIGHT * len(raw) + _CONTAINER_BYTES * (raw.count(b"{") + raw.count(b"[")))
+    return _validated(model, raw)
 
 
 async def read_optional_json(request: Request, model: type[M], limit: int = MAX_JSON_BYTES) -> M:
@@ -130,11 +150,14 @@ def _describe_one(one: ErrorDetails) -> str:
     return f"{where}: {message}" if where else message
 
 
-def _refuse_declared_size(request: Request, limit: int) -> None:
+def _refuse_declared_size(request: Request, limit: int) -> int:
+    """Return how many bytes the request says its body has, 0 if it does not say."""
     declared = header(request, b"content-length")
-    # The server has refused what is no number, and the pieces are counted anyway.
-    if declared is not None and declared.isdecimal() and int(declared[:20]) > limit:
+    # The server has refused what is not a number, and the pieces are counted anyway.
+    size = int(declared[:20]) if declared is not None and declared.isdecimal() else 0
+    if size > limit:
         raise _too_large(limit)
+    return size
 
 
 def _too_large(limit: int) -> BodyTooLarge:

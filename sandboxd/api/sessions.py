@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from memo.errors import SessionTaken
 from memo.ids import AgentId, SessionRef, TenantId, UserId
-from sandboxd.api.memory import ask_store, can, find_session, foreign_answer, memory_of
+from sandboxd.api.memory import ask_store, can, find_session, foreign_answer, foreign_list, memory_of
 from sandboxd.api.memory_models import SessionAnswer, SessionBody, SessionsAnswer, SessionsQuery
 from sandboxd.api.once import BEGUN
 from sandboxd.api.requests import MAX_JSON_BYTES, read_json, read_query, session_ref
@@ -45,9 +45,11 @@ async def list_sessions(services: Services, request: Request) -> Response:
     query = read_query(request, SessionsQuery)
     user = None if query.user is None else UserId(query.user)
     found = await ask_store(services, "list_sessions", tenant)
-    return foreign_answer(
+    return await foreign_list(
+        request,
         "a list of sessions",
-        lambda: {"items": [_session(session) for session in found if user is None or session.user == user]},
+        lambda: [session for session in found if user is None or session.user == user],
+        _session,
     )
 
 

@@ -8,15 +8,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sandboxd.api import render
+from sandboxd.api.budget import allotment
 from sandboxd.api.memory import remembers_requests, request_of
 from sandboxd.api.models import ToolAnswer, ToolsAnswer
 from sandboxd.api.once import BEGUN, REPEATED, UNSETTLED
+from sandboxd.api.pieces import object_answer
 from sandboxd.api.requests import MAX_STDIN_JSON_BYTES, header, read_json, session_ref
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.errors import NotFound, StoreUnavailable
 from sandboxd.idempotency import OutcomeUnknown
+from sandboxd.runner.calls import DEFAULT_OUTPUT_BYTES
 from sandboxd.tools import run_tool
 from sandboxd.tools.context import ToolContext
+
+TOOL_BYTES = 2 * DEFAULT_OUTPUT_BYTES
+"""What a tool may hold until its result is cut for the model: the output of a command."""
 
 
 async def list_tools(services: Services, request: Request) -> Response:
@@ -39,6 +45,8 @@ async def call_tool(services: Services, request: Request) -> Response:
             "and may or may not have been carried out"
         )
     name = request_of(request, f"tool.{tool.name}", arguments.model_dump_json()) if is_repeatable else None
+    memory = allotment(request)
+    memory.take(TOOL_BYTES)
     started = time.perf_counter()
     with services.manager.call(ref) as runner, services.watch.guard(request.receive):
         request.scope[BEGUN] = not is_repeatable
@@ -52,7 +60,8 @@ async def call_tool(services: Services, request: Request) -> Response:
         ok=result.ok,
         duration_ms=round((time.perf_counter() - started) * 1000, 3),
     )
-    return render.json_answer({"ok": result.ok, "content": result.content, "details": result.details})
+    memory.shrink(len(result.content))
+    return object_answer({"ok": result.ok, "details": result.details}, {"content": result.content}, memory)
 
 
 ENDPOINTS = (

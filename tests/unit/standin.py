@@ -41,6 +41,7 @@ from memo.limits import StoreLimits
 from memo.provider import capabilities_of
 from sandboxd.api.admission import MAX_CALLS
 from sandboxd.api.app import create_app
+from sandboxd.api.budget import MEMORY_BYTES, ByteBudget
 from sandboxd.api.connection_table import ConnectionTable
 from sandboxd.api.guard import TcpGuard
 from sandboxd.api.routes import Check, Readiness
@@ -418,6 +419,7 @@ class World:
     directory: Path
     memory: StandInMemory | None = None
     ready: bool = True
+    budget: ByteBudget = field(default_factory=ByteBudget)
 
 
 @asynccontextmanager
@@ -433,6 +435,7 @@ async def serving(
     max_calls: int = MAX_CALLS,
     wire: WireLimits | None = None,
     drain_s: float = 5,
+    call_memory_bytes: int = MEMORY_BYTES,
 ) -> AsyncIterator[World]:
     """Serve the API. With a store it has memory: a stand-in's, or with `mirrored` the real one."""
     manager = manager or StandInManager()
@@ -464,7 +467,9 @@ async def serving(
                 store_limits=store_limits,
                 consolidator=consolidation,
                 max_calls=max_calls,
+                call_memory_bytes=call_memory_bytes,
             )
+            world.budget = app.budget
             guarded = TcpGuard(app, token, [f"127.0.0.1:{port}", f"localhost:{port}"])
             connections = ConnectionTable(wire or WireLimits(), max_calls)
             server = Server(guarded, [unix, tcp], connections, drain_s=drain_s)

@@ -1,0 +1,110 @@
+"""How much memory calls may hold at once, in all and for each tenant. Decides at once: nothing queues here.
+
+A call reserves what it may return, and what it sends, before anything runs; it gives back what it turns out not to
+need, and the rest when its answer has left. A tenant may hold at most three times what is free: alone three quarters
+of it all, beside others less, and there is always room for a tenant that comes later.
+"""
+
+from __future__ import annotations
+
+import anyio
+from starlette.requests import Request
+from starlette.types import Scope
+
+from sandboxd.errors import Busy, InvalidRequest
+
+MIB = 1024 * 1024
+MEMORY_BYTES = 1024 * MIB
+"""Enough for about 500 commands at once with the default bound of their output: one in each sandbox."""
+SMALL_BYTES = 65_536
+"""Bodies and answers up to this size are not counted: the number of calls bounds them."""
+STREAM_BYTES = 524_288
+"""What a streamed file or command holds: the window of its runner, and the piece on its way to the client."""
+
+_PER_FREE = 3
+_ALLOTMENT = "sandboxd.allotment"
+
+
+class ByteBudget:
+    """Counts the bytes that calls hold. One event loop, so no locks."""
+
+    def __init__(self, most: int = MEMORY_BYTES) -> None:
+        self._most = most
+        self._most_each = most * _PER_FREE // (_PER_FREE + 1)
+        self._held: dict[str, int] = {}
+        self._total = 0
+        self._rendering = anyio.Lock()
+
+    @property
+    def total(self) -> int:
+        return self._total
+
+    def take(self, tenant: str, size_bytes: int) -> None:
+        """Reserve memory, or raise Busy; InvalidRequest if it could never fit."""
+        held = self._held.get(tenant, 0) + size_bytes
+        if size_bytes > self._most_each:
+            raise InvalidRequest(
+                f"cannot take this call: it may hold {size_bytes} bytes in memory, and all calls of a tenant together "
+                f"may hold {self._most_each}; ask for less at once"
+            )
+        free = self._most - self._total - size_bytes
+        if held > _PER_FREE * free:
+            raise Busy(
+                f"cannot take this call: it may hold {size_bytes} bytes in memory, and calls under way hold "
+                f"{self._total} of {self._most}; try again"
+            )
+        self._held[tenant] = held
+        self._total += size_bytes
+
+    def give_back(self, tenant: str, size_bytes: int) -> None:
+        left = self._held[tenant] - size_bytes
+        if left:
+            self._held[tenant] = left
+        else:
+            del self._held[tenant]
+        self._total -= size_bytes
+
+    async def turn(self) -> None:
+        """Wait for the next turn to render a piece: one in each pass of the event loop, over all answers."""
+        async with self._rendering:
+            pass
+
+
+class Allotment:
+    """The memory of one call. Closed when its answer has left."""
+
+    __slots__ = ("_budget", "_held", "_tenant")
+
+    def __init__(self, budget: ByteBudget, tenant: str) -> None:
+        self._budget = budget
+        self._tenant = tenant
+        self._held = 0
+
+    def take(self, size_bytes: int) -> None:
+        """Reserve more memory for this call, or raise Busy."""
+        if size_bytes:
+            self._budget.take(self._tenant, size_bytes)
+            self._held += size_bytes
+
+    def take_large(self, size_bytes: int) -> None:
+        """Reserve it unless it is small."""
+        if size_bytes > SMALL_BYTES:
+            self.take(size_bytes)
+
+    def shrink(self, size_bytes: int) -> None:
+        """Give back everything above this size."""
+        if self._held > size_bytes:
+            self._budget.give_back(self._tenant, self._held - size_bytes)
+            self._held = size_bytes
+
+    async def turn(self) -> None:
+        await self._budget.turn()
+
+    def attach(self, scope: Scope) -> None:
+        scope[_ALLOTMENT] = self
+
+
+def allotment(request: Request) -> Allotment:
+    """Return the allotment of the call that this request makes. Only routes of a tenant have one."""
+    found: Allotment = request.scope[_ALLOTMENT]
+    return found

@@ -1,0 +1,254 @@
+"""How much memory calls may hold: reserved before they run, bounded, shared fairly, given back."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memo import InMemoryStore
+from sandboxd.api.budget import MIB, SMALL_BYTES, Allotment, ByteBudget
+from sandboxd.api.pieces import Pieces, list_answer, object_answer
+from sandboxd.client import AsyncClient
+from sandboxd.errors import Busy, InvalidRequest
+from tests.unit.standin import World, serving
+
+EXEC = "/v1/tenants/default/sessions/s1/exec"
+LARGE = 3 * MIB
+
+
+def test_one_tenant_alone_may_hold_three_quarters() -> None:
+    budget = ByteBudget(800)
+    budget.take("flood", 600)
+    with pytest.raises(Busy, match=r"^cannot take this call: it may hold 1 bytes .* 600 of 800; try again") as refused:
+        budget.take("flood", 1)
+    assert refused.value.retryable
+    budget.take("calm", 150)
+    budget.give_back("flood", 300)
+    budget.take("flood", 100)
+
+
+def test_a_call_that_could_never_fit_is_told_the_bound() -> None:
+    with pytest.raises(InvalidRequest, match=r"may hold 601 bytes .* together may hold 600; ask for less"):
+        ByteBudget(800).take("acme", 601)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 500), st.booleans()), max_size=200))
+def test_the_bound_holds_and_everything_is_given_back(moves: list[tuple[str, int, bool]]) -> None:
+    budget = ByteBudget(1000)
+    calls: list[Allotment] = []
+    for tenant, size, is_entering in moves:
+        if is_entering:
+            call = Allotment(budget, tenant)
+            try:
+                call.take(size)
+            except Busy:
+                continue
+            calls.append(call)
+        elif calls:
+            calls[size % len(calls)].shrink(size // 2)
+        assert budget.total <= 1000
+    for call in calls:
+        call.shrink(0)
+    assert budget.total == 0
+
+
+def test_shrinking_gives_back_only_what_is_above() -> None:
+    budget = ByteBudget(1000)
+    call = Allotment(budget, "acme")
+    call.take(500)
+    call.shrink(100)
+    assert budget.total == 100
+    call.shrink(400)
+    assert budget.total == 100
+    call.shrink(0)
+    assert budget.total == 0
+
+
+async def _body(response: Any) -> bytes:
+    """What a response sends."""
+    sent = bytearray()
+
+    async def send(message: Any) -> None:
+        sent.extend(message.get("body", b""))
+
+    await response({"type": "http"}, None, send)
+    return bytes(sent)
+
+
+OUTPUT = st.binary(min_size=1, max_size=40) | st.text(min_size=1, max_size=10).map(str.encode)
+
+
+@pytest.mark.anyio
+@given(seed=OUTPUT, is_base64=st.booleans())
+async def test_pieces_are_the_same_json_as_the_whole(seed: bytes, is_base64: bool) -> None:
+    output = seed * (3 * SMALL_BYTES // len(seed))
+    allotment = Allotment(ByteBudget(), "acme")
+    texts: dict[str, str | bytes] = {"stdout": output, "stderr": output[1:]}
+    response = object_answer({"exit_code": 0}, texts, allotment, is_base64=is_base64)
+    assert isinstance(response, Pieces)
+    small = object_answer({}, {"stdout": seed}, allotment, is_base64=is_base64)
+    assert not isinstance(small, Pieces)
+    answer = json.loads(await _body(response))
+    if not is_base64:
+        assert answer == {
+            "exit_code": 0,
+            "stdout": output.decode("utf-8", "replace"),
+            "stderr": output[1:].decode("utf-8", "replace"),
+        }
+    else:
+        assert base64.b64decode(answer["stdout"], validate=True) == output
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("items", [[], [{"a": 1}], [{"n": n, "text": "é" * 500} for n in range(1000)], ["x" * 400_000]])
+async def test_a_list_is_the_same_json_however_long(items: list[Any]) -> None:
+    budget = ByteBudget()
+    allotment = Allotment(budget, "acme")
+    response = await list_answer(items, lambda item: item, allotment, artifacts=["a"])
+    sent = await _body(response)
+    assert json.loads(sent) == {"items": items, "artifacts": ["a"]}
+    assert budget.total == 0 or len(sent) / 2 < budget.total < len(sent) * 2
+
+
+@pytest.mark.anyio
+async def test_a_piece_is_rendered_only_when_the_one_before_it_was_taken() -> None:
+    rendered = 0
+
+    def render() -> Iterator[bytes]:
+        nonlocal rendered
+        for _ in range(10):
+            rendered += 1
+            yield b"x"
+
+    taken = anyio.Semaphore(0)
+
+    async def send(message: Any) -> None:
+        if "body" in message:
+            await taken.acquire()
+
+    response = Pieces(render(), Allotment(ByteBudget(), "acme"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(response, {}, None, send)
+        for number in range(1, 11):
+            await anyio.wait_all_tasks_blocked()
+            assert rendered == number
+            taken.release()
+        taken.release()
+
+
+@pytest.mark.anyio
+async def test_one_pass_of_the_event_loop_renders_one_piece_of_all_answers() -> None:
+    budget = ByteBudget()
+    passes = rendered = 0
+
+    def render() -> Iterator[bytes]:
+        nonlocal rendered
+        for _ in range(5):
+            rendered += 1
+            yield b"x"
+
+    async def send(message: Any) -> None:
+        pass
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(Pieces(render(), Allotment(budget, "acme")), {}, None, send)
+        while rendered < 100:
+            before = rendered
+            await anyio.sleep(0)
+            passes += 1
+            assert rendered - before <= 2 or passes == 1  # each starts with its first piece
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with serving(tmp_path, store=InMemoryStore(), call_memory_bytes=8 * MIB) as world:
+        async with AsyncClient(world.socket) as client:
+            await client.ensure_sandbox("s1")
+        yield world
+
+
+@pytest.mark.anyio
+async def test_without_room_a_command_is_busy_before_it_runs(world: World) -> None:
+    command = f"head -c {LARGE} /dev/zero | tr '\\0' '\\001'"
+    async with AsyncClient(world.socket) as client:
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lambda: client.exec("s1", "sleep 30", max_output_bytes=LARGE))
+                while not world.manager.runner.calls:
+                    await anyio.sleep(0.01)  # the stand-in has no event for it
+                with pytest.raises(Busy):
+                    await client.exec("s1", command, max_output_bytes=LARGE)
+                with pytest.raises(Busy):
+                    await client.exec("s1", command, max_output_bytes=LARGE, idempotency_key="k")
+                assert len(world.manager.runner.calls) == 1
+                assert (await client.exec("s1", "true", max_output_bytes=0)).exit_code == 0
+                tasks.cancel_scope.cancel()
+            while world.budget.total:
+                await anyio.sleep(0.01)
+            for _ in range(2):
+                result = await client.exec("s1", "head -c 200000 /dev/zero", idempotency_key="k")
+                assert result.stdout == "\0" * 200_000  # the key was given back, and now it has an answer
+    assert len(world.manager.runner.calls) == 3
+
+
+@pytest.mark.anyio
+async def test_a_command_that_could_never_fit_is_invalid(world: World) -> None:
+    async with AsyncClient(world.socket) as client:
+        with pytest.raises(InvalidRequest, match="ask for less at once"):
+            await client.exec("s1", "true", max_output_bytes=4 * MIB)
+    assert world.manager.runner.calls == []
+    assert world.budget.total == 0
+
+
+@pytest.mark.anyio
+async def test_bodies_count_before_they_are_read(world: World) -> None:
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b" " * (7 * MIB)
+
+    connector = aiohttp.UnixConnector(str(world.socket))
+    async with aiohttp.ClientSession("http://localhost", connector=connector) as http:
+        headers = {"content-type": "application/json"}
+        for body in (io.BytesIO(b" " * (7 * MIB)), slowly()):
+            async with http.post(EXEC, data=body, headers=headers) as answer:
+                assert answer.status in (400, 409), await answer.text()
+                assert "bytes in memory" in (await answer.json())["detail"]
+    assert world.budget.total == 0
+
+
+@pytest.mark.anyio
+async def test_an_answer_counts_until_its_reader_has_taken_it(world: World) -> None:
+    command = f"head -c {LARGE} /dev/zero | tr '\\0' '\\001'"
+    request = json.dumps({"command": command, "max_output_bytes": LARGE}).encode()
+    async with await anyio.connect_unix(str(world.socket)) as stream:
+        head = f"POST {EXEC} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(request)}\r\n\r\n".encode()
+        await stream.send(head + request)
+        with anyio.fail_after(20):
+            first = await stream.receive()
+            received = len(first)
+            assert world.budget.total == LARGE, first  # what stderr did not need is given back
+            while received < 6 * LARGE:
+                received += len(await stream.receive())
+            while world.budget.total:
+                await anyio.sleep(0.01)
+
+
+@pytest.mark.anyio
+async def test_a_long_list_of_messages_counts_and_is_whole(world: World) -> None:
+    async with AsyncClient(world.socket) as client:
+        messages = [{"role": "user", "content": f"{number} " + "x" * 2000} for number in range(250)]
+        await client.append_messages("s1", messages)
+        assert await client.load_messages("s1") == messages
+        with pytest.raises((Busy, InvalidRequest)):
+            await client.append_messages("s1", [{"deep": [[]] * 100_000}])
+    assert world.budget.total == 0
