@@ -1,12 +1,15 @@
-"""What happens in the daemon, numbered, for whoever wants to follow it.
+"""What happens in the daemon, numbered, for readers to follow.
 
 Owns one bounded ring of events in memory. Ids only grow, also across restarts. It never blocks a publisher,
-never keeps a queue for a subscriber, and never holds command text, output or document text.
+never keeps a queue for a reader, and never holds command text, output or document text. Publishing costs the same
+however many readers wait: they are woken a few at a time, and the more there are, the more rarely.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +18,13 @@ from datetime import UTC, datetime
 import anyio
 
 CAPACITY = 4096
+MAX_BATCH = 200
+"""How many events a reader is given at once."""
+PACE_S = 0.0005
+"""The time between two wake-ups for each reader that waits: 300 readers hear of what is new about 7 times a second,
+and take a tenth of the event loop's time. A reader alone hears of an event at once."""
+_WOKEN_AT_ONCE = 16
+"""Readers that are woken in one pass of the event loop, so that calls do not wait for all of them."""
 
 Field = str | int | float | bool | None
 
@@ -42,16 +52,24 @@ class EventBus:
         self._capacity = capacity
         self._first = time.time_ns() // 1000 if first_id is None else first_id
         self._next = self._first
-        self._news = anyio.Event()
-        self._waiting = 0
+        self._waiting: deque[anyio.Event] = deque()
+        self._woken: deque[anyio.Event] = deque()
+        """Readers whose turn comes in the next passes of the event loop."""
+        self._is_waking = False
+        self._has_news = False
+        """Whether something was published since readers were last woken."""
+        self._next_wake = 0.0
         self._is_closed = False
         self.dropped = 0
         """How many events readers missed because they were too slow or came too late."""
 
     def close(self) -> None:
-        """End every reader: the daemon stops. What is published afterwards is kept, and nobody is told."""
+        """End every reader: the daemon stops. What is published afterwards is kept, and no reader hears of it."""
         self._is_closed = True
-        self._news.set()
+        for reader in (*self._waiting, *self._woken):
+            reader.set()
+        self._waiting.clear()
+        self._woken.clear()
 
     @property
     def last_id(self) -> int:
@@ -61,37 +79,72 @@ class EventBus:
         event = Event(self._next, kind, datetime.now(UTC), fields)
         self._ring[event.id % self._capacity] = event
         self._next += 1
-        if self._waiting:
-            self._news.set()
-            self._news = anyio.Event()
+        self._has_news = True
+        if self._waiting and not self._is_waking:
+            self._begin_waking()
         return event
 
+    def _begin_waking(self) -> None:
+        self._is_waking = True
+        delay_s = self._next_wake - time.monotonic()
+        if delay_s <= 0:
+            self._wake()
+        else:
+            asyncio.get_running_loop().call_later(delay_s, self._wake)
+
+    def _wake(self) -> None:
+        self._has_news = False
+        self._next_wake = time.monotonic() + PACE_S * (len(self._waiting) - 1)
+        self._woken, self._waiting = self._waiting, self._woken
+        self._wake_some()
+
+    def _wake_some(self) -> None:
+        for _ in range(min(_WOKEN_AT_ONCE, len(self._woken))):
+            self._woken.popleft().set()
+        if self._woken:
+            asyncio.get_running_loop().call_soon(self._wake_some)
+            return
+        self._is_waking = False
+        if self._has_news and self._waiting:  # published after the first readers had their turn
+            self._begin_waking()
+
     @asynccontextmanager
-    async def subscribe(self, after: int | None = None) -> AsyncIterator[AsyncIterator[Event]]:
+    async def subscribe(self, after: int | None = None) -> AsyncIterator[Reader]:
         """Follow every event after this id; with None, every event from now on."""
-        yield _Reader(self, self._next if after is None else after + 1)
+        yield Reader(self, self._next if after is None else after + 1)
 
     def recent(self, after: int | None = None) -> list[Event]:
         """Return what the ring still holds after this id, with a gap in front if some of it is gone."""
-        position = self._oldest() if after is None else after + 1
+        return self._from(self._oldest() if after is None else after + 1, self._capacity + 1)
+
+    async def take(self, position: int, most: int) -> list[Event]:
+        """Wait for events from this position on, or the gap in front of them; none at the end.
+
+        Cancelling loses nothing.
+        """
+        while position == self._next and not self._is_closed:
+            turn = anyio.Event()
+            self._waiting.append(turn)
+            try:
+                await turn.wait()
+            except BaseException:
+                self._give_up(turn)
+                raise
+        return self._from(position, most)
+
+    def _give_up(self, turn: anyio.Event) -> None:
+        for readers in (self._waiting, self._woken):
+            if turn in readers:
+                readers.remove(turn)
+
+    def _from(self, position: int, most: int) -> list[Event]:
         events: list[Event] = []
         if (gap := self._gap(position)) is not None:
             events.append(gap)
             position = gap.id + 1
-        events.extend(self._at(number) for number in range(position, self._next))
+        last = min(self._next, position + most - len(events))
+        events.extend(self._at(number) for number in range(position, last))
         return events
-
-    async def take(self, position: int) -> Event | None:
-        """Wait for the event at this position or the gap in front of it; None at the end. Cancelling loses nothing."""
-        while position == self._next:
-            if self._is_closed:
-                return None
-            self._waiting += 1
-            try:
-                await self._news.wait()
-            finally:
-                self._waiting -= 1
-        return self._gap(position) or self._at(position)
 
     def _oldest(self) -> int:
         return max(self._first, self._next - self._capacity)
@@ -114,7 +167,7 @@ class EventBus:
         return event
 
 
-class _Reader:
+class Reader:
     """Where one subscriber is. Not a generator: waiting may be cancelled and begun again."""
 
     def __init__(self, bus: EventBus, position: int) -> None:
@@ -125,8 +178,14 @@ class _Reader:
         return self
 
     async def __anext__(self) -> Event:
-        event = await self._bus.take(self._position)
-        if event is None:
+        events = await self.batch(1)
+        if not events:
             raise StopAsyncIteration
-        self._position = event.id + 1
-        return event
+        return events[0]
+
+    async def batch(self, most: int = MAX_BATCH) -> list[Event]:
+        """Wait for news and return everything that is new, oldest first; nothing at the end."""
+        events = await self._bus.take(self._position, most)
+        if events:
+            self._position = events[-1].id + 1
+        return events

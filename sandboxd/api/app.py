@@ -31,6 +31,7 @@ from sandboxd.api import (
 from sandboxd.api.admission import MAX_CALLS, Admission
 from sandboxd.api.boundary import Boundary
 from sandboxd.api.budget import MEMORY_BYTES, ByteBudget
+from sandboxd.api.feed import EventFeed
 from sandboxd.api.openapi import operation, schemas
 from sandboxd.api.ports import Manager, Memory
 from sandboxd.api.routes import LeanRoute, Readiness, Services
@@ -113,6 +114,7 @@ def create_app(
         metrics=metrics,
         readiness=readiness,
         watch=watch,
+        feed=EventFeed(manager.events),
         version=version,
         default_limits=default_limits or Limits(),
         memory=memory,

@@ -6,12 +6,13 @@ import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sandboxd.api.feed import EventFeed
 from sandboxd.api.models import EventsQuery
 from sandboxd.api.requests import header, read_query
 from sandboxd.api.routes import Access, Endpoint, Services
-from sandboxd.api.streams import EVENTS_HEAD, KEEP_ALIVE, Source, Streamed, sse
+from sandboxd.api.streams import EVENTS_HEAD, KEEP_ALIVE, Source, Streamed
 from sandboxd.errors import InvalidRequest
-from sandboxd.events import Event, EventBus
+from sandboxd.events import MAX_BATCH
 
 KEEP_ALIVE_S = 15.0
 
@@ -23,33 +24,30 @@ async def follow_events(services: Services, request: Request) -> Response:
         if not (last.isascii() and last.isdecimal() and len(last) <= 19):
             raise InvalidRequest("cannot resume: Last-Event-ID must be the number of an event")
         after = int(last)
-    bus = services.manager.events
-    return Streamed(_follow(bus, after) if query.follow else _recent(bus, after), services.watch)
+    feed = services.feed
+    return Streamed(_follow(feed, after) if query.follow else _recent(feed, after), services.watch)
 
 
-async def _recent(bus: EventBus, after: int | None) -> Source:
+async def _recent(feed: EventFeed, after: int | None) -> Source:
     yield EVENTS_HEAD
-    for event in bus.recent(after):
-        yield _render(event)
+    events = feed.bus.recent(after)
+    for start in range(0, len(events), MAX_BATCH):
+        yield feed.render(events[start : start + MAX_BATCH])
 
 
-async def _follow(bus: EventBus, after: int | None) -> Source:
-    async with bus.subscribe(after) as events:
-        yield EVENTS_HEAD
-        yield KEEP_ALIVE  # the client sees at once that it is subscribed
-        while True:
-            piece = KEEP_ALIVE
-            with anyio.move_on_after(KEEP_ALIVE_S):
-                event = await anext(events, None)
-                if event is None:
-                    return
-                piece = _render(event)
-            yield piece
-
-
-def _render(event: Event) -> bytes:
-    content = {"id": event.id, "kind": event.kind, "at": event.at, **event.fields}
-    return sse(event.kind, content, event.id)
+async def _follow(feed: EventFeed, after: int | None) -> Source:
+    with feed.admit():
+        async with feed.bus.subscribe(after) as events:
+            yield EVENTS_HEAD
+            yield KEEP_ALIVE  # the client sees at once that it is subscribed
+            while True:
+                piece = KEEP_ALIVE
+                with anyio.move_on_after(KEEP_ALIVE_S):
+                    batch = await events.batch()
+                    if not batch:
+                        return
+                    piece = feed.render(batch)
+                yield piece
 
 
 ENDPOINTS = (

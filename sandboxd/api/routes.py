@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memo.errors import MemoError
 from memo.limits import StoreLimits
+from sandboxd.api.feed import EventFeed
 from sandboxd.api.once import answer_once
 from sandboxd.api.ports import Manager, Memory
 from sandboxd.api.refusals import ClientLeft
@@ -65,6 +66,7 @@ class Services:
     metrics: Metrics
     readiness: Callable[[], Awaitable[Readiness]]
     watch: DisconnectWatch
+    feed: EventFeed
     version: str
     default_limits: Limits
     memory: Memory | None = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from sandboxd.api.feed import EventFeed
+from sandboxd.errors import LimitReached
 from sandboxd.events import EventBus
 
 pytestmark = pytest.mark.anyio
@@ -88,3 +90,96 @@ async def test_closing_ends_every_reader() -> None:
         tasks.start_soon(read)
         await anyio.wait_all_tasks_blocked()
         bus.close()
+
+
+async def test_many_readers_get_every_event_in_few_batches() -> None:
+    """Publishing must not pay for every reader: what is new comes to each of them in one piece."""
+    bus = EventBus(first_id=0)
+    readers, events = 100, 200
+    batches: list[list[int]] = [[] for _ in range(readers)]
+
+    async def read(mine: list[int]) -> None:
+        async with bus.subscribe() as reader:
+            while sum(mine) < events:
+                mine.append(len(await reader.batch()))
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            for mine in batches:
+                tasks.start_soon(read, mine)
+            await anyio.wait_all_tasks_blocked()
+            for _ in range(events):
+                bus.publish("exec")
+                await anyio.sleep(0)
+    assert all(sum(mine) == events for mine in batches)
+    assert max(map(len, batches)) <= events / 10
+
+
+async def test_an_event_that_comes_while_readers_are_being_woken_reaches_all_of_them() -> None:
+    bus = EventBus(first_id=0)
+    last_seen = [-1] * 50
+
+    async def read(place: int) -> None:
+        async with bus.subscribe() as reader:
+            while last_seen[place] < 1:
+                last_seen[place] = (await reader.batch())[-1].id
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            for place in range(len(last_seen)):
+                tasks.start_soon(read, place)
+            await anyio.wait_all_tasks_blocked()
+            bus.publish("exec")
+            while -1 in last_seen and max(last_seen) < 0:  # until the first of them have it, and the others do not
+                await anyio.sleep(0)
+            assert -1 in last_seen
+            bus.publish("exec")
+
+
+async def test_a_reader_alone_is_woken_by_every_event() -> None:
+    bus = EventBus(first_id=0)
+    batches = []
+
+    async def read() -> None:
+        async with bus.subscribe() as reader:
+            while len(batches) < 20:
+                batches.append([event.id for event in await reader.batch()])
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            for _ in range(20):
+                await anyio.wait_all_tasks_blocked()
+                bus.publish("exec")
+    assert batches == [[number] for number in range(20)]
+
+
+async def test_a_reader_that_gives_up_is_not_counted_among_those_that_wait() -> None:
+    bus = EventBus()
+    async with bus.subscribe() as reader:
+        for _ in range(5):
+            with anyio.move_on_after(0):
+                await reader.batch()
+        assert not bus._waiting
+
+
+async def test_an_event_is_rendered_once_for_all_readers() -> None:
+    bus = EventBus(first_id=0)
+    feed = EventFeed(bus)
+    bus.publish("exec", exit_code=0)
+    first, again = (feed.render(bus.recent()) for _ in range(2))
+    assert first == again
+    assert feed._one(bus.recent()[0]) is feed._one(bus.recent()[0])
+    gap = bus.recent(5000)[0]
+    assert b"event: gap" in feed.render([gap])
+    assert b"event: exec" in feed.render(bus.recent())
+
+
+async def test_readers_are_bounded_and_the_next_one_is_told() -> None:
+    feed = EventFeed(EventBus(), most_readers=2)
+    with feed.admit():
+        refused = pytest.raises(LimitReached, match=r"^cannot follow events: 2 readers do")
+        with feed.admit(), refused, feed.admit():
+            pass
+        with feed.admit():
+            pass

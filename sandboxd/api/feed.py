@@ -1,0 +1,49 @@
+"""The events of the daemon as readers of the API get them: rendered once for all, and a bounded number of readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sandboxd.api.streams import sse
+from sandboxd.errors import LimitReached
+from sandboxd.events import CAPACITY, Event, EventBus
+
+MAX_READERS = 512
+
+
+class EventFeed:
+    """Keeps the bytes of as many events as the bus does."""
+
+    def __init__(self, bus: EventBus, *, most_readers: int = MAX_READERS) -> None:
+        self.bus = bus
+        self._rendered: list[tuple[int, bytes]] = [(-1, b"")] * CAPACITY
+        self._readers = 0
+        self._most_readers = most_readers
+
+    @contextmanager
+    def admit(self) -> Iterator[None]:
+        """Count a reader, or raise LimitReached. They have no tenant: events are those of the whole daemon."""
+        if self._readers >= self._most_readers:
+            raise LimitReached(
+                f"cannot follow events: {self._readers} readers do; end one, or ask again and again with follow=false"
+            )
+        self._readers += 1
+        try:
+            yield
+        finally:
+            self._readers -= 1
+
+    def render(self, events: list[Event]) -> bytes:
+        return b"".join([self._one(event) for event in events])
+
+    def _one(self, event: Event) -> bytes:
+        place = event.id % CAPACITY
+        number, rendered = self._rendered[place]
+        if number == event.id and event.kind != "gap":
+            return rendered
+        content = {"id": event.id, "kind": event.kind, "at": event.at, **event.fields}
+        rendered = sse(event.kind, content, event.id)
+        if event.kind != "gap":  # a gap is one reader's own, and has the id of an event
+            self._rendered[place] = (event.id, rendered)
+        return rendered
