@@ -5,7 +5,8 @@
     │                    · OutsideSandbox · LimitReached · Busy
     ├─ SandboxError      NotReady · Paused · Gone (cause: exited, oom, killed, engine) · ToolTimeout
     │                    · WorkspaceFull
-    ├─ DependencyError   EngineUnavailable · EngineRefused · StoreUnavailable · HostFull
+    ├─ DependencyError   EngineUnavailable · EngineRefused · StoreUnavailable
+    │                    · HostError: HostFull · HostBusy · HostIO · HostCorrupt
     └─ InternalError     InvalidTransition · RegistryCorrupt
 
 Every error has a stable `code`, says whether trying again can help, and a message that starts with
@@ -109,8 +110,33 @@ class StoreUnavailable(DependencyError):
     code = "store.unavailable"
 
 
-class HostFull(DependencyError):
+class HostError(DependencyError):
+    """The host does not give the daemon what it needs for its own files."""
+
+    code = "host.error"
+
+
+class HostFull(HostError):
     code = "host.full"
+
+
+class HostBusy(HostError):
+    """Another process holds a file of the daemon."""
+
+    code = "host.busy"
+
+
+class HostIO(HostError):
+    """A file of the daemon cannot be read or written: its device fails, or is read-only."""
+
+    code = "host.io"
+
+
+class HostCorrupt(HostError):
+    """A file of the daemon is not what it wrote."""
+
+    code = "host.corrupt"
+    retryable = False
 
 
 class InternalError(SandboxdError):

@@ -19,12 +19,15 @@ from typing import ParamSpec, Self, TypeVar
 import anyio
 import anyio.to_thread
 
-from sandboxd.errors import Busy, HostFull, InvalidRequest, RequestError
+from sandboxd import sqlite_errors
+from sandboxd.errors import Busy, InvalidRequest, RequestError
 from sandboxd.permissions import create_private
 
 KEEP_S = 24 * 3600
 MAX_KEYS = 100_000
 MAX_ANSWER_BYTES = 8_388_608
+
+_ADVICE = "stop the daemon and move the file away: it holds nothing but answers for retries of the last day"
 
 _LEGAL_KEY = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?")
 
@@ -112,7 +115,7 @@ class IdempotencyStore:
             try:
                 result = await anyio.to_thread.run_sync(lambda: work(*args, **kwargs), limiter=self._one_at_a_time)
             except (sqlite3.Error, OSError) as error:
-                raise HostFull(f"cannot keep Idempotency-Keys in {self._path.name}: {error}") from error
+                raise sqlite_errors.explain(error, "keep Idempotency-Keys", self._path, advice=_ADVICE) from error
         return result
 
     def _open(self) -> None:

@@ -40,17 +40,22 @@ class Sandbox:
         record, runner = self.record, self.runner
         if record.state is State.READY and runner is not None:
             return Call(self, runner)
+        raise self.unfit("use")
+
+    def unfit(self, verb: str) -> Gone | NotReady | Paused:
+        """Say why this sandbox, which is not ready, cannot be used."""
+        record = self.record
         if record.state is State.GONE:
             cause = record.cause or "engine"
-            raise Gone(
-                f"cannot use this sandbox: its container is dead ({cause}); its files are kept: "
+            return Gone(
+                f"cannot {verb} this sandbox: its container is dead ({cause}); its files are kept: "
                 "create the sandbox again to go on with them",
                 cause,
             )
         if record.state is State.PAUSED:
-            raise self.paused()
+            return self.paused()
         what = "being taken over" if record.state is State.READY else record.state.value
-        raise NotReady(f"cannot use this sandbox: it is {what}; try again")
+        return NotReady(f"cannot {verb} this sandbox: it is {what}; try again")
 
     def paused(self) -> Paused:
         """The answer to whatever needs the container while it is frozen."""

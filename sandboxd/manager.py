@@ -186,10 +186,20 @@ class SandboxManager:
         return self._find(ref).call()
 
     async def stats(self, ref: SessionRef) -> Stats:
-        container = self._find(ref).record.container
-        if container is None:
-            raise NotReady("cannot measure this sandbox: it has no container")
-        return await self.engine.stats(container)
+        sandbox = self._find(ref)
+        record = sandbox.record
+        if record.state is not State.READY or record.container is None:
+            raise sandbox.unfit("measure")
+        try:
+            return await self.engine.stats(record.container)
+        except (EngineRefused, EngineUnavailable):
+            # A container that ended meanwhile is the reason, whatever the engine says of it.
+            if (now := self._find(ref)).record is not record:
+                raise now.unfit("measure") from None
+            container = await self.engine.inspect(record.container)
+            if container is None or not container.running:
+                raise NotReady("cannot measure this sandbox: its container has just ended; try again") from None
+            raise
 
     async def collect_garbage(self) -> GarbageReport:
         """Compare registry, engine and disk now, and set right what differs."""

@@ -1,7 +1,7 @@
 """The registry: durable records of sandboxes, one SQLite file, written before the world changes.
 
-It knows nothing of engines or directories. A write returns once it is on disk. A file that cannot be read,
-or that a newer version wrote, is RegistryCorrupt: it is never replaced by an empty one.
+It knows nothing of engines or directories. A write returns once it is on disk. A file that is damaged, or that
+a newer version wrote, is RegistryCorrupt: it is never replaced by an empty one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from anyio import to_thread
 
 from memo.errors import InvalidKey
 from memo.ids import AgentId, SessionRef, UserId
-from sandboxd.errors import HostFull, RegistryCorrupt
+from sandboxd import sqlite_errors
+from sandboxd.errors import RegistryCorrupt, SandboxdError
 from sandboxd.lifecycle import Owner, Record, Shape, State
 from sandboxd.limits import Limits
 
@@ -89,12 +90,8 @@ class Registry:
             try:
                 with db:
                     result = work(db)
-            except sqlite3.OperationalError as error:
-                if "full" in str(error):
-                    raise HostFull("cannot write the registry: the disk is full") from error
-                raise RegistryCorrupt(f"cannot use the registry: {error}") from error
-            except sqlite3.DatabaseError as error:
-                raise RegistryCorrupt(f"cannot use the registry: {error}") from error
+            except sqlite3.Error as error:
+                raise _explain(error, "use the registry", self._path) from error
             return result
 
         # Cancelled or not, a commit under way is waited for: "was it saved?" always has an answer.
@@ -102,9 +99,12 @@ class Registry:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    if not path.exists():
-        _make(path)
-    db = sqlite3.connect(path, check_same_thread=False)
+    try:
+        if not path.exists():
+            _make(path)
+        db = sqlite3.connect(path, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise _explain(error, "open the registry", path) from error
     try:
         db.execute("PRAGMA synchronous = FULL")
         (problem,) = db.execute("PRAGMA quick_check(1)").fetchone()
@@ -119,15 +119,18 @@ def _connect(path: Path) -> sqlite3.Connection:
         elif problem != "ok" or version == 0:
             what = "it is empty" if problem == "ok" else f"it is damaged ({problem})"
             raise RegistryCorrupt(f"cannot open the registry: {what}; restore {path.name}, or move it to start afresh")
-    except sqlite3.DatabaseError as error:
+    except sqlite3.Error as error:
         db.close()
-        raise RegistryCorrupt(
-            f"cannot open the registry: {error}; restore {path.name}, or move it to start afresh"
-        ) from error
+        raise _explain(error, "open the registry", path) from error
     except RegistryCorrupt:
         db.close()
         raise
     return db
+
+
+def _explain(error: sqlite3.Error, verb: str, path: Path) -> SandboxdError:
+    advice = f"restore {path.name}, or move it to start afresh"
+    return sqlite_errors.explain(error, verb, path, advice=advice, corrupt=RegistryCorrupt)
 
 
 def _migrate(db: sqlite3.Connection) -> None:

@@ -14,7 +14,7 @@ import structlog
 from memo.documents import ANY, ArtifactKey, Author, DocumentKey, Expected
 from memo.errors import MemoError, RevisionConflict
 from sandboxd import failpoints
-from sandboxd.errors import HostFull, StoreUnavailable
+from sandboxd.errors import HostError, StoreUnavailable
 from sandboxd.mirror import committing, merge
 from sandboxd.mirror.announcing import Announcer, fields_of
 from sandboxd.mirror.asking import Source
@@ -48,7 +48,7 @@ class Deliverer:
             try:
                 await self._deliver_all()
                 backoff.reset()
-            except (StoreUnavailable, HostFull, OSError) as error:
+            except (StoreUnavailable, HostError, OSError) as error:
                 self._outbox.news.set()
                 if backoff.is_first:
                     _log.warning("cannot deliver kept writes yet", waiting=len(self._outbox), error=str(error))

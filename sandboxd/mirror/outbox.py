@@ -20,6 +20,7 @@ from anyio import to_thread
 from memo.documents import ABSENT, ANY, ArtifactKey, Author, DocumentKey, DocumentName, Expected, sha256_of
 from memo.errors import Absent, InvalidContent, InvalidKey, MemoError, Redacted, TooLarge, Unsupported
 from memo.ids import SessionId
+from sandboxd import sqlite_errors
 from sandboxd.errors import HostFull
 from sandboxd.mirror.answers import Key, Refused
 from sandboxd.mirror.texts import Text
@@ -27,6 +28,8 @@ from sandboxd.permissions import create_private
 
 MOST_ENTRIES = 10_000
 MOST_BYTES = 256 * 1024 * 1024
+
+_ADVICE = "restore it, or move it away and lose the writes that wait in it"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -279,7 +282,7 @@ class Outbox:
                 with db:
                     result = work(db)
             except sqlite3.Error as error:
-                raise HostFull(f"cannot keep writes for later in {self._path.name}: {error}") from error
+                raise sqlite_errors.explain(error, "keep writes for later", self._path, advice=_ADVICE) from error
             return result
 
         # A thread is never abandoned: cancelled or not, a commit under way is waited for.
@@ -315,7 +318,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         db.executescript(_SCHEMA)
         _add_later_columns(db)
     except (sqlite3.Error, OSError) as error:
-        raise HostFull(f"cannot open {path.name}: {error}") from error
+        raise sqlite_errors.explain(error, "open the outbox", path, advice=_ADVICE) from error
     return db
 
 

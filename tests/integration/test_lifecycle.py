@@ -86,6 +86,36 @@ def test_destroy_during_create_leaves_nothing(daemon: RunningDaemon, client: Cli
     assert (set(daemon.containers()), daemon.sandbox_files()) == before
 
 
+def test_stats_during_a_destroy_name_the_sandbox_and_not_the_engine(engine_socket: str, agent_image: str) -> None:
+    daemon = RunningDaemon(image=agent_image, failpoint="destroy.drained=delay(300);destroy.removed=delay(700)")
+    refusals: list[SandboxdError] = []
+    is_over = threading.Event()
+
+    def measure() -> None:
+        with daemon.client() as client:
+            while not is_over.is_set():
+                try:
+                    client.stats("s1")
+                except SandboxdError as error:
+                    refusals.append(error)
+
+    try:
+        daemon.start()
+        with daemon.client() as client, ThreadPoolExecutor(4) as pool:
+            client.ensure_sandbox("s1")
+            measuring = [pool.submit(measure) for _ in range(3)]
+            try:
+                client.destroy_sandbox("s1")
+            finally:
+                is_over.set()
+            for one in measuring:
+                one.result()
+    finally:
+        daemon.stop()
+    assert any(isinstance(refusal, NotReady) for refusal in refusals)
+    assert {refusal.code for refusal in refusals} <= {NotReady.code, NotFound.code}
+
+
 def test_the_same_session_created_used_and_destroyed_by_many_at_once_ends_consistent(
     daemon: RunningDaemon, client: Client, session: str
 ) -> None:
