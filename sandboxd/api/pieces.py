@@ -18,8 +18,9 @@ from starlette.types import Receive, Scope, Send
 
 from sandboxd.api.budget import SMALL_BYTES, Allotment
 
-PIECE_BYTES = 65_535
-"""Of what is rendered, a multiple of three for base64. As JSON it is up to six times as much."""
+PIECE_BYTES = 20_481
+"""Of what is rendered, a multiple of three for base64. As JSON it is up to six times as much, which the C library
+still takes from its heap: fresh pages from the system for every piece cost more than rendering it."""
 STALL_S = 60.0
 """A client that takes nothing of its answer for so long is cut off: its answer holds memory that others need."""
 

@@ -46,6 +46,9 @@ MAX_CALLS = wire.MAX_CALLS - 1
 
 Value = TypeVar("Value")
 
+_joining = anyio.Lock()
+"""Large outputs are joined one in each pass of the event loop: it takes milliseconds, and many may end at once."""
+
 
 class FileReader:
     """A file being read: its stat at once, its bytes by iterating."""
@@ -312,8 +315,10 @@ class RunnerClient:
             split = wire.read_exited(end)[3]
             stdout, stderr = data[:split], data[split:]
             if pending.chunks:
-                stdout = b"".join([*(piece for kind, _head, piece in pending.chunks if kind == wire.STDOUT), stdout])
-                stderr = b"".join([*(piece for kind, _head, piece in pending.chunks if kind == wire.STDERR), stderr])
+                async with _joining:
+                    stdout = _join(pending, wire.STDOUT, stdout)
+                    stderr = _join(pending, wire.STDERR, stderr)
+                    pending.chunks.clear()
             if len(stdout) > most or len(stderr) > most:
                 raise wire.WireError("more output than it was asked for")
             return protocol.read_exec_result(end, stdout, stderr)
@@ -414,6 +419,10 @@ class RunnerClient:
     def _announce(self) -> None:
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
+
+
+def _join(pending: Pending, stream: int, rest: bytes) -> bytes:
+    return b"".join([*(piece for kind, _head, piece in pending.chunks if kind == stream), rest])
 
 
 def _pack_call(call_id: int, head: dict[str, Any], data: bytes) -> bytes:

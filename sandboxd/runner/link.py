@@ -20,7 +20,7 @@ GREETING_TIMEOUT_S = 30.0
 """Generous, because a runner on a busy host is slow; how many may wait to greet is bounded by the listener."""
 HIGH_WATER_BYTES = 1_048_576
 
-_received = memoryview(bytearray(262_144))  # one for all links: it is emptied before the loop goes on
+_received = memoryview(bytearray(122_880))  # one for all links: it is emptied before the loop goes on
 
 
 class LinkOwner(Protocol):
