@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memo import InMemoryStore
+from memo.errors import RevisionConflict
 from sandboxd.api.budget import MIB, SMALL_BYTES, Allotment, ByteBudget
 from sandboxd.api.pieces import Pieces, list_answer, object_answer
 from sandboxd.client import AsyncClient
@@ -251,4 +252,17 @@ async def test_a_long_list_of_messages_counts_and_is_whole(world: World) -> None
         assert await client.load_messages("s1") == messages
         with pytest.raises((Busy, InvalidRequest)):
             await client.append_messages("s1", [{"deep": [[]] * 100_000}])
+    assert world.budget.total == 0
+
+
+@pytest.mark.anyio
+async def test_a_conflict_with_a_large_document_has_the_whole_text_and_counts_it(world: World) -> None:
+    text = "\x01é" * 100_000
+    async with AsyncClient(world.socket) as client:
+        await client.write_memo("s1", "NOTES.md", text)
+        assert (await client.read_memo("s1", "NOTES.md")).text == text
+        with pytest.raises(RevisionConflict) as refused:
+            await client.write_memo("s1", "NOTES.md", "mine", expected=0)
+    assert refused.value.current is not None
+    assert refused.value.current.content == text
     assert world.budget.total == 0
