@@ -193,7 +193,7 @@ class SandboxManager:
         try:
             return await self.engine.stats(record.container)
         except (EngineRefused, EngineUnavailable):
-            # A container that ended meanwhile is the reason, whatever the engine says of it.
+            # If the container has ended since, that is the reason, whatever the engine says of it.
             if (now := self._find(ref)).record is not record:
                 raise now.unfit("measure") from None
             container = await self.engine.inspect(record.container)

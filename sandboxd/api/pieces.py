@@ -79,7 +79,7 @@ def object_answer(
 
 
 def text_answer(text: str, allotment: Allotment, headers: Mapping[str, str]) -> Response:
-    """Answer with the text itself. It counts from here on; a read that there is no room for may be tried again."""
+    """Answer with the text itself. It counts from here on; without room for it the answer is Busy."""
     encoded = text.encode()
     if len(encoded) <= SMALL_BYTES:
         return Response(encoded, headers=headers)

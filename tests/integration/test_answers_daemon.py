@@ -1,4 +1,4 @@
-"""Large answers of a real daemon: bounded memory, given back afterwards, and nobody waits for them."""
+"""Large answers of a real daemon: within the memory that calls may hold, and given back afterwards."""
 
 from __future__ import annotations
 
