@@ -9,8 +9,9 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -33,6 +34,7 @@ from sandboxd.engine.protocol import LABEL_INSTANCE
 from sandboxd.errors import SandboxdError
 from sandboxd.heap import settle_heap
 from sandboxd.idempotency import IdempotencyStore
+from sandboxd.loop_watchdog import EXIT_CODE, LoopWatchdog
 from sandboxd.manager import SandboxManager
 from sandboxd.metrics import Metrics
 from sandboxd.serving import Server, go_first, settle_collector, tcp_listener, unix_listener
@@ -41,8 +43,12 @@ from sandboxd.settings import Settings
 _log = structlog.get_logger()
 
 
+_EXIT_MARGIN_S = 15.0
+"""What closing everything may take beyond the drain time."""
+
+
 def main(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT."""
+    """Serve until SIGTERM or SIGINT. The process is the daemon's: one that cannot go on ends with a code of its own."""
     logs.configure(settings.log_level)
     password = urlsplit(settings.store_url).password
     if password and password in Path("/proc/self/cmdline").read_text(errors="replace"):
@@ -51,42 +57,76 @@ def main(settings: Settings) -> None:
     go_first(settings.nice)
     os.umask(0o077)  # I7: nothing that is made here is for other users of the host, whatever makes it
     settle_heap()
-    anyio.run(serve, settings, backend_options={"use_uvloop": True})
+    watchdog = LoopWatchdog(settings.loop_stall_s)
+    try:
+        anyio.run(serve, settings, watchdog, backend_options={"use_uvloop": True})
+    except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001  # the process ends here, and says why
+        causes = _causes(error)
+        if not watchdog.is_ending and isinstance(causes[0], SandboxdError | MemoError):
+            raise causes[0] from None  # it could not start, and says why
+        reasons = "; ".join(dict.fromkeys(f"{type(cause).__name__}: {cause}" for cause in causes))
+        _log.critical("cannot go on: a part of the daemon failed", reason=reasons, exc_info=error)
+        raise SystemExit(EXIT_CODE) from None
+    finally:
+        watchdog.release()
 
 
-async def serve(settings: Settings) -> None:
-    async with AsyncExitStack() as stack:
-        listeners = [stack.enter_context(unix_listener(settings.socket))]
-        store = await stack.enter_async_context(open_store(settings.store_url))
-        manager = await stack.enter_async_context(SandboxManager(settings, memo_provider=store))
-        idempotency = await stack.enter_async_context(IdempotencyStore(manager.layout.idempotency))
-        metrics = Metrics(
-            states=lambda: manager.states,
-            dropped=lambda: manager.events.dropped,
-            pool=lambda: manager.pool,
-            outbox=lambda: manager.outbox,
-            tasks=lambda: len(asyncio.all_tasks()),
-        )
-        consolidation = await stack.enter_async_context(_open_consolidation(settings, store, manager, metrics))
-        app: ASGIApp = create_app(
-            manager,
-            idempotency=idempotency,
-            metrics=metrics,
-            readiness=lambda: _readiness(manager),
-            version=version("sandboxd"),
-            default_limits=settings.limits,
-            memory=manager.memory,
-            consolidator=consolidation,
-            max_calls=settings.max_calls,
-            call_memory_bytes=settings.call_memory_mb * MIB,
-        )
-        if settings.tcp is not None and settings.token_file is not None:
-            host, _, port = settings.tcp.rpartition(":")
-            app = TcpGuard(app, read_token(settings.token_file), allowed_hosts(host, int(port)))
-            listeners.append(stack.enter_context(tcp_listener(host.strip("[]"), int(port))))
-        connections = ConnectionTable(settings.wire, settings.max_calls)
-        server = Server(app, listeners, connections, drain_s=settings.drain_s)
-        await _serve_until_signalled(server, manager, consolidation)
+async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
+    watchdog.watch(asyncio.get_running_loop())
+    # Nested blocks, not an exit stack: see SandboxManager.
+    with unix_listener(settings.socket) as unix_socket:
+        async with (
+            open_store(settings.store_url) as store,
+            SandboxManager(settings, memo_provider=store) as manager,
+            IdempotencyStore(manager.layout.idempotency) as idempotency,
+        ):
+            metrics = Metrics(
+                states=lambda: manager.states,
+                dropped=lambda: manager.events.dropped,
+                pool=lambda: manager.pool,
+                outbox=lambda: manager.outbox,
+                tasks=lambda: len(asyncio.all_tasks()),
+            )
+            async with _open_consolidation(settings, store, manager, metrics) as consolidation:
+                app: ASGIApp = create_app(
+                    manager,
+                    idempotency=idempotency,
+                    metrics=metrics,
+                    readiness=lambda: _readiness(manager),
+                    version=version("sandboxd"),
+                    default_limits=settings.limits,
+                    memory=manager.memory,
+                    consolidator=consolidation,
+                    max_calls=settings.max_calls,
+                    call_memory_bytes=settings.call_memory_mb * MIB,
+                )
+                with _tcp_sockets(settings) as tcp_sockets:
+                    if settings.tcp is not None and settings.token_file is not None:
+                        host, _, port = settings.tcp.rpartition(":")
+                        app = TcpGuard(app, read_token(settings.token_file), allowed_hosts(host, int(port)))
+                    connections = ConnectionTable(settings.wire, settings.max_calls)
+                    server = Server(app, [unix_socket, *tcp_sockets], connections, drain_s=settings.drain_s)
+                    try:
+                        await _serve_until_signalled(server, manager, consolidation)
+                    finally:
+                        watchdog.end_within(settings.drain_s + _EXIT_MARGIN_S)
+
+
+@contextmanager
+def _tcp_sockets(settings: Settings) -> Iterator[list[socket.socket]]:
+    if settings.tcp is None:
+        yield []
+        return
+    host, _, port = settings.tcp.rpartition(":")
+    with tcp_listener(host.strip("[]"), int(port)) as listener:
+        yield [listener]
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """Return what was raised in the first place: a task group wraps what its tasks raise."""
+    if isinstance(error, BaseExceptionGroup):
+        return [cause for one in error.exceptions for cause in _causes(one)]
+    return [error]
 
 
 def _open_consolidation(settings: Settings, store: object, manager: SandboxManager, metrics: Metrics) -> Consolidation:

@@ -1,7 +1,8 @@
-"""Failpoints: named steps at which a test may kill the daemon, fail a step or slow it down.
+"""Failpoints: named steps at which a test may kill the daemon, fail a step, slow it down or block the event loop.
 
 Off unless `SANDBOXD_FAILPOINT` is set, for example `create.intent=kill;destroy.removed=error(ENOSPC)` or
-`create.launched=delay(500)`. Every point is named once, in `POINTS`, so a misspelt name is refused at start.
+`create.launched=delay(500)`; `block(500)` holds the event loop, and `bug` raises what no caller expects. Every point
+is named once, in `POINTS`, so a misspelt name is refused at start.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import errno
 import os
 import re
 import signal
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -59,7 +61,10 @@ POINTS: Final = frozenset(
     }
 )
 
-_SYNTAX = re.compile(r"(?P<point>[a-z_.]+)=(?P<action>kill|error\((?P<errno>E[A-Z0-9]+)\)|delay\((?P<ms>\d{1,6})\))")
+_SYNTAX = re.compile(
+    r"(?P<point>[a-z_.]+)=(?:(?P<plain>kill|bug)|error\((?P<errno>E[A-Z0-9]+)\)|(?P<wait>delay|block)\((?P<ms>\d{1,6})\))"
+)
+_EXPECTED = "POINT=kill|bug|error(ERRNO)|delay(MS)|block(MS)"
 
 _actions: dict[str, Callable[[], float]] = {}
 
@@ -70,13 +75,8 @@ def arm(text: str) -> None:
     for item in filter(None, text.split(";")):
         match = _SYNTAX.fullmatch(item.strip())
         if match is None or match["point"] not in POINTS or (match["errno"] and not hasattr(errno, match["errno"])):
-            raise InvalidRequest(f"cannot arm failpoint {item.strip()!r}: expected POINT=kill|error(ERRNO)|delay(MS)")
-        if match["ms"]:
-            actions[match["point"]] = _delay(int(match["ms"]) / 1000)
-        elif match["errno"]:
-            actions[match["point"]] = _raise(getattr(errno, match["errno"]))
-        else:
-            actions[match["point"]] = _kill
+            raise InvalidRequest(f"cannot arm failpoint {item.strip()!r}: expected {_EXPECTED}")
+        actions[match["point"]] = _action(match)
     _actions.clear()
     _actions.update(actions)
 
@@ -90,6 +90,15 @@ async def reach(point: str) -> None:
     """Do what is armed for this point; nothing at all when nothing is."""
     if _actions and (action := _actions.get(point)) is not None:
         await anyio.sleep(action())
+
+
+def _action(match: re.Match[str]) -> Callable[[], float]:
+    if match["errno"]:
+        return _raise(getattr(errno, match["errno"]))
+    if match["wait"]:
+        seconds = int(match["ms"]) / 1000
+        return _delay(seconds) if match["wait"] == "delay" else _block(seconds)
+    return _kill if match["plain"] == "kill" else _bug
 
 
 def _kill() -> float:
@@ -106,3 +115,15 @@ def _raise(number: int) -> Callable[[], float]:
 
 def _delay(seconds: float) -> Callable[[], float]:
     return lambda: seconds
+
+
+def _block(seconds: float) -> Callable[[], float]:
+    def act() -> float:
+        time.sleep(seconds)
+        return 0.0
+
+    return act
+
+
+def _bug() -> float:
+    raise RuntimeError("a failpoint stands for a bug here")

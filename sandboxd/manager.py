@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Self
 
 import anyio
@@ -74,7 +73,7 @@ class GarbageReport:
     """Sandboxes whose container was found dead, or whose destruction was taken up again."""
 
 
-class SandboxManager:
+class SandboxManager(anyio.AsyncContextManagerMixin):
     """Owns the data directory while it is open. Use it as an async context manager."""
 
     def __init__(self, settings: Settings, *, engine: Engine | None = None, memo_provider: object = None) -> None:
@@ -107,43 +106,57 @@ class SandboxManager:
         """How many callers wait for a container: the pool is refilled when there are none."""
         self._awaiting_resume: set[str] = set()
         self._tasks: TaskGroup
-        self._stack = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as stack:
-            self.layout.hold()
-            stack.callback(self.layout.release)
-            self.engine = self._given_engine or await open_engine(
-                self.settings.engine, self.layout.engine_state, fallback=self.settings.engine_fallback
-            )
-            stack.push_async_callback(self.engine.aclose)
-            await self._registry.open()
-            stack.push_async_callback(self._registry.aclose)
-            await self.workspaces.open()
-            if self._provider is not None:
-                self.memory = await stack.enter_async_context(self._open_memory())
-            stack.callback(self._close_listeners)
-            self._tasks = await stack.enter_async_context(anyio.create_task_group())
-            stack.callback(self._tasks.cancel_scope.cancel)
-            self._effects = Effects(
-                self.settings, self.layout, self.engine, self._registry, self.workspaces, self.memory, self.events
-            )
-            await self._reconcile_at_start()
-            self._tasks.start_soon(self._watch_engine)
-            if self.settings.pool:
-                self._pool.prefer(self._shape(None, self.settings.limits))
-            self._tasks.start_soon(self._pool.tend)
-            if self.settings.idle_timeout_s:
-                self._tasks.start_soon(self._reap_idle)
-            if self.workspaces.kind == "watchdog":
-                self._tasks.start_soon(watch_workspaces, self._sandboxes.values)
-            self._stack = stack.pop_all()
-        return self
+    @asynccontextmanager
+    async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
+        # Nested blocks, not an exit stack: a stack rewrites the context of what its callbacks raise, and one that
+        # raises again what an earlier one raised makes a cycle there, which the stack then follows for ever.
+        self.layout.hold()
+        try:
+            async with self._open_engine(), self._open_registry():
+                await self.workspaces.open()
+                async with self._open_memory() as self.memory:
+                    try:
+                        async with anyio.create_task_group() as self._tasks:
+                            await self._begin()
+                            yield self
+                            self._tasks.cancel_scope.cancel()
+                    finally:
+                        self._close_listeners()
+        finally:
+            self.layout.release()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.__aexit__(kind, error, trace)
+    async def _begin(self) -> None:
+        self._effects = Effects(
+            self.settings, self.layout, self.engine, self._registry, self.workspaces, self.memory, self.events
+        )
+        await self._reconcile_at_start()
+        self._tasks.start_soon(self._watch_engine)
+        if self.settings.pool:
+            self._pool.prefer(self._shape(None, self.settings.limits))
+        self._tasks.start_soon(self._pool.tend)
+        if self.settings.idle_timeout_s:
+            self._tasks.start_soon(self._reap_idle)
+        if self.workspaces.kind == "watchdog":
+            self._tasks.start_soon(watch_workspaces, self._sandboxes.values)
+
+    @asynccontextmanager
+    async def _open_engine(self) -> AsyncGenerator[None]:
+        self.engine = self._given_engine or await open_engine(
+            self.settings.engine, self.layout.engine_state, fallback=self.settings.engine_fallback
+        )
+        try:
+            yield
+        finally:
+            await self.engine.aclose()
+
+    @asynccontextmanager
+    async def _open_registry(self) -> AsyncGenerator[None]:
+        await self._registry.open()
+        try:
+            yield
+        finally:
+            await self._registry.aclose()
 
     async def ensure_sandbox(self, ref: SessionRef, request: SandboxRequest) -> tuple[SandboxView, bool]:
         """Return the session's sandbox, ready, and whether this call made its container."""
@@ -250,7 +263,9 @@ class SandboxManager:
             return {}
         return {"waiting": self.memory.waiting, "refused": len(self.memory.refused())}
 
-    def _open_memory(self) -> Memory:
+    def _open_memory(self) -> AbstractAsyncContextManager[Memory | None]:
+        if self._provider is None:
+            return nullcontext()
         return Memory(
             self.settings.data,
             self._provider,
@@ -325,6 +340,10 @@ class SandboxManager:
         except (SandboxdError, OSError) as error:
             sandbox.failure = _explain(error)
             _log.warning("move failed", sandbox=sandbox.record.id, state=sandbox.record.state, error=str(error))
+        except BaseException:
+            # Cancelled, or a bug: the daemon is ending, and whoever waits for this move must not start another.
+            sandbox.failure = NotReady("cannot manage this sandbox: the daemon is stopping; try again")
+            raise
         finally:
             owner = sandbox.record.owner
             if owner is not None and sandbox.record.state is State.REMOVED:

@@ -21,6 +21,7 @@ from sandboxd.errors import Conflict, HostFull
 
 _COLLECT_AFTER = (20_000, 20, 20)
 _BACKLOG = 1024
+_LIFESPAN_END_S = 5.0
 
 
 class Server(uvicorn.Server):
@@ -50,7 +51,13 @@ class Server(uvicorn.Server):
         self.has_started = anyio.Event()
 
     async def run_until_stopped(self) -> None:
-        await self.serve(sockets=self._listeners)
+        try:
+            await self.serve(sockets=self._listeners)
+        except BaseException:
+            # Cancelled, because another part of the daemon failed: the app's lifespan is a task of uvicorn's own.
+            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _LIFESPAN_END_S):
+                await self.lifespan.shutdown()
+            raise
 
     def stop(self) -> None:
         """Refuse new connections, let calls under way finish within the drain time."""

@@ -79,6 +79,8 @@ class Settings(BaseSettings):
     start_timeout_s: float = Field(default=60, gt=0)
     drain_s: float = Field(default=10, ge=0)
     """How long calls may go on after SIGTERM."""
+    loop_stall_s: float = Field(default=60, ge=0)
+    """An event loop that does not turn for so long ends the process, which is safe to start again; 0 means never."""
     max_sandboxes: int = Field(default=500, ge=1)
     max_calls: int = Field(default=1024, ge=4)
     """Requests under way at once; one tenant may take three quarters of them."""

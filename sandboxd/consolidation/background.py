@@ -7,9 +7,8 @@ ledger leaves the daemon without it; then `refusal` says why, and so does every 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
-from types import TracebackType
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Self
 
 import anyio
@@ -40,7 +39,7 @@ def make_service(store: Any, options: ConsolidationOptions, **more: Any) -> User
     return UserMemoryConsolidationService(store, summariser, settings=options.service_settings(), **more)
 
 
-class Consolidation:
+class Consolidation(anyio.AsyncContextManagerMixin):
     """Use it as an async context manager. `busy_users` tells whom somebody works for now."""
 
     def __init__(
@@ -63,7 +62,6 @@ class Consolidation:
         self._deadline: float | None = None
         self._is_over = anyio.Event()
         self._on_demand = anyio.Semaphore(options.concurrency)
-        self._stack = AsyncExitStack()
         self._service: UserMemoryConsolidationService | None = None
         try:
             self._service = make_service(
@@ -77,25 +75,23 @@ class Consolidation:
         """Whether it looks by itself who is due."""
         return self._service is not None and self.options.enabled and self._deadline is None
 
-    async def __aenter__(self) -> Self:
+    @asynccontextmanager
+    async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
         if self._service is None:
             _log.warning("consolidation is off: the store cannot keep it", reason=self.refusal)
-            return self
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._service.aclose)
-            if self.options.enabled:
-                tasks = await stack.enter_async_context(anyio.create_task_group())
-                stack.callback(tasks.cancel_scope.cancel)
-                stack.push_async_callback(self.drain)
-                tasks.start_soon(self._watch, self._service)
-            self._stack = stack.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-        await self._stack.__aexit__(kind, error, trace)
+            yield self
+            return
+        try:
+            async with anyio.create_task_group() as tasks:
+                if self.options.enabled:
+                    tasks.start_soon(self._watch, self._service)
+                try:
+                    yield self
+                finally:
+                    await self.drain()
+                    tasks.cancel_scope.cancel()
+        finally:
+            await self._service.aclose()
 
     def stop(self) -> None:
         """Begin nobody new. Those under way may go on for the drain time; then they are given up, and their leases."""

@@ -6,11 +6,10 @@ a mirror is a cache: nothing here is ever read to decide what the store holds. I
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import anyio
@@ -59,7 +58,7 @@ from sandboxd.permissions import make_private
 _UNKNOWN_TIME = datetime.fromtimestamp(0, UTC)
 
 
-class Memory:
+class Memory(anyio.AsyncContextManagerMixin):
     """Use it as an async context manager. Everything raised is a SandboxdError or a MemoError."""
 
     def __init__(
@@ -109,33 +108,41 @@ class Memory:
         self._verify_s = verify_s
         self._blob_bytes = blob_bytes
         self._tasks: TaskGroup
-        self._stack = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as stack:
-            await to_thread.run_sync(self._clean_up)
-            if self._outbox is not None:
-                await self._outbox.open()
-                stack.push_async_callback(self._outbox.aclose)
-            stack.callback(self._refresher.close)
-            self._tasks = await stack.enter_async_context(anyio.create_task_group())
-            stack.callback(self._tasks.cancel_scope.cancel)
-            self._keeper.start(self._tasks)
-            await self._keeper.connect()
-            self._refresher.start(self._tasks)
-            self._tasks.start_soon(manifests.write_manifests, self._mirrors)
-            self._tasks.start_soon(self._warmer.run)
-            self._tasks.start_soon(self._verifier.run, self._verify_s, self._blob_bytes)
-            if self._outbox is not None:
-                deliverer = Deliverer(self._outbox, self._source, self._turns, self._refresher, self._announcer)
-                self._tasks.start_soon(deliverer.run)
-            self._stack = stack.pop_all()
-        return self
+    @asynccontextmanager
+    async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
+        await to_thread.run_sync(self._clean_up)
+        async with self._open_outbox():
+            try:
+                async with anyio.create_task_group() as tasks:
+                    self._tasks = tasks
+                    await self._start_tasks(tasks)
+                    yield self
+                    tasks.cancel_scope.cancel()
+            finally:
+                self._refresher.close()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.__aexit__(kind, error, trace)
+    @asynccontextmanager
+    async def _open_outbox(self) -> AsyncGenerator[None]:
+        if self._outbox is None:
+            yield
+            return
+        await self._outbox.open()
+        try:
+            yield
+        finally:
+            await self._outbox.aclose()
+
+    async def _start_tasks(self, tasks: TaskGroup) -> None:
+        self._keeper.start(tasks)
+        await self._keeper.connect()
+        self._refresher.start(tasks)
+        tasks.start_soon(manifests.write_manifests, self._mirrors)
+        tasks.start_soon(self._warmer.run)
+        tasks.start_soon(self._verifier.run, self._verify_s, self._blob_bytes)
+        if self._outbox is not None:
+            deliverer = Deliverer(self._outbox, self._source, self._turns, self._refresher, self._announcer)
+            tasks.start_soon(deliverer.run)
 
     # Mirrors of live sandboxes
 

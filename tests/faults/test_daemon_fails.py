@@ -1,0 +1,73 @@
+"""A daemon that cannot go on says so once and ends: it never stays behind without serving."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from sandboxd.errors import SandboxdError
+from sandboxd.loop_watchdog import EXIT_CODE
+from tests.running import RunningDaemon
+
+
+@pytest.fixture
+def bubblewrapped() -> Iterator[RunningDaemon]:
+    running = RunningDaemon(engine="bubblewrap", limits='{"disk_mb": 8}')
+    try:
+        yield running
+    finally:
+        running.settings.pop("failpoint", None)
+        if running.process is not None and running.process.poll():
+            with running.start().client() as client:  # a restart is safe: what the failed one left is cleared away
+                for sandbox in client.list_sandboxes():
+                    client.destroy_sandbox(sandbox.session)
+        running.stop()
+
+
+def log_of(daemon: RunningDaemon, level: str) -> list[dict[str, str]]:
+    lines = [json.loads(line) for line in daemon.log.read_text().splitlines() if line.startswith("{")]
+    return [line for line in lines if line.get("level") == level]
+
+
+def ask_for_a_sandbox(daemon: RunningDaemon) -> None:
+    with daemon.client() as client, suppress(SandboxdError):
+        client.ensure_sandbox("s1", user="ada")
+
+
+def test_a_background_task_that_dies_ends_the_process_with_one_message(bubblewrapped: RunningDaemon) -> None:
+    bubblewrapped.start(failpoint="create.workspace=bug")
+    ask_for_a_sandbox(bubblewrapped)
+    assert bubblewrapped.wait() == EXIT_CODE
+    (failure,) = log_of(bubblewrapped, "critical")
+    assert failure["event"].startswith("cannot go on")
+    assert "a failpoint stands for a bug" in failure["reason"]
+    assert "Traceback" in failure["exception"]
+    assert not any(line.startswith("Traceback") for line in bubblewrapped.log.read_text().splitlines())
+
+
+def test_an_event_loop_that_does_not_turn_ends_the_process_and_shows_where_it_was(
+    bubblewrapped: RunningDaemon,
+) -> None:
+    bubblewrapped.start(failpoint="create.workspace=block(600000)", loop_stall_s=1)
+    ask_for_a_sandbox(bubblewrapped)
+    assert bubblewrapped.wait() == EXIT_CODE
+    (failure,) = log_of(bubblewrapped, "critical")
+    assert "did not turn" in failure["reason"]
+    assert "failpoints.py" in bubblewrapped.log.read_text()
+
+
+def test_a_process_that_was_stopped_as_a_whole_goes_on(bubblewrapped: RunningDaemon) -> None:
+    stall_s = 2.0
+    bubblewrapped.start(loop_stall_s=stall_s)
+    bubblewrapped.process.send_signal(signal.SIGSTOP)  # type: ignore[union-attr]
+    time.sleep(stall_s * 1.5)  # longer than it may stall, were it running
+    bubblewrapped.process.send_signal(signal.SIGCONT)  # type: ignore[union-attr]
+    with bubblewrapped.client() as client:
+        assert client.list_sandboxes() == []
+    assert bubblewrapped.terminate() == 0
+    assert log_of(bubblewrapped, "critical") == []
