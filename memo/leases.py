@@ -14,6 +14,8 @@ from memo.errors import InvalidContent, MemoError
 from memo.ids import UserRef
 
 MOST_HOLDER_CHARS = 200
+LONGEST = timedelta(hours=24)
+"""No lease is granted for longer. One with more time left was granted by a clock that went back since: it is free."""
 
 
 class LeaseLost(MemoError):
@@ -33,7 +35,7 @@ class Lease:
     expires_at: datetime
 
     def is_free(self, now: datetime) -> bool:
-        return not self.holder or self.expires_at <= now
+        return not self.holder or not timedelta() < self.expires_at - now <= LONGEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +64,12 @@ def grant(current: Lease | None, user: UserRef, holder: str, ttl_s: float, now: 
         raise InvalidContent("cannot acquire a lease: it needs a holder's name and a time of more than 0 s")
     if current is not None and not current.is_free(now):
         return Held(user, current.holder, current.expires_at)
-    return Lease(user, holder, (current.token if current else 0) + 1, now + timedelta(seconds=ttl_s))
+    return Lease(user, holder, (current.token if current else 0) + 1, now + _length(ttl_s))
 
 
 def prolong(current: Lease | None, lease: Lease, ttl_s: float, now: datetime) -> Lease:
     check_fence(current, lease, now)
-    return replace(lease, expires_at=now + timedelta(seconds=ttl_s))
+    return replace(lease, expires_at=now + _length(ttl_s))
 
 
 def let_go(current: Lease | None, lease: Lease) -> Lease | None:
@@ -83,6 +85,10 @@ def check_fence(current: Lease | None, lease: Lease, now: datetime) -> None:
         raise LeaseLost(f"cannot go on for user {lease.user}: somebody else was granted the lease since")
     if current.expires_at <= now:
         raise LeaseLost(f"cannot go on for user {lease.user}: the lease has expired")
+
+
+def _length(ttl_s: float) -> timedelta:
+    return min(timedelta(seconds=ttl_s), LONGEST)
 
 
 def has_leases(store: Any) -> bool:

@@ -1,11 +1,13 @@
 """Answers to writes that carried an Idempotency-Key, kept so that a retry never does the work twice.
 
 Owns one SQLite file. A key is claimed durably before the work starts, and its answer is durable before the
-caller gets it. It never runs anything itself and knows nothing of HTTP but status, headers and body.
+caller gets it. It never runs anything itself and knows nothing of HTTP but status, headers and body. An answer ages
+by the time that daemons have run, never by the wall clock: a clock that jumps neither drops answers nor keeps them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sqlite3
@@ -36,7 +38,7 @@ CREATE TABLE IF NOT EXISTS answers (
     scope TEXT NOT NULL,
     key TEXT NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('running', 'done', 'unknown')),
-    at REAL NOT NULL,
+    at REAL NOT NULL,  -- on the store's own clock, see _now
     digest BLOB,
     status INTEGER,
     headers TEXT,
@@ -44,6 +46,7 @@ CREATE TABLE IF NOT EXISTS answers (
     PRIMARY KEY (scope, key)
 );
 CREATE INDEX IF NOT EXISTS answers_by_age ON answers (at);
+CREATE TABLE IF NOT EXISTS clock (id INTEGER PRIMARY KEY CHECK (id = 0), observed_s REAL NOT NULL);
 """
 
 P = ParamSpec("P")
@@ -75,8 +78,17 @@ def parse_key(text: str) -> str:
 class IdempotencyStore:
     """The file of answers. One owner at a time: what is `running` when it opens was interrupted by a crash."""
 
-    def __init__(self, path: Path, *, keep_s: float = KEEP_S, max_keys: int = MAX_KEYS) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        keep_s: float = KEEP_S,
+        max_keys: int = MAX_KEYS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._path = path
+        self._clock = clock
+        self._clock_offset_s = 0.0
         self._keep_s = keep_s
         self._max_keys = max_keys
         self._one_at_a_time = anyio.CapacityLimiter(1)
@@ -126,12 +138,22 @@ class IdempotencyStore:
         connection.executescript(_SCHEMA)
         connection.execute("UPDATE answers SET state = 'unknown' WHERE state = 'running'")
         (self._count,) = connection.execute("SELECT count(*) FROM answers").fetchone()
+        (observed_s,) = connection.execute(
+            "SELECT max(coalesce((SELECT observed_s FROM clock), 0), coalesce((SELECT max(at) FROM answers), 0))"
+        ).fetchone()
+        self._clock_offset_s = observed_s - self._clock()
         self._connection = connection
 
     def _close(self) -> None:
         if self._connection is not None:
+            with contextlib.suppress(sqlite3.Error):  # answers then stay a little longer
+                self._connection.execute("INSERT OR REPLACE INTO clock (id, observed_s) VALUES (0, ?)", (self._now(),))
             self._connection.close()
             self._connection = None
+
+    def _now(self) -> float:
+        """Return the seconds that the daemons of this file have run, as far as the file knows."""
+        return self._clock_offset_s + self._clock()
 
     @property
     def _db(self) -> sqlite3.Connection:
@@ -146,7 +168,7 @@ class IdempotencyStore:
         ).fetchone()
         if row is None:
             self._db.execute(
-                "INSERT INTO answers (scope, key, state, at) VALUES (?, ?, 'running', ?)", (scope, key, time.time())
+                "INSERT INTO answers (scope, key, state, at) VALUES (?, ?, 'running', ?)", (scope, key, self._now())
             )
             self._count += 1
             return None
@@ -179,7 +201,7 @@ class IdempotencyStore:
 
     def _prune(self) -> None:
         old = self._db.execute(
-            "DELETE FROM answers WHERE at < ? AND state != 'running'", (time.time() - self._keep_s,)
+            "DELETE FROM answers WHERE at < ? AND state != 'running'", (self._now() - self._keep_s,)
         ).rowcount
         self._count -= old
         if self._count >= self._max_keys:

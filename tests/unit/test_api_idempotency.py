@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,52 @@ async def test_keys_are_bounded_in_number_and_age(tmp_path: Path) -> None:
         assert await store.begin("s", "k") is None
         await store.finish("s", "k", Kept(b"", 200, (), b""))
         assert await store.begin("s", "k") is None
+
+
+class Clock:
+    """A monotonic clock that a test moves. Like the real one, it begins anywhere when a daemon starts."""
+
+    def __init__(self, now_s: float) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+async def _keep(store: IdempotencyStore, key: str) -> None:
+    assert await store.begin("s", key) is None
+    await store.finish("s", key, Kept(b"", 200, (), b""))
+
+
+async def test_a_wall_clock_that_jumps_ten_years_drops_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with IdempotencyStore(tmp_path / "a.db") as store:
+        await _keep(store, "k")
+        today = time.time()
+        monkeypatch.setattr(time, "time", lambda: today + 10 * 365 * 86_400)
+        assert await store.begin("s", "k") is not None
+        await _keep(store, "later")
+    monkeypatch.setattr(time, "time", lambda: today - 86_400)
+    async with IdempotencyStore(tmp_path / "a.db") as store:
+        assert await store.begin("s", "k") is not None
+        assert await store.begin("s", "later") is not None
+
+
+async def test_answers_age_by_the_time_that_daemons_run_also_across_restarts(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    clock = Clock(5_000)
+    async with IdempotencyStore(path, keep_s=100, clock=clock) as store:
+        await _keep(store, "old")
+        clock.now_s += 60
+    clock = Clock(3)  # the host was started anew
+    async with IdempotencyStore(path, keep_s=100, clock=clock) as store:
+        await _keep(store, "new")
+        clock.now_s += 30
+        assert await store.begin("s", "old") is not None
+        clock.now_s += 30
+        assert await store.begin("s", "old") is None
+        assert await store.begin("s", "new") is not None
 
 
 async def _head(client: AsyncClient, content: dict[str, Any]) -> dict[str, str]:
