@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import anyio
+import structlog
 from anyio import to_thread
 
 from memo.documents import sha256_of
@@ -45,6 +46,8 @@ from sandboxd.runner.calls import MAX_TIMEOUT_S, Exec
 from sandboxd.runner.listener import RunnerListener
 from sandboxd.settings import Settings
 from sandboxd.workspace import Workspaces
+
+_log = structlog.get_logger()
 
 _DESTROY_DRAIN_S = 1.0
 _LOOK_S = 5.0
@@ -96,6 +99,7 @@ class Effects:
             Effect.FREEZE_CALLS: self._freeze_calls,
             Effect.THAW_CALLS: self._thaw_calls,
             Effect.REMOVE_CONTAINER: self._remove_container,
+            Effect.REST_WORKSPACE: self._rest_workspace,
             Effect.TEAR_DOWN: self._tear_down,
             Effect.FORGET: self._forget,
             Effect.ANNOUNCE: self._announce,
@@ -161,14 +165,16 @@ class Effects:
     def sandbox_of(self, container_id: str) -> Sandbox | None:
         return self._sandbox_of.get(container_id)
 
-    async def ids_on_disk(self) -> set[str]:
-        return await to_thread.run_sync(self._layout.ids) | await self._workspaces.find()
+    async def scratch_on_disk(self) -> set[str]:
+        """Every id that has a socket directory or a mirror."""
+        return await to_thread.run_sync(self._layout.ids)
 
-    async def remove_files(self, sandbox_id: str) -> None:
+    async def workspaces_on_disk(self) -> set[str]:
+        return await self._workspaces.find()
+
+    async def remove_scratch(self, sandbox_id: str) -> None:
+        """Remove what can be made again: the socket directory and the mirror."""
         await to_thread.run_sync(self._layout.remove, sandbox_id)
-        await failpoints.reach("destroy.run_dir")
-        await self._workspaces.remove(sandbox_id)
-        await failpoints.reach("destroy.workspace")
 
     def dead(self, death: ContainerDied) -> Sandbox | None:
         """Note a death. Return the sandbox it ends, or None if it is part of a move that will see it by itself."""
@@ -194,6 +200,8 @@ class Effects:
 
     async def _launch(self, sandbox: Sandbox) -> None:
         record = sandbox.record
+        if record.generation > 1:
+            await self._remove_container(sandbox)  # I6: the last one is still there if removing it failed
         workspace = await self._workspaces.create(record.id, record.shape.limits.disk_mb)
         await failpoints.reach("create.workspace")
         self._layout.make(record.id)
@@ -302,10 +310,27 @@ class Effects:
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _CLEANUP_S) as scope:
             await self._remove_container(sandbox)
             await failpoints.reach("destroy.removed")
-            await self.remove_files(sandbox.record.id)
+            await self.remove_scratch(sandbox.record.id)
+            await failpoints.reach("destroy.run_dir")
+            await self._remove_workspace(sandbox.record)
             await self.advance(sandbox, TornDown())
         if scope.cancelled_caught:
             raise EngineUnavailable(f"cannot destroy this sandbox: it took longer than {_CLEANUP_S:g} s; try again")
+
+    async def _rest_workspace(self, sandbox: Sandbox) -> None:
+        await self._workspaces.rest(sandbox.record.id)
+
+    async def _remove_workspace(self, record: Record) -> None:
+        """Remove it for good, and say why. (I14)"""
+        if await self._workspaces.remove(record.id):
+            removal, owner = record.removal or "asked", record.owner
+            _log.info("workspace removed", sandbox=record.id, cause=removal)
+            if owner is not None:
+                ref = owner.ref
+                self._events.publish(
+                    "workspace", what="removed", tenant=ref.tenant, session=ref.session, user=owner.user, cause=removal
+                )
+        await failpoints.reach("destroy.workspace")
 
     async def _forget(self, sandbox: Sandbox) -> None:
         await self._registry.forget(sandbox.record.id)

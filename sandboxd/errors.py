@@ -3,7 +3,7 @@
     SandboxdError
     ├─ RequestError      InvalidRequest · Unauthorised · NotFound (also for a foreign id) · Conflict
     │                    · OutsideSandbox · LimitReached · Busy
-    ├─ SandboxError      NotReady · Paused · Gone (cause: exited, oom, killed, engine) · ToolTimeout
+    ├─ SandboxError      NotReady · Paused · Gone (cause: exited, oom, killed, engine, idle) · ToolTimeout
     │                    · WorkspaceFull
     ├─ DependencyError   EngineUnavailable · EngineRefused · StoreUnavailable
     │                    · HostError: HostFull · HostBusy · HostIO · HostCorrupt
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-Cause = Literal["exited", "oom", "killed", "engine"]
+Cause = Literal["exited", "oom", "killed", "engine", "idle"]
 
 
 class SandboxdError(Exception):

@@ -4,7 +4,7 @@ It decides and never acts: the manager saves the record first and then carries o
 crash between the two has an answer at the next start (see `reconcile`). An event that cannot happen in a
 state raises InvalidTransition with its story.
 
-    CREATING ──launched──► STARTING ──runner ready──► READY ──died──► GONE ──asked again──► CREATING
+    CREATING ──launched──► STARTING ──runner ready──► READY ──died, idle──► GONE ──asked again──► CREATING
         │                   │  ▲  └──nobody's yet──► WARM ──died──► DESTROYING
         │                   │  └──────claimed─────────┘
         └──────failed───────┴─► DESTROYING (first launch) or GONE (a later one: the workspace is kept)
@@ -18,11 +18,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Self
+from typing import Literal, Self
 
 from memo.ids import AgentId, SessionRef, UserId
 from sandboxd.errors import Cause, InvalidTransition
 from sandboxd.limits import Limits
+
+Removal = Literal["asked", "create_failed", "pool"]
+"""Why a workspace is removed: it was asked for, its create was never acknowledged, or no caller ever had it."""
 
 
 class State(StrEnum):
@@ -73,6 +76,8 @@ class Record:
     container: str | None = None
     cause: Cause | None = None
     from_pool: bool = False
+    removal: Removal | None = None
+    """Why it is being destroyed, and its workspace with it; None as long as it is not. (I14)"""
 
     @property
     def container_name(self) -> str:
@@ -126,8 +131,13 @@ class ContainerResumed:
 
 
 @dataclass(frozen=True, slots=True)
+class IdleTimedOut:
+    """It was not used for so long that its container is given up. Its workspace stays."""
+
+
+@dataclass(frozen=True, slots=True)
 class DestroyAsked:
-    pass
+    removal: Removal = "asked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +154,7 @@ Event = (
     | ContainerDied
     | ContainerPaused
     | ContainerResumed
+    | IdleTimedOut
     | DestroyAsked
     | TornDown
 )
@@ -160,6 +171,7 @@ class Effect(StrEnum):
     FREEZE_CALLS = "freeze_calls"
     THAW_CALLS = "thaw_calls"
     REMOVE_CONTAINER = "remove_container"
+    REST_WORKSPACE = "rest_workspace"
     TEAR_DOWN = "tear_down"
     FORGET = "forget"
     ANNOUNCE = "announce"
@@ -180,7 +192,7 @@ def step(record: Record, event: Event) -> tuple[Record, list[Effect]]:
             return replace(claimed, owner=owner, created_at=at, from_pool=True), [Effect.HAND_OVER]
         case State.WARM, (ContainerDied() | ContainerPaused()):
             # It has no owner yet, and a sandbox that cannot be handed over at once is not worth keeping.
-            return record.to(State.DESTROYING), [Effect.TEAR_DOWN]
+            return replace(record.to(State.DESTROYING), removal="pool"), [Effect.TEAR_DOWN]
         case State.READY, ContainerPaused():
             return record.to(State.PAUSED, container=record.container), [Effect.FREEZE_CALLS, Effect.ANNOUNCE]
         case State.PAUSED, ContainerResumed():
@@ -192,6 +204,14 @@ def step(record: Record, event: Event) -> tuple[Record, list[Effect]]:
                 record.to(State.GONE, cause=cause),
                 [Effect.FAIL_CALLS, Effect.ANNOUNCE, Effect.REMOVE_CONTAINER],
             )
+        case State.READY, LaunchFailed():
+            # Too late to take it back: it may have been used already, so its workspace stays. (I14)
+            return record.to(State.GONE, cause="engine"), [Effect.REMOVE_CONTAINER, Effect.ANNOUNCE]
+        case State.READY, IdleTimedOut():
+            return (
+                record.to(State.GONE, cause="idle"),
+                [Effect.FAIL_CALLS, Effect.ANNOUNCE, Effect.REMOVE_CONTAINER, Effect.REST_WORKSPACE],
+            )
         case State.GONE, LaunchAsked():
             again = record.to(State.CREATING)
             return replace(again, generation=record.generation + 1, from_pool=False), [Effect.LAUNCH]
@@ -199,10 +219,10 @@ def step(record: Record, event: Event) -> tuple[Record, list[Effect]]:
             return record, []  # late news: the container of a sandbox that has already moved on
         case (
             (State.CREATING | State.STARTING | State.WARM | State.READY | State.PAUSED | State.GONE),
-            DestroyAsked(),
+            DestroyAsked(removal),
         ):
             return (
-                record.to(State.DESTROYING, container=record.container),
+                replace(record.to(State.DESTROYING, container=record.container), removal=removal),
                 [Effect.ANNOUNCE, Effect.DRAIN_CALLS, Effect.TEAR_DOWN],
             )
         case State.DESTROYING, DestroyAsked():
@@ -215,4 +235,4 @@ def step(record: Record, event: Event) -> tuple[Record, list[Effect]]:
 def _launch_failed(record: Record) -> tuple[Record, list[Effect]]:
     if record.generation > 1:
         return record.to(State.GONE, cause="engine"), [Effect.REMOVE_CONTAINER, Effect.ANNOUNCE]
-    return record.to(State.DESTROYING), [Effect.TEAR_DOWN]
+    return replace(record.to(State.DESTROYING), removal="create_failed"), [Effect.TEAR_DOWN]

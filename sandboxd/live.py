@@ -17,6 +17,10 @@ from sandboxd.runner.client import RunnerClient
 from sandboxd.runner.listener import RunnerListener
 from sandboxd.sandbox import SandboxView
 
+_DEAD = "its container is dead ({cause})"
+_STORY_OF = {"idle": "it was not used for a while, so its container was stopped"}
+_COME_BACK = "its files are kept: create the sandbox again to go on with them"
+
 
 class Sandbox:
     def __init__(self, record: Record) -> None:
@@ -47,11 +51,8 @@ class Sandbox:
         record = self.record
         if record.state is State.GONE:
             cause = record.cause or "engine"
-            return Gone(
-                f"cannot {verb} this sandbox: its container is dead ({cause}); its files are kept: "
-                "create the sandbox again to go on with them",
-                cause,
-            )
+            story = _STORY_OF.get(cause, _DEAD).format(cause=cause)
+            return Gone(f"cannot {verb} this sandbox: {story}; {_COME_BACK}", cause)
         if record.state is State.PAUSED:
             return self.paused()
         what = "being taken over" if record.state is State.READY else record.state.value

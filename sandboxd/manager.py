@@ -21,10 +21,10 @@ from anyio.abc import TaskGroup
 
 from memo.ids import SessionRef, TenantId, UserId, UserRef
 from sandboxd import failpoints, lifecycle
+from sandboxd.bounded import each
 from sandboxd.effects import Effects
 from sandboxd.engine.protocol import (
     LABEL_SANDBOX,
-    Container,
     ContainerDied,
     ContainerPaused,
     ContainerResumed,
@@ -48,12 +48,31 @@ from sandboxd.errors import (
 from sandboxd.events import EventBus
 from sandboxd.image import default_image
 from sandboxd.layout import Layout
-from sandboxd.lifecycle import DestroyAsked, LaunchAsked, LaunchFailed, Owner, Record, Shape, State
+from sandboxd.lifecycle import (
+    DestroyAsked,
+    IdleTimedOut,
+    LaunchAsked,
+    LaunchFailed,
+    Owner,
+    Record,
+    Removal,
+    Shape,
+    State,
+)
 from sandboxd.limits import Limits
 from sandboxd.live import Call, Sandbox
 from sandboxd.mirror import Memory
 from sandboxd.pool import Pool, PoolFigures
-from sandboxd.reconcile import Action, Adopt, FinishDestroy, MarkGone, RemoveContainer, RemoveFiles, plan
+from sandboxd.reconcile import (
+    Action,
+    Adopt,
+    FinishDestroy,
+    KeepWorkspace,
+    MarkGone,
+    RemoveContainer,
+    RemoveFiles,
+    plan,
+)
 from sandboxd.registry import Registry
 from sandboxd.sandbox import SandboxRequest, SandboxView
 from sandboxd.settings import Settings
@@ -64,6 +83,9 @@ _RESUME_LOOK_S = 1.0
 
 _log = structlog.get_logger()
 
+_IDLE_CHECKS_AT_ONCE = 8
+_IDLE_CHECK_S = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class GarbageReport:
@@ -71,6 +93,8 @@ class GarbageReport:
     directories: int
     sandboxes: int
     """Sandboxes whose container was found dead, or whose destruction was taken up again."""
+    unclaimed_workspaces: list[str]
+    """Directories below DATA/workspaces whose record was lost. They are kept: remove them by hand."""
 
 
 class SandboxManager(anyio.AsyncContextManagerMixin):
@@ -102,6 +126,8 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             retire=self._retire,
             is_busy=lambda: self._awaited > 0,
         )
+        self._unclaimed: set[str] = set()
+        """Workspaces without a record that were reported."""
         self._awaited = 0
         """How many callers wait for a container: the pool is refilled when there are none."""
         self._awaiting_resume: set[str] = set()
@@ -174,11 +200,13 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
                 if is_coming_up and sandbox.failure is not None:
                     raise sandbox.failure.with_traceback(None)
             elif sandbox.record.state is State.READY:
+                sandbox.last_used = time.monotonic()  # who asks for it is about to use it
                 await failpoints.reach("create.answer")
                 return sandbox.view(), created
             elif sandbox.record.state is State.PAUSED:
                 raise sandbox.paused()
             elif sandbox.record.state is State.GONE:
+                self._check_room()
                 created = True
                 self._start(sandbox, self._bring_up)
             else:
@@ -216,8 +244,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
 
     async def collect_garbage(self) -> GarbageReport:
         """Compare registry, engine and disk now, and set right what differs."""
-        containers, on_disk = await self._effects.containers(), await self._effects.ids_on_disk()
-        actions = [action for action in self._plan(containers, on_disk) if not isinstance(action, Adopt)]
+        actions = [action for action in await self._plan() if not isinstance(action, Adopt)]
         for action in actions:
             await self._act(action)
         for sandbox in self._everybody():
@@ -226,6 +253,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             containers=sum(isinstance(action, RemoveContainer) for action in actions),
             directories=sum(isinstance(action, RemoveFiles) for action in actions),
             sandboxes=sum(isinstance(action, MarkGone | FinishDestroy) for action in actions),
+            unclaimed_workspaces=[action.id for action in actions if isinstance(action, KeepWorkspace)],
         )
 
     async def refresh_memo_mirror(self, session: SessionRef, container_path: str, content: str | None = None) -> int:
@@ -282,11 +310,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         return sandbox
 
     def _admit(self, ref: SessionRef, request: SandboxRequest) -> Sandbox:
-        if len(self._sandboxes) >= self.settings.max_sandboxes:
-            raise LimitReached(
-                f"cannot create another sandbox: {self.settings.max_sandboxes} exist, which is the limit; raise "
-                "max_sandboxes, or remove a sandbox whose files are not needed any more"
-            )
+        self._check_room()
         owner = Owner(ref, request.user, request.agent, dict(request.env))
         shape = self._shape(request.image, request.limits)
         sandbox = self._pool.take(shape)
@@ -297,6 +321,15 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         self._sandboxes[ref] = sandbox
         self._start(sandbox, self._bring_up)
         return sandbox
+
+    def _check_room(self) -> None:
+        """Refuse one container more than there may be. A sandbox that is gone has none; it costs disk space only."""
+        running = sum(sandbox.record.state is not State.GONE for sandbox in self._sandboxes.values())
+        if running >= self.settings.max_sandboxes:
+            raise LimitReached(
+                f"cannot create another sandbox: {self.settings.max_sandboxes} run, which is the limit; raise "
+                "max_sandboxes, or remove a sandbox whose files are not needed any more"
+            )
 
     def _new_record(self, shape: Shape, owner: Owner | None) -> Record:
         return Record(
@@ -318,7 +351,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         return sandbox
 
     def _retire(self, sandbox: Sandbox) -> None:
-        self._start(sandbox, self._effects.advance, DestroyAsked())
+        self._start(sandbox, self._effects.advance, DestroyAsked("pool"))
 
     def _start(self, sandbox: Sandbox, move: Callable[..., Awaitable[None]], *args: object) -> anyio.Event:
         """Start a move. The caller has seen, without an await in between, that none is under way."""
@@ -470,14 +503,33 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         while True:
             now = time.monotonic()
             next_due_s = limit_s  # a sandbox that does not exist yet cannot be due sooner
+            due: list[Sandbox] = []
             for sandbox in self._sandboxes.values():
                 if sandbox.record.state is State.READY and sandbox.settled is None:
                     due_s = limit_s - sandbox.idle_s(now)
                     if due_s <= 0:
-                        self._start(sandbox, self._effects.advance, DestroyAsked())
+                        due.append(sandbox)
                     else:
                         next_due_s = min(next_due_s, due_s)
+            await each(due, self._stop_unless_working, at_once=_IDLE_CHECKS_AT_ONCE)
             await anyio.sleep(next_due_s)
+
+    async def _stop_unless_working(self, sandbox: Sandbox) -> None:
+        """Stop a sandbox without calls, unless processes of it run: those are use, too."""
+        is_working = True  # if its runner cannot tell
+        if sandbox.runner is not None:
+            with suppress(SandboxdError, TimeoutError), anyio.fail_after(_IDLE_CHECK_S):
+                is_working = await sandbox.runner.has_processes()
+        if is_working:
+            sandbox.last_used = max(sandbox.last_used, time.monotonic())
+        elif sandbox.settled is None:
+            self._start(sandbox, self._stop_if_idle)
+
+    async def _stop_if_idle(self, sandbox: Sandbox) -> None:
+        # Up to the new record nothing awaits: a call that has entered since the reaper looked keeps its container.
+        is_idle = sandbox.idle_s(time.monotonic()) >= self.settings.idle_timeout_s
+        if is_idle and sandbox.record.state is State.READY:
+            await self._effects.advance(sandbox, IdleTimedOut())
 
     async def _reconcile_at_start(self) -> None:
         records = await self._registry.load()
@@ -493,27 +545,31 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
                 self._pool.add(Sandbox(record))
             else:
                 self._sandboxes[record.owner.ref] = Sandbox(record)
-        actions = self._plan(await self._effects.containers(), await self._effects.ids_on_disk())
+        actions = await self._plan()
         await failpoints.reach("reconcile.planned")
         for action in actions:
             await self._act(action)
             await failpoints.reach("reconcile.acted")
         _log.info("reconciled", sandboxes=len(records), actions=len(actions))
 
-    def _plan(self, containers: list[Container], on_disk: set[str]) -> list[Action]:
+    async def _plan(self) -> list[Action]:
         """Plan for every sandbox at rest; one with a move under way is that move's business."""
+        containers = await self._effects.containers()
+        scratch, workspaces = await self._effects.scratch_on_disk(), await self._effects.workspaces_on_disk()
         everybody = self._everybody()
         at_rest = [sandbox.record for sandbox in everybody if sandbox.settled is None]
         moving = {sandbox.record.id for sandbox in everybody if sandbox.settled is not None}
         mine = [container for container in containers if container.labels.get(LABEL_SANDBOX) not in moving]
-        return plan(at_rest, mine, on_disk - moving)
+        return plan(at_rest, mine, scratch - moving, workspaces - moving)
 
     async def _act(self, action: Action) -> None:
         match action:
             case RemoveContainer(container):
                 await self.engine.remove(container)
             case RemoveFiles(sandbox_id):
-                await self._effects.remove_files(sandbox_id)
+                await self._effects.remove_scratch(sandbox_id)
+            case KeepWorkspace(workspace_id):
+                self._report_unclaimed(workspace_id)
             case Adopt(record):
                 self._start_at_rest(record, self._take_over)
             case MarkGone(record, cause) if record.state in (State.READY, State.PAUSED):
@@ -521,7 +577,17 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             case MarkGone(record):
                 self._start_at_rest(record, self._effects.advance, LaunchFailed())
             case FinishDestroy(record):
-                self._start_at_rest(record, self._effects.advance, DestroyAsked())
+                removal: Removal = "pool" if record.state is State.WARM else "create_failed"
+                self._start_at_rest(record, self._effects.advance, DestroyAsked(removal))
+
+    def _report_unclaimed(self, workspace_id: str) -> None:
+        if workspace_id not in self._unclaimed:
+            self._unclaimed.add(workspace_id)
+            _log.warning(
+                "a workspace has no record and is kept; restore the registry, or remove the directory by hand",
+                directory=str(self.layout.workspaces / workspace_id),
+            )
+            self.events.publish("workspace", what="unclaimed", directory=workspace_id)
 
     def _start_at_rest(self, record: Record, move: Callable[..., Awaitable[None]], *args: object) -> None:
         owner = record.owner

@@ -1,8 +1,8 @@
 """What to do about the difference between the registry, the engine and the disk. Pure: it plans, it never acts.
 
 The registry holds intents, so whatever a crash left behind is either known (finish or undo it) or unknown
-(an orphan: remove it). Planning twice, or after a plan was only half carried out, gives a plan that ends in
-the same place.
+(an orphan: remove it, unless it is a workspace). Planning twice, or after a plan was only half carried out, gives
+a plan that ends in the same place.
 """
 
 from __future__ import annotations
@@ -44,16 +44,32 @@ class RemoveContainer:
 
 @dataclass(frozen=True, slots=True)
 class RemoveFiles:
-    """Directories of a sandbox that no record knows."""
+    """A socket directory and a mirror that no record knows. Both can be made again."""
 
     id: str
 
 
-Action = Adopt | MarkGone | FinishDestroy | RemoveContainer | RemoveFiles
+@dataclass(frozen=True, slots=True)
+class KeepWorkspace:
+    """A workspace that no record knows.
+
+    A workspace is made after its record and removed before it, so here a record was lost. It was never asked to be
+    removed, so it stays. (I14)
+    """
+
+    id: str
 
 
-def plan(records: Iterable[Record], containers: Iterable[Container], ids_on_disk: Iterable[str]) -> list[Action]:
-    """Plan what makes the three agree at a start, when nothing of ours is under way."""
+Action = Adopt | MarkGone | FinishDestroy | RemoveContainer | RemoveFiles | KeepWorkspace
+
+
+def plan(
+    records: Iterable[Record], containers: Iterable[Container], scratch: Iterable[str], workspaces: Iterable[str]
+) -> list[Action]:
+    """Plan what makes registry, engine and disk agree, for sandboxes that nothing is under way for.
+
+    `scratch` and `workspaces` are the ids that have a socket directory or a mirror, and a workspace, on disk.
+    """
     by_id = {container.id: container for container in containers}
     known: set[str] = set()
     kept: set[str] = set()
@@ -75,6 +91,7 @@ def plan(records: Iterable[Record], containers: Iterable[Container], ids_on_disk
             case State.GONE:
                 pass
     orphans = [RemoveContainer(container_id) for container_id in by_id if container_id not in kept]
-    strays = [RemoveFiles(sandbox_id) for sandbox_id in sorted(set(ids_on_disk) - known)]
+    strays = [RemoveFiles(sandbox_id) for sandbox_id in sorted(set(scratch) - known)]
+    unclaimed = [KeepWorkspace(sandbox_id) for sandbox_id in sorted(set(workspaces) - known)]
     # Containers go first: a directory that a container still writes cannot be removed.
-    return [*orphans, *actions, *strays]
+    return [*orphans, *actions, *strays, *unclaimed]

@@ -183,6 +183,7 @@ def _encode(record: Record) -> str:
             "container": record.container,
             "cause": record.cause,
             "from_pool": record.from_pool,
+            "removal": record.removal,
         }
     )
 
@@ -202,6 +203,7 @@ def _decode(text: str) -> Record:
             container=fields["container"],
             cause=fields["cause"],
             from_pool=fields["from_pool"],
+            removal=fields.get("removal"),
         )
     except (ValueError, KeyError, TypeError, InvalidKey) as error:
         raise RegistryCorrupt(f"cannot read a record of the registry: {type(error).__name__}") from error

@@ -75,7 +75,10 @@ class Settings(BaseSettings):
     consolidation: ConsolidationOptions = ConsolidationOptions()
     """What happened in a user's sessions becomes USER.md, in the background."""
     idle_timeout_s: float = Field(default=1800, ge=0)
-    """A sandbox without a call for so long is destroyed; 0 means never."""
+    """A sandbox without a call and without running processes for so long gives up its container; 0 means never.
+
+    It is `gone` with the cause `idle`. Its workspace is kept, and creating it again brings its files back.
+    """
     start_timeout_s: float = Field(default=60, gt=0)
     drain_s: float = Field(default=10, ge=0)
     """How long calls may go on after SIGTERM."""

@@ -160,6 +160,10 @@ class RunnerClient:
     async def list_processes(self) -> list[Process]:
         return await self._ask({"op": "processes"}, lambda head, _data: protocol.read_processes(head))
 
+    async def has_processes(self) -> bool:
+        """Say whether anything runs inside: background processes, terminals, and what commands left behind."""
+        return await self._ask({"op": "processes"}, lambda head, _data: protocol.read_has_processes(head))
+
     async def read_process(
         self, process_id: str, offset: int = 0, limit: int = wire.MAX_DATA_BYTES, wait_s: float = 0
     ) -> ProcessOutput:

@@ -208,6 +208,12 @@ def read_processes(head: Head) -> list[Process]:
     return [read_process(item) for item in items]
 
 
+def read_has_processes(head: Head) -> bool:
+    # A runner of an earlier version counts only what it started in the background.
+    alive = integer(head, "alive") if "alive" in head else 0
+    return alive > 0 or any(process.running for process in read_processes(head))
+
+
 def read_process_output(head: Head, data: bytes) -> ProcessOutput:
     offset = integer(head, "offset")
     return ProcessOutput(process=read_process(head), offset=offset, data=data, next_offset=offset + len(data))

@@ -7,7 +7,6 @@ container can write: the contents are the runner's, and are only ever mounted, u
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import re
@@ -124,19 +123,37 @@ class Workspaces:
             self._delete(draft)
             raise
 
-    async def remove(self, workspace_id: str) -> None:
-        """Unmount and delete. What is already gone, at whatever step a daemon died, is done."""
+    async def rest(self, workspace_id: str) -> None:
+        """Unmount it, so that a workspace without a container costs only its disk space. `create` mounts it again."""
         _check(workspace_id)
         async with self._alone(workspace_id):
-            await self._run(f"remove workspace {workspace_id}", self._remove, workspace_id)
+            await self._run(f"unmount workspace {workspace_id}", self._rest, workspace_id)
 
-    def _remove(self, workspace_id: str) -> None:
+    def _rest(self, workspace_id: str) -> None:
+        files = self._root / workspace_id / _FILES
+        try:
+            if loop.is_mounted(files):
+                loop.unmount(files)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise  # busy: a process of the host is in it, and it stays as it is
+
+    async def remove(self, workspace_id: str) -> bool:
+        """Unmount and delete; return whether there was one. One that is half gone is deleted, too."""
+        _check(workspace_id)
+        async with self._alone(workspace_id):
+            return await self._run(f"remove workspace {workspace_id}", self._remove, workspace_id)
+
+    def _remove(self, workspace_id: str) -> bool:
         home = self._root / workspace_id
         self._unmount(home / _FILES)
         draft = self._root / f"{_DRAFT}{secrets.token_hex(8)}"
-        with contextlib.suppress(FileNotFoundError):
+        try:
             home.rename(draft)  # first: half a workspace must never be found under its name
-            self._delete(draft)
+        except FileNotFoundError:
+            return False
+        self._delete(draft)
+        return True
 
     def _delete(self, home: Path) -> None:
         self._unmount(home / _FILES)

@@ -108,7 +108,12 @@ def test_ten_live_sandboxes_are_taken_over_with_their_background_processes(daemo
             assert output.data == f"started-{name}\n".encode()
             assert output.process.running
         assert sorted(daemon.containers()) == sorted(filter(None, made.values()))
-        assert client.collect_garbage() == {"containers": 0, "directories": 0, "sandboxes": 0}
+        assert client.collect_garbage() == {
+            "containers": 0,
+            "directories": 0,
+            "sandboxes": 0,
+            "unclaimed_workspaces": [],
+        }
         for name in names:
             client.destroy_sandbox(name)
     assert_nothing_left(daemon)

@@ -1,16 +1,26 @@
-"""A sandbox that nobody uses goes by itself, counted from the end of the last call."""
+"""A sandbox that is not used gives up its container, counted from its last use, and never its files."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from sandboxd.errors import NotFound
+from sandboxd.errors import Gone
 from tests.running import RunningDaemon, newest_event, wait_for_state
 
-pytestmark = [pytest.mark.engine]
+
+@pytest.fixture
+def daemon() -> Iterator[RunningDaemon]:
+    running = RunningDaemon(engine="bubblewrap", idle_timeout_s=1, limits='{"disk_mb": 8}')
+    try:
+        yield running.start()
+    finally:
+        running.stop()
 
 
-def test_an_idle_sandbox_is_destroyed_and_one_with_a_call_under_way_is_not(
+@pytest.mark.engine
+def test_an_idle_sandbox_gives_up_its_container_and_one_with_a_call_under_way_does_not(
     engine_socket: str, agent_image: str
 ) -> None:
     daemon = RunningDaemon(image=agent_image, idle_timeout_s=2)
@@ -21,11 +31,54 @@ def test_an_idle_sandbox_is_destroyed_and_one_with_a_call_under_way_is_not(
             client.ensure_sandbox("busy", user="ada")
             client.ensure_sandbox("idle", user="ada")
             assert client.exec("busy", "sleep 6; echo finished").stdout == "finished\n"
-            with pytest.raises(NotFound):
-                client.get_sandbox("idle")
+            idle = client.get_sandbox("idle")
+            assert (idle.state, idle.cause, idle.container) == ("gone", "idle", None)
             assert client.get_sandbox("busy").state == "ready"
-            wait_for_state(client, "busy", "removed", after=seen)
+            wait_for_state(client, "busy", "gone", after=seen)
+            for session in ("busy", "idle"):
+                client.destroy_sandbox(session)
         assert daemon.containers() == []
         assert daemon.mounts() == []
     finally:
         daemon.stop()
+
+
+def test_an_idle_sandbox_keeps_its_files_and_comes_back_with_them(daemon: RunningDaemon) -> None:
+    with daemon.client() as client:
+        seen = newest_event(client)
+        client.ensure_sandbox("s1", user="ada")
+        client.exec("s1", "echo kept > /workspace/file")
+        wait_for_state(client, "s1", "gone", after=seen)
+        with pytest.raises(Gone, match="files are kept: create it again") as refused:
+            client.exec("s1", "true")
+        assert refused.value.cause == "idle"
+        assert client.ensure_sandbox("s1", user="ada").state == "ready"
+        assert client.exec("s1", "cat /workspace/file").stdout == "kept\n"
+        removed = [event.fields for event in client.events(after=seen, follow=False) if event.kind == "workspace"]
+        assert removed == []
+        client.destroy_sandbox("s1")
+        (gone,) = [event.fields for event in client.events(after=seen, follow=False) if event.kind == "workspace"]
+        assert (gone["what"], gone["session"], gone["cause"]) == ("removed", "s1", "asked")
+    assert "workspace removed" in daemon.log.read_text()
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda client: client.start_process("s1", "sleep 1000"),
+        lambda client: client.start_process("s1", "sh", tty=True),
+        lambda client: client.exec("s1", "setsid sleep 1000 >/dev/null 2>&1 &"),
+    ],
+    ids=["process", "terminal", "left behind by a command"],
+)
+def test_what_runs_in_a_sandbox_keeps_its_container(daemon: RunningDaemon, leave: object) -> None:
+    with daemon.client() as client:
+        seen = newest_event(client)
+        client.ensure_sandbox("s1", user="ada")
+        client.ensure_sandbox("idle", user="ada")
+        leave(client)  # type: ignore[operator]
+        wait_for_state(client, "idle", "gone", after=seen)
+        # Both were last used at about the same time, so s1 has been looked at by now, or is at the next round.
+        client.ensure_sandbox("idle", user="ada")
+        wait_for_state(client, "idle", "gone", after=newest_event(client))
+        assert client.get_sandbox("s1").state == "ready"

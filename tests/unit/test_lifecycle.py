@@ -19,6 +19,7 @@ from sandboxd.lifecycle import (
     DestroyAsked,
     Effect,
     Event,
+    IdleTimedOut,
     LaunchAsked,
     Launched,
     LaunchFailed,
@@ -44,6 +45,7 @@ EVENTS: list[Event] = [
     ContainerDied("oom"),
     ContainerPaused(),
     ContainerResumed(),
+    IdleTimedOut(),
     DestroyAsked(),
     TornDown(),
 ]
@@ -77,6 +79,8 @@ ALLOWED = {
     (State.WARM, ContainerPaused): State.DESTROYING,
     (State.READY, ContainerPaused): State.PAUSED,
     (State.READY, ContainerDied): State.GONE,
+    (State.READY, LaunchFailed): State.GONE,
+    (State.READY, IdleTimedOut): State.GONE,
     (State.READY, DestroyAsked): State.DESTROYING,
     (State.PAUSED, ContainerResumed): State.READY,
     (State.PAUSED, ContainerDied): State.GONE,
@@ -169,3 +173,12 @@ def test_whatever_happens_a_sandbox_ends_removed_or_can_still_be_destroyed(
     if current.state is not State.REMOVED:
         current, _ = step(current, DestroyAsked())
         assert step(current, TornDown())[0].state is State.REMOVED
+
+
+def test_a_workspace_is_removed_only_with_a_reason_on_record() -> None:
+    for state in (State.CREATING, State.STARTING):
+        assert step(record(state), LaunchFailed())[0].removal == "create_failed"
+    assert step(record(State.WARM, owner=None), ContainerDied("oom"))[0].removal == "pool"
+    asked, _ = step(record(State.READY), DestroyAsked())
+    assert asked.removal == "asked"
+    assert step(asked, DestroyAsked("create_failed"))[0].removal == "asked"

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
+import pytest
+
+from sandboxd.errors import LimitReached
 from sandboxd.lifecycle import State
 from sandboxd.live import Sandbox
 from sandboxd.manager import SandboxManager
+from sandboxd.runner.client import RunnerClient
 from sandboxd.settings import Settings
 from tests.unit.test_lifecycle import ADA, record
 
@@ -17,3 +22,24 @@ def test_a_sandbox_that_is_just_being_forgotten_is_in_no_state_that_is_counted(t
     assert set(manager.states.values()) == {0}
     manager._sandboxes[ADA.ref] = Sandbox(record(State.READY, container="c1"))
     assert manager.states["ready"] == 1
+
+
+@pytest.mark.anyio
+async def test_a_call_that_enters_before_the_idle_sandbox_is_stopped_keeps_it(tmp_path: Path) -> None:
+    manager = SandboxManager(Settings(data=tmp_path / "data", socket=tmp_path / "socket", idle_timeout_s=1))
+    sandbox = Sandbox(record(State.READY, container="c1"))
+    sandbox.runner = cast(RunnerClient, object())
+    sandbox.last_used = float("-inf")
+    with sandbox.call():
+        await manager._stop_if_idle(sandbox)
+    await manager._stop_if_idle(sandbox)  # used just now
+    assert sandbox.record.state is State.READY
+
+
+def test_a_sandbox_without_a_container_does_not_count_against_the_limit(tmp_path: Path) -> None:
+    manager = SandboxManager(Settings(data=tmp_path / "data", socket=tmp_path / "socket", max_sandboxes=1))
+    manager._sandboxes[ADA.ref] = Sandbox(record(State.GONE, cause="idle"))
+    manager._check_room()
+    manager._sandboxes[ADA.ref] = Sandbox(record(State.READY, container="c1"))
+    with pytest.raises(LimitReached):
+        manager._check_room()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from memo.ids import SessionRef
 from sandboxd.engine.protocol import Container
 from sandboxd.lifecycle import Record, State
-from sandboxd.reconcile import Adopt, FinishDestroy, MarkGone, RemoveContainer, RemoveFiles, plan
+from sandboxd.reconcile import Adopt, FinishDestroy, KeepWorkspace, MarkGone, RemoveContainer, RemoveFiles, plan
 from tests.unit.test_lifecycle import ADA, record
 
 
@@ -20,13 +20,13 @@ def container(container_id: str, *, running: bool = True, cause: str | None = No
 
 def test_a_live_sandbox_is_adopted_as_it_is() -> None:
     ready = record(State.READY, container="c1")
-    assert plan([ready], [container("c1")], {ready.id}) == [Adopt(ready)]
+    assert plan([ready], [container("c1")], {ready.id}, {ready.id}) == [Adopt(ready)]
 
 
 def test_a_sandbox_whose_container_died_meanwhile_says_why_and_keeps_its_workspace() -> None:
     ready = record(State.READY, container="c1")
     dead = container("c1", running=False, cause="oom")
-    assert plan([ready], [dead], {ready.id}) == [RemoveContainer("c1"), MarkGone(ready, "oom")]
+    assert plan([ready], [dead], {ready.id}, {ready.id}) == [RemoveContainer("c1"), MarkGone(ready, "oom")]
 
 
 def test_a_paused_sandbox_is_adopted_too_and_its_death_is_told() -> None:
@@ -37,40 +37,47 @@ def test_a_paused_sandbox_is_adopted_too_and_its_death_is_told() -> None:
 
 def test_a_sandbox_whose_container_vanished_was_ended_by_the_engine() -> None:
     ready = record(State.READY, container="c1")
-    assert plan([ready], [], {ready.id}) == [MarkGone(ready, "engine")]
+    assert plan([ready], [], {ready.id}, {ready.id}) == [MarkGone(ready, "engine")]
 
 
 def test_a_create_that_was_never_acknowledged_leaves_nothing() -> None:
     for state in (State.CREATING, State.STARTING):
         half = record(state, container="c1" if state is State.STARTING else None)
-        assert plan([half], [container("c1")], {half.id}) == [RemoveContainer("c1"), FinishDestroy(half)]
+        assert plan([half], [container("c1")], {half.id}, {half.id}) == [RemoveContainer("c1"), FinishDestroy(half)]
 
 
 def test_a_relaunch_that_was_never_acknowledged_keeps_the_workspace() -> None:
     half = record(State.STARTING, generation=2, container="c2")
-    assert plan([half], [container("c2")], {half.id}) == [RemoveContainer("c2"), MarkGone(half, "engine")]
+    assert plan([half], [container("c2")], {half.id}, {half.id}) == [RemoveContainer("c2"), MarkGone(half, "engine")]
 
 
 def test_a_warm_sandbox_is_kept_and_one_whose_claim_was_never_acknowledged_is_not() -> None:
     warm = record(State.WARM, owner=None, container="c1")
-    assert plan([warm], [container("c1")], {warm.id}) == [Adopt(warm)]
-    assert plan([warm], [], {warm.id}) == [FinishDestroy(warm)]
+    assert plan([warm], [container("c1")], {warm.id}, {warm.id}) == [Adopt(warm)]
+    assert plan([warm], [], {warm.id}, {warm.id}) == [FinishDestroy(warm)]
     claimed = record(State.STARTING, container="c1", from_pool=True)
-    assert plan([claimed], [container("c1")], {claimed.id}) == [RemoveContainer("c1"), FinishDestroy(claimed)]
+    assert plan([claimed], [container("c1")], {claimed.id}, {claimed.id}) == [
+        RemoveContainer("c1"),
+        FinishDestroy(claimed),
+    ]
 
 
 def test_a_destroy_that_was_interrupted_is_finished() -> None:
     going = record(State.DESTROYING, container="c1")
-    assert plan([going], [container("c1")], {going.id}) == [RemoveContainer("c1"), FinishDestroy(going)]
+    assert plan([going], [container("c1")], {going.id}, {going.id}) == [RemoveContainer("c1"), FinishDestroy(going)]
 
 
 def test_what_no_record_knows_is_removed_containers_first() -> None:
-    assert plan([], [container("stray")], {"feed"}) == [RemoveContainer("stray"), RemoveFiles("feed")]
+    assert plan([], [container("stray")], {"feed"}, ()) == [RemoveContainer("stray"), RemoveFiles("feed")]
+
+
+def test_a_workspace_that_no_record_knows_is_kept() -> None:
+    assert plan([], [], {"feed"}, {"feed"}) == [RemoveFiles("feed"), KeepWorkspace("feed")]
 
 
 def test_a_sandbox_that_is_gone_keeps_its_directories() -> None:
     gone = record(State.GONE, cause="oom")
-    assert plan([gone], [], {gone.id}) == []
+    assert plan([gone], [], {gone.id}, {gone.id}) == []
 
 
 @st.composite
@@ -97,7 +104,7 @@ def test_every_container_is_adopted_or_removed_and_every_directory_has_an_owner(
     world: tuple[list[Record], list[Container], set[str]],
 ) -> None:
     records, containers, on_disk = world
-    actions = plan(records, containers, on_disk)
+    actions = plan(records, containers, on_disk, on_disk)
     adopted = {action.record.container for action in actions if isinstance(action, Adopt)}
     removed = {action.container for action in actions if isinstance(action, RemoveContainer)}
     assert adopted | removed == {item.id for item in containers}
@@ -105,3 +112,4 @@ def test_every_container_is_adopted_or_removed_and_every_directory_has_an_owner(
     assert all(item.running for item in containers if item.id in adopted)
     strays = {action.id for action in actions if isinstance(action, RemoveFiles)}
     assert strays == on_disk - {item.id for item in records}
+    assert {action.id for action in actions if isinstance(action, KeepWorkspace)} == strays

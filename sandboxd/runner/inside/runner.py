@@ -26,6 +26,7 @@ from .pipes import Leftovers
 from .scheduling import take_short_turns
 from .spawn import Spawner, find_shell
 from .transfers import FileCall, Reading, Writing
+from .tree import count_others
 from .worker import Workers
 
 TYPE_CHECKING = False
@@ -152,7 +153,7 @@ class Runner:
         self._answer(call, self._processes.start(head))
 
     def _list_processes(self, call: int, head: dict[str, Any], data: bytes) -> None:
-        self._answer(call, {"items": self._processes.describe()})
+        self._answer(call, {"items": self._processes.describe(), "alive": count_others(os.getpid())})
 
     def _waiting(self, call: int, head: dict[str, Any]) -> Waiting:
         waiting = Waiting(self, call, self._processes.get(head["id"]))

@@ -52,6 +52,12 @@ def read_proc(pid: int) -> Proc | None:
     return Proc(state not in (b"Z", b"X") or threads > 1, state == b"T", int(fields[19]), mark)
 
 
+def count_others(own: int) -> int:
+    """Return how many processes live beside this one, whatever started them."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) != own]
+    return sum(proc is not None and proc.is_alive for proc in map(read_proc, pids))
+
+
 def _read(path: str, size: int) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
