@@ -14,29 +14,29 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import anyio
 import structlog
 from starlette.types import ASGIApp
 
 from memo import open_store
-from memo.documents import DocumentKey
 from memo.errors import MemoError
 from sandboxd import failpoints, logs
 from sandboxd.api.app import create_app
 from sandboxd.api.budget import MIB
 from sandboxd.api.connection_table import ConnectionTable
 from sandboxd.api.guard import TcpGuard, allowed_hosts, read_token
-from sandboxd.api.routes import Check, Readiness
 from sandboxd.consolidation.background import Consolidation
-from sandboxd.engine.protocol import LABEL_INSTANCE
 from sandboxd.errors import SandboxdError
 from sandboxd.heap import settle_heap
 from sandboxd.idempotency import IdempotencyStore
+from sandboxd.layout import RESERVE
 from sandboxd.loop_watchdog import EXIT_CODE, LoopWatchdog
 from sandboxd.manager import SandboxManager
 from sandboxd.metrics import Metrics
+from sandboxd.readiness import ReadinessChecks, public_url
+from sandboxd.reserve import Reserve
 from sandboxd.serving import Server, go_first, settle_collector, tcp_listener, unix_listener
 from sandboxd.settings import Settings
 
@@ -73,6 +73,7 @@ def main(settings: Settings) -> None:
 
 async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
     watchdog.watch(asyncio.get_running_loop())
+    Reserve(settings.data / RESERVE).spend_if_short()  # before the store is opened, which needs a little room, too
     # Nested blocks, not an exit stack: see SandboxManager.
     with unix_listener(settings.socket) as unix_socket:
         async with (
@@ -87,12 +88,15 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
                 outbox=lambda: manager.outbox,
                 tasks=lambda: len(asyncio.all_tasks()),
             )
-            async with _open_consolidation(settings, store, manager, metrics) as consolidation:
+            async with (
+                _open_consolidation(settings, store, manager, metrics) as consolidation,
+                anyio.create_task_group() as checking,
+            ):
                 app: ASGIApp = create_app(
                     manager,
                     idempotency=idempotency,
                     metrics=metrics,
-                    readiness=lambda: _readiness(manager),
+                    readiness=ReadinessChecks(manager, checking).check,
                     version=version("sandboxd"),
                     default_limits=settings.limits,
                     memory=manager.memory,
@@ -108,6 +112,7 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
                     server = Server(app, [unix_socket, *tcp_sockets], connections, drain_s=settings.drain_s)
                     try:
                         await _serve_until_signalled(server, manager, consolidation)
+                        checking.cancel_scope.cancel()
                     finally:
                         watchdog.end_within(settings.drain_s + _EXIT_MARGIN_S)
 
@@ -167,35 +172,6 @@ async def _stop_when_signalled(
         consolidation.stop()
         manager.events.close()  # a reader of events would hold up the drain to its end
         server.stop()
-
-
-async def _readiness(manager: SandboxManager) -> Readiness:
-    try:
-        await manager.engine.find({LABEL_INSTANCE: "readiness"})
-        engine = Check(manager.engine.name, ok=True)
-    except SandboxdError as error:
-        engine = Check(manager.engine.name, ok=False, detail=str(error))
-    return Readiness(engine=engine, store=await _store_check(manager))
-
-
-async def _store_check(manager: SandboxManager) -> Check:
-    """A store is ready when it can say of a document that nobody ever wrote that it was never written."""
-    name = public_url(manager.settings.store_url)
-    if manager.memory is None:
-        return Check("none", ok=True, detail="no store is attached")
-    try:
-        await manager.memory.read(DocumentKey.of("readiness", "readiness", "session", "NOTES.md"))
-    except (MemoError, SandboxdError) as error:
-        return Check(name, ok=False, detail=str(error))
-    return Check(name, ok=True)
-
-
-def public_url(url: str) -> str:
-    """The store's URL as others may see it: without a password. (I12)"""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return urlunsplit(parts._replace(netloc=f"{parts.username}@{parts.hostname}"))
 
 
 def _say_ready(manager: SandboxManager) -> None:

@@ -23,7 +23,7 @@ from sandboxd import failpoints
 from sandboxd.blueprint import container_spec
 from sandboxd.bounded import each
 from sandboxd.engine.protocol import LABEL_INSTANCE, LABEL_SANDBOX, Container, ContainerDied, Engine
-from sandboxd.errors import EngineUnavailable, Gone, NotReady, ToolTimeout
+from sandboxd.errors import EngineUnavailable, Gone, HostFull, NotReady, ToolTimeout
 from sandboxd.events import EventBus
 from sandboxd.layout import Layout
 from sandboxd.lifecycle import (
@@ -129,12 +129,29 @@ class Effects:
         """Take one step of the life cycle."""
         record, effects = step(sandbox.record, event)
         sandbox.record = record  # seen by every other task at once, so a second ensure joins instead of racing
-        if record.state is not State.REMOVED:
+        if record.state in (State.DESTROYING, State.GONE):
+            await self._save_on_a_full_disk(sandbox, record)
+        elif record.state is not State.REMOVED:
             await self._registry.save(record)
         if point := _FAILPOINT_OF_STATE.get(record.state):
             await failpoints.reach(point)
         for effect in effects:
             await self._carry_out[effect](sandbox)
+
+    async def _save_on_a_full_disk(self, sandbox: Sandbox, record: Record) -> None:
+        """Save a step that leads to freed space, whatever it takes."""
+        save = partial(self._registry.save, record)
+        try:
+            await self._layout.reserve.spend_on(save)
+        except HostFull:
+            if record.state is not State.DESTROYING:
+                raise
+            # The reserve is spent as well. Without the intent on record only the workspace must stay: should the
+            # daemon die now, the sandbox is gone and keeps it. Everything else can be made again.
+            await self._remove_container(sandbox)
+            await self.remove_scratch(record.id)
+            await self._workspaces.drop_templates()
+            await save()
 
     async def take_over(self, sandbox: Sandbox) -> None:
         """Reconnect to the runner of a container that an earlier daemon started."""
@@ -333,7 +350,9 @@ class Effects:
         await failpoints.reach("destroy.workspace")
 
     async def _forget(self, sandbox: Sandbox) -> None:
-        await self._registry.forget(sandbox.record.id)
+        await self._layout.reserve.spend_on(partial(self._registry.forget, sandbox.record.id))
+        if not self._layout.reserve.is_whole:
+            self._layout.reserve.fill()
         await failpoints.reach("destroy.forgotten")
 
     async def _announce(self, sandbox: Sandbox) -> None:

@@ -20,8 +20,10 @@ from sandboxd import cache_place
 from sandboxd.cache_place import CachePlace
 from sandboxd.errors import Conflict, HostFull
 from sandboxd.permissions import PRIVATE_DIRECTORY, PRIVATE_FILE, make_private, make_shared, tighten
+from sandboxd.reserve import Reserve
 from sandboxd.runner.protocol import RUNNER_DIR
 
+RESERVE = "reserve"
 _PRIVATE_FILES = ("lock", "instance", "registry.db", "idempotency.db", "outbox.db", "memo.db")
 _SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
@@ -39,6 +41,7 @@ class Layout:
         self.idempotency = data / "idempotency.db"
         self.workspaces = data / "workspaces"
         self.engine_state = data / "engine"
+        self.reserve = Reserve(data / RESERVE)
         self._runs = data / "run"
         self._mirrors = data / "mirrors"
         self._runners = data / "runner"
@@ -70,8 +73,10 @@ class Layout:
             ) from None
         self._lock = lock
         try:
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+            self.reserve.spend_if_short()
+            with contextlib.suppress(OSError):  # on a full disk: the pid is only there to be told
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
             for name in _PRIVATE_FILES:
                 for suffix in _SQLITE_SUFFIXES if name.endswith(".db") else ("",):
                     tighten(self.data / f"{name}{suffix}")

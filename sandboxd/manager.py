@@ -157,6 +157,8 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             self.settings, self.layout, self.engine, self._registry, self.workspaces, self.memory, self.events
         )
         await self._reconcile_at_start()
+        if not self.layout.reserve.fill(partly=True):  # what the start did not need is protected again
+            _log.warning("the disk of the data directory is full: serving, but taking on nothing new")
         self._tasks.start_soon(self._watch_engine)
         if self.settings.pool:
             self._pool.prefer(self._shape(None, self.settings.limits))
@@ -206,11 +208,22 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             elif sandbox.record.state is State.PAUSED:
                 raise sandbox.paused()
             elif sandbox.record.state is State.GONE:
-                self._check_room()
+                self.check_room()
                 created = True
                 self._start(sandbox, self._bring_up)
             else:
                 await self._destroy(sandbox)
+
+    def check_room(self) -> None:
+        """Refuse another sandbox if the disk is full or enough of them run. One that is gone costs disk space only."""
+        if not self.layout.reserve.has_room():
+            raise HostFull("cannot create this sandbox: the disk of the data directory is full; free some space")
+        running = sum(sandbox.record.state is not State.GONE for sandbox in self._sandboxes.values())
+        if running >= self.settings.max_sandboxes:
+            raise LimitReached(
+                f"cannot create another sandbox: {self.settings.max_sandboxes} run, which is the limit; raise "
+                "max_sandboxes, or remove a sandbox whose files are not needed any more"
+            )
 
     def get(self, ref: SessionRef) -> SandboxView:
         return self._find(ref).view()
@@ -310,7 +323,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         return sandbox
 
     def _admit(self, ref: SessionRef, request: SandboxRequest) -> Sandbox:
-        self._check_room()
+        self.check_room()
         owner = Owner(ref, request.user, request.agent, dict(request.env))
         shape = self._shape(request.image, request.limits)
         sandbox = self._pool.take(shape)
@@ -321,15 +334,6 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         self._sandboxes[ref] = sandbox
         self._start(sandbox, self._bring_up)
         return sandbox
-
-    def _check_room(self) -> None:
-        """Refuse one container more than there may be. A sandbox that is gone has none; it costs disk space only."""
-        running = sum(sandbox.record.state is not State.GONE for sandbox in self._sandboxes.values())
-        if running >= self.settings.max_sandboxes:
-            raise LimitReached(
-                f"cannot create another sandbox: {self.settings.max_sandboxes} run, which is the limit; raise "
-                "max_sandboxes, or remove a sandbox whose files are not needed any more"
-            )
 
     def _new_record(self, shape: Shape, owner: Owner | None) -> Record:
         return Record(

@@ -21,8 +21,9 @@ async def get_health(services: Services, request: Request) -> Response:
 
 async def get_readiness(services: Services, request: Request) -> Response:
     readiness = await services.readiness()
-    checks = {"engine": asdict(readiness.engine), "store": asdict(readiness.store)}
-    failing = [f"{check.name}: {check.detail}" for check in (readiness.engine, readiness.store) if not check.ok]
+    parts = {"engine": readiness.engine, "store": readiness.store, "disk": readiness.disk}
+    checks = {subject: asdict(check) for subject, check in parts.items()}
+    failing = [f"{subject} {check.name}: {check.detail}" for subject, check in parts.items() if not check.ok]
     if not failing:
         return render.json_answer({"ready": True, **checks})
     detail = f"cannot work: {'; '.join(failing)}"

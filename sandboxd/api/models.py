@@ -268,6 +268,7 @@ class ReadyAnswer(BaseModel):
     ready: bool
     engine: CheckAnswer
     store: CheckAnswer
+    disk: CheckAnswer
 
 
 class HealthAnswer(BaseModel):

@@ -50,6 +50,9 @@ class Manager(Protocol):
     async def ensure_sandbox(self, ref: SessionRef, request: SandboxRequest) -> tuple[SandboxView, bool]:
         """Return the session's sandbox, ready, and whether it was made by this call."""
 
+    def check_room(self) -> None:
+        """Raise if the host has no room for another sandbox."""
+
     def get(self, ref: SessionRef) -> SandboxView:
         """Return the session's sandbox, or raise NotFound."""
 

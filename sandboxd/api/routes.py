@@ -54,6 +54,7 @@ class Check:
 class Readiness:
     engine: Check
     store: Check
+    disk: Check
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ async def ensure_sandbox(services: Services, request: Request) -> Response:
     )
     request.scope[BEGUN] = True
     if not _is_there(services, ref):  # one that runs does not need the store, which may be away
+        services.manager.check_room()  # before anything of it is written anywhere
         await introduce_session(services, ref, wanted.user, wanted.agent)
     view, created = await services.manager.ensure_sandbox(ref, wanted)
     return render.json_answer(render.sandbox(view), 201 if created else 200)

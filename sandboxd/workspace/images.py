@@ -52,6 +52,12 @@ class Templates:
         self._prune()
         return path
 
+    def drop(self) -> None:
+        if self._root.exists():
+            for entry in self._root.iterdir():
+                if not entry.name.startswith("."):
+                    entry.unlink()
+
     def clear_drafts(self) -> None:
         """Remove what a daemon left that died while it made a template."""
         if not self._root.exists():

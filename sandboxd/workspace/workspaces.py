@@ -81,10 +81,15 @@ class Workspaces:
             loop.mount_image(trial / _IMAGE, trial / _FILES)
             self._delete(trial)
         except OSError as error:
+            # On a full host a trial says nothing. Workspaces that are mounted say what this host could do before.
             if error.errno in _FULL:
-                raise
+                self._delete(self._root / f"{_DRAFT}trial")
+                return "" if self._has_images() else f"a trial mount failed: {error.strerror}"
             return f"a trial mount failed: {error.strerror}"
         return ""
+
+    def _has_images(self) -> bool:
+        return any(self._root.glob(f"*/{_IMAGE}")) or any(self._root.glob(f"{_TEMPLATES}/*"))
 
     async def create(self, workspace_id: str, disk_mb: int) -> Path:
         """Return the directory to mount at /workspace. One that exists is mounted again with its contents."""
@@ -169,6 +174,11 @@ class Workspaces:
                 # Somebody on the host stands in it. The name goes now; the device goes when they leave.
                 loop.unmount(files, lazily=True)
                 self._lazily_unmounted += 1
+
+    async def drop_templates(self) -> None:
+        """Free the disk space of the templates. The next create makes the one that it needs again."""
+        async with self._alone(_TEMPLATES):
+            await self._run("drop the workspace templates", self._templates.drop)
 
     async def find(self) -> set[str]:
         """Return every id that is on disk or mounted below our root."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sandboxd.client import Client
-from sandboxd.errors import SandboxdError
+from sandboxd.errors import HostFull, SandboxdError
 from tests.faults.test_memory_killed import NOTES, inside, wait_in_sync
 from tests.running import RunningDaemon
 
@@ -36,11 +37,13 @@ def small(daemon: RunningDaemon) -> Iterator[RunningDaemon]:
 
 
 def fill(directory: Path) -> Path:
+    """Take every byte that is left."""
     ballast = directory / "ballast"
-    with ballast.open("wb") as file, suppress(OSError):
-        while True:
-            file.write(b"\0" * 65_536)
-            file.flush()
+    with ballast.open("ab", buffering=0) as file:
+        for size in (65_536, 4096, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(b"\0" * size)
     return ballast
 
 
@@ -76,3 +79,63 @@ def test_a_full_data_directory_refuses_clearly_and_recovers_by_itself(small: Run
         wait_in_sync(client, "s1")
         assert inside(client, "s1", NOTES) == "room again\n"
         assert client.exec("s1", "echo fine").stdout == "fine\n"
+
+
+def is_ready(client: Client) -> bool:
+    try:
+        return bool(client.ready()["ready"])
+    except SandboxdError as error:
+        assert error.code == "daemon.not_ready"
+        assert "disk" in str(error)
+        return False
+
+
+def test_on_a_full_disk_a_sandbox_can_be_destroyed_which_frees_its_space(small: RunningDaemon) -> None:
+    small.start(limits='{"disk_mb": 8}')
+    with small.client() as client:
+        for session in ("s1", "s2"):
+            client.ensure_sandbox(session, user="ada")
+        client.exec("s2", "head -c 4M /dev/urandom > /workspace/file; sync /workspace/file")
+        assert is_ready(client)
+        ballast = fill(small.data)
+        assert not is_ready(client)
+        with pytest.raises(HostFull):
+            client.ensure_sandbox("s3", user="ada")
+        client.destroy_sandbox("s2")
+        assert [sandbox.session for sandbox in client.list_sandboxes()] == ["s1"]
+        free = os.statvfs(small.data)
+        assert free.f_bavail * free.f_frsize > 4_000_000
+        fill(small.data)
+        client.destroy_sandbox("s1")
+        ballast.unlink()
+        assert is_ready(client)
+        client.ensure_sandbox("s1", user="ada")
+
+
+@pytest.mark.parametrize("is_reserve_lost", [False, True], ids=["with its reserve", "without a reserve"])
+def test_a_daemon_killed_on_a_full_disk_starts_again_and_recovers(small: RunningDaemon, is_reserve_lost: bool) -> None:
+    small.start(limits='{"disk_mb": 8}')
+    with small.client() as client:
+        for session in ("s1", "s2"):
+            client.ensure_sandbox(session, user="ada")
+        client.exec("s1", "echo kept > /workspace/file")
+        client.write_memo("s1", "NOTES.md", "kept\n")
+    if is_reserve_lost:
+        shutil.rmtree(small.data / "reserve")
+    ballast = fill(small.data)
+    small.kill()
+    fill(small.data)
+    small.start(limits='{"disk_mb": 8}')
+    with small.client() as client:
+        assert not is_ready(client)
+        assert "the disk of the data directory is full" in small.log.read_text()
+        assert client.exec("s1", "cat /workspace/file").stdout == "kept\n"
+        assert client.read_memo("s1", "NOTES.md").text == "kept\n"
+        with pytest.raises(HostFull):
+            client.ensure_sandbox("s3", user="ada")
+        client.destroy_sandbox("s2")
+        ballast.unlink()
+        assert is_ready(client)
+        client.ensure_sandbox("s3", user="ada")
+        client.destroy_sandbox("s3")
+        assert client.exec("s1", "cat /workspace/file").stdout == "kept\n"

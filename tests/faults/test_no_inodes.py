@@ -56,6 +56,7 @@ def test_without_inodes_errors_are_clear_old_content_is_whole_and_it_recovers_by
     scarce.start(limits='{"disk_mb": 8}', outbox=True)
     with scarce.client() as client:
         client.ensure_sandbox("s1", user="ada")
+        client.ensure_sandbox("s3", user="ada")
         client.write_memo("s1", "NOTES.md", "whole\n")
         client.write_artifact("s1", "call-1", "a result\n")
         ballast = use_up_inodes(scarce.data)
@@ -77,6 +78,7 @@ def test_without_inodes_errors_are_clear_old_content_is_whole_and_it_recovers_by
             client.ensure_sandbox("s2", user="ada")
         assert not refused.value.code.startswith("internal.")
         assert client.exec("s1", "echo fine").stdout == "fine\n"
+        client.destroy_sandbox("s3")
         for path in ballast:
             path.unlink()
         wait_in_sync(client, "s1")

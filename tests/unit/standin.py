@@ -256,6 +256,9 @@ class StandInManager:
         self.events.publish("sandbox", tenant=ref.tenant, session=ref.session, state="ready")
         return self.views[ref], True
 
+    def check_room(self) -> None:
+        return
+
     def get(self, ref: SessionRef) -> SandboxView:
         if ref not in self.views:
             raise NotFound("cannot find a sandbox of this session")
@@ -452,7 +455,8 @@ async def serving(
         world = World(manager, path, f"http://127.0.0.1:{port}", token, directory, memory)
 
         async def readiness() -> Readiness:
-            return Readiness(Check("standin", world.ready, "" if world.ready else "gone"), Check("sqlite", True))
+            engine = Check("standin", world.ready, "" if world.ready else "gone")
+            return Readiness(engine, Check("sqlite", True), Check("/data", True))
 
         async with stack, IdempotencyStore(directory / "idempotency.db") as idempotency:
             if manager.mirrors is not None:

@@ -38,8 +38,9 @@ async def test_a_call_that_enters_before_the_idle_sandbox_is_stopped_keeps_it(tm
 
 def test_a_sandbox_without_a_container_does_not_count_against_the_limit(tmp_path: Path) -> None:
     manager = SandboxManager(Settings(data=tmp_path / "data", socket=tmp_path / "socket", max_sandboxes=1))
+    manager.layout.data.mkdir()
     manager._sandboxes[ADA.ref] = Sandbox(record(State.GONE, cause="idle"))
-    manager._check_room()
+    manager.check_room()
     manager._sandboxes[ADA.ref] = Sandbox(record(State.READY, container="c1"))
     with pytest.raises(LimitReached):
-        manager._check_room()
+        manager.check_room()

@@ -1,0 +1,127 @@
+"""Whether the daemon can work: its engine, its store and its disk, each asked now and each within a deadline.
+
+A check that hangs is not started a second time; it is told as failing until it comes back. Nothing here repairs
+anything, except that the disk reserve is made again when there is room.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import anyio
+from anyio import to_thread
+from anyio.abc import TaskGroup
+
+from memo.documents import DocumentKey
+from memo.errors import MemoError
+from sandboxd.api.routes import Check, Readiness
+from sandboxd.engine.protocol import LABEL_INSTANCE
+from sandboxd.errors import SandboxdError
+from sandboxd.manager import SandboxManager
+from sandboxd.reserve import Reserve
+
+DEADLINE_S = 5.0
+_LEAST_FREE_BYTES = 2 * 1024 * 1024
+_LEAST_FREE_INODES = 64
+_PROBE = ".probe"
+
+
+class Probe:
+    """One check, under way at most once. It outlives the request that started it, in a task of the daemon's."""
+
+    def __init__(self, name: str, look: Callable[[], Awaitable[None]], tasks: TaskGroup, deadline_s: float) -> None:
+        self._name = name
+        self._look = look
+        self._tasks = tasks
+        self._deadline_s = deadline_s
+        self._done: anyio.Event | None = None
+        self._last = Check(name, ok=False)
+
+    async def check(self) -> Check:
+        if self._done is None:
+            self._done = anyio.Event()
+            self._tasks.start_soon(self._run, self._done)
+        with anyio.move_on_after(self._deadline_s) as waiting:
+            await self._done.wait()
+        if waiting.cancelled_caught:
+            return Check(self._name, ok=False, detail=f"no answer within {self._deadline_s:g} s")
+        return self._last
+
+    async def _run(self, done: anyio.Event) -> None:
+        try:
+            await self._look()
+            self._last = Check(self._name, ok=True)
+        except (SandboxdError, MemoError, OSError) as error:
+            self._last = Check(self._name, ok=False, detail=str(error))
+        finally:
+            self._done = None
+            done.set()
+
+
+class ReadinessChecks:
+    """`tasks` outlives every request."""
+
+    def __init__(self, manager: SandboxManager, tasks: TaskGroup, *, deadline_s: float = DEADLINE_S) -> None:
+        self._manager = manager
+        self._engine = Probe(manager.engine.name, self._look_at_engine, tasks, deadline_s)
+        self._store = Probe(public_url(manager.settings.store_url), self._look_at_store, tasks, deadline_s)
+        self._disk = Probe(str(manager.layout.data), self._look_at_disk, tasks, deadline_s)
+
+    async def check(self) -> Readiness:
+        found: dict[str, Check] = {}
+
+        async def ask(subject: str, probe: Probe) -> None:
+            found[subject] = await probe.check()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, "engine", self._engine)
+            tasks.start_soon(ask, "store", self._store)
+            tasks.start_soon(ask, "disk", self._disk)
+        store = found["store"] if self._manager.memory else Check("none", ok=True, detail="no store is attached")
+        return Readiness(engine=found["engine"], store=store, disk=found["disk"])
+
+    async def _look_at_engine(self) -> None:
+        await self._manager.engine.find({LABEL_INSTANCE: "readiness"})
+
+    async def _look_at_store(self) -> None:
+        """A store is ready when it can say of a document that was never written that it was not."""
+        if self._manager.memory is not None:
+            await self._manager.memory.read(DocumentKey.of("readiness", "readiness", "session", "NOTES.md"))
+
+    async def _look_at_disk(self) -> None:
+        layout = self._manager.layout
+        await to_thread.run_sync(look_at_disk, layout.data, layout.reserve, abandon_on_cancel=True)
+
+
+def look_at_disk(data: Path, reserve: Reserve) -> None:
+    """Raise OSError unless there is room, the reserve is held, and a small write reaches the disk."""
+    status = os.statvfs(data)
+    free_bytes = status.f_bavail * status.f_frsize
+    if free_bytes < _LEAST_FREE_BYTES:
+        raise OSError(f"only {free_bytes} bytes are free; free some space")
+    # A filesystem that makes inodes as it goes says it has none at all.
+    if status.f_files and status.f_favail < _LEAST_FREE_INODES:
+        raise OSError(f"only {status.f_favail} more files fit; remove some")
+    if not reserve.is_whole and not reserve.fill():
+        raise OSError("there is no room for the reserve that destroying a sandbox may need; free some space")
+    probe = data / _PROBE
+    fd = os.open(probe, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, b"ready\n")
+        os.fsync(fd)
+    except OSError as error:
+        raise OSError(f"a small write fails: {error.strerror}") from error
+    finally:
+        os.close(fd)
+        probe.unlink(missing_ok=True)
+
+
+def public_url(url: str) -> str:
+    """The store's URL as others may see it: without a password. (I12)"""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return urlunsplit(parts._replace(netloc=f"{parts.username}@{parts.hostname}"))
