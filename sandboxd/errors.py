@@ -15,6 +15,7 @@ Every error has a stable `code`, says whether trying again can help, and a messa
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar, Literal
 
 Cause = Literal["exited", "oom", "killed", "engine", "idle"]
@@ -149,3 +150,18 @@ class InvalidTransition(InternalError):
 
 class RegistryCorrupt(InternalError):
     code = "internal.registry_corrupt"
+
+
+_OUT_OF_SOMETHING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_BROKEN = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.EUCLEAN})
+
+
+def is_host_fault(error: OSError) -> bool:
+    """Say whether it is the host's fault and not the caller's or ours."""
+    return error.errno in _OUT_OF_SOMETHING or error.errno in _BROKEN
+
+
+def host_error(what: str, error: OSError) -> DependencyError:
+    """Return what a caller is told when the host is out of something, or broken."""
+    kind = HostFull if error.errno in _OUT_OF_SOMETHING else DependencyError
+    return kind(f"cannot {what}: {error.strerror or error}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
+from typing import TextIO, cast
 
 import structlog
 
@@ -18,13 +20,29 @@ def configure(level: str) -> None:
             structlog.dev.ConsoleRenderer() if is_terminal else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Unfailing(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     memo = logging.getLogger("memo")
     memo.handlers = [_Forward()]
     memo.setLevel(level.upper())
     memo.propagate = False
+
+
+class _Unfailing:
+    """A stream whose failures are not the daemon's: a log on a full disk must not end what it is about."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
 
 
 class _Forward(logging.Handler):

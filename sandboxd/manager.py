@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,7 +35,6 @@ from sandboxd.engine.protocol import (
 from sandboxd.engine.select import open_engine
 from sandboxd.errors import (
     Conflict,
-    DependencyError,
     EngineRefused,
     EngineUnavailable,
     Gone,
@@ -44,6 +43,7 @@ from sandboxd.errors import (
     NotFound,
     NotReady,
     SandboxdError,
+    host_error,
 )
 from sandboxd.events import EventBus
 from sandboxd.image import default_image
@@ -258,10 +258,11 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
     async def collect_garbage(self) -> GarbageReport:
         """Compare registry, engine and disk now, and set right what differs."""
         actions = [action for action in await self._plan() if not isinstance(action, Adopt)]
-        for action in actions:
-            await self._act(action)
+        failures = await self._carry_out(actions)
         for sandbox in self._everybody():
             self._catch_up(sandbox)
+        if failures:
+            raise _explain(failures[0]) from failures[0]
         return GarbageReport(
             containers=sum(isinstance(action, RemoveContainer) for action in actions),
             directories=sum(isinstance(action, RemoveFiles) for action in actions),
@@ -499,7 +500,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
     async def _resync(self) -> None:
         try:
             await self.collect_garbage()
-        except DependencyError as error:
+        except (SandboxdError, OSError) as error:
             _log.warning("cannot compare with the engine yet", error=str(error))
 
     async def _reap_idle(self) -> None:
@@ -550,11 +551,8 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             else:
                 self._sandboxes[record.owner.ref] = Sandbox(record)
         actions = await self._plan()
-        await failpoints.reach("reconcile.planned")
-        for action in actions:
-            await self._act(action)
-            await failpoints.reach("reconcile.acted")
-        _log.info("reconciled", sandboxes=len(records), actions=len(actions))
+        failures = await self._carry_out(actions)
+        _log.info("reconciled", sandboxes=len(records), actions=len(actions), failures=len(failures))
 
     async def _plan(self) -> list[Action]:
         """Plan for every sandbox at rest; one with a move under way is that move's business."""
@@ -565,6 +563,23 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         moving = {sandbox.record.id for sandbox in everybody if sandbox.settled is not None}
         mine = [container for container in containers if container.labels.get(LABEL_SANDBOX) not in moving]
         return plan(at_rest, mine, scratch - moving, workspaces - moving)
+
+    async def _carry_out(self, actions: Sequence[Action]) -> list[SandboxdError | OSError]:
+        """Do all that can be done. What fails is logged and returned; `gc` and the next start plan it again."""
+        failures: list[SandboxdError | OSError] = []
+        try:
+            await failpoints.reach("reconcile.planned")
+        except OSError as error:
+            failures.append(error)
+        for action in actions:
+            try:
+                await self._act(action)
+                await failpoints.reach("reconcile.acted")
+            except (SandboxdError, OSError) as error:
+                failures.append(error)
+        for failure in failures:
+            _log.warning("cannot set right what a crash or a fault left; it is tried again", error=str(failure))
+        return failures
 
     async def _act(self, action: Action) -> None:
         match action:
@@ -604,7 +619,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
 def _explain(error: SandboxdError | OSError) -> SandboxdError:
     """What a caller is told about a move that failed."""
     if isinstance(error, OSError):
-        return HostFull(f"cannot manage this sandbox: {error.strerror or error}")
+        return host_error("manage this sandbox", error)
     if isinstance(error, Gone):  # it died while it was coming up: nobody has had it yet
         return EngineRefused(str(error))
     return error

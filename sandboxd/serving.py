@@ -54,7 +54,9 @@ class Server(uvicorn.Server):
         try:
             await self.serve(sockets=self._listeners)
         except BaseException:
-            # Cancelled, because another part of the daemon failed: the app's lifespan is a task of uvicorn's own.
+            # Cancelled, because another part of the daemon failed: what uvicorn started does not end by itself.
+            for server in getattr(self, "servers", ()):
+                server.close()
             with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _LIFESPAN_END_S):
                 await self.lifespan.shutdown()
             raise

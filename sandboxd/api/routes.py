@@ -26,7 +26,7 @@ from sandboxd.api.ports import Manager, Memory
 from sandboxd.api.refusals import ClientLeft
 from sandboxd.api.watch import DisconnectWatch
 from sandboxd.consolidation.background import Consolidation
-from sandboxd.errors import SandboxdError
+from sandboxd.errors import InternalError, SandboxdError, host_error, is_host_fault
 from sandboxd.idempotency import IdempotencyStore
 from sandboxd.limits import Limits
 from sandboxd.metrics import Metrics
@@ -153,6 +153,11 @@ def _serve(endpoint: Endpoint, services: Services) -> ASGIApp:
             raise
         except ClientLeft:
             outcome = "abandoned"
+            raise
+        except OSError as error:
+            outcome = host_error("answer", error).code if is_host_fault(error) else InternalError.code
+            if is_host_fault(error):
+                raise host_error("answer", error) from error
             raise
         except Exception:
             outcome = "internal.error"

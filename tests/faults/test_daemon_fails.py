@@ -12,7 +12,7 @@ import pytest
 
 from sandboxd.errors import SandboxdError
 from sandboxd.loop_watchdog import EXIT_CODE
-from tests.running import RunningDaemon
+from tests.running import READY_S, RunningDaemon
 
 
 @pytest.fixture
@@ -20,13 +20,21 @@ def bubblewrapped() -> Iterator[RunningDaemon]:
     running = RunningDaemon(engine="bubblewrap", limits='{"disk_mb": 8}')
     try:
         yield running
-    finally:
-        running.settings.pop("failpoint", None)
         if running.process is not None and running.process.poll():
-            with running.start().client() as client:  # a restart is safe: what the failed one left is cleared away
-                for sandbox in client.list_sandboxes():
-                    client.destroy_sandbox(sandbox.session)
+            clear(running)
+    finally:
         running.stop()
+
+
+def clear(daemon: RunningDaemon) -> None:
+    """Start it again, which is safe: what the failed one left is cleared away."""
+    deadline = time.monotonic() + READY_S
+    with daemon.start().client() as client:
+        while sandboxes := client.list_sandboxes():
+            assert time.monotonic() < deadline
+            for sandbox in sandboxes:
+                with suppress(SandboxdError):  # gone by now, or its engine is not done with it
+                    client.destroy_sandbox(sandbox.session)
 
 
 def log_of(daemon: RunningDaemon, level: str) -> list[dict[str, str]]:
