@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Self
@@ -21,7 +21,6 @@ from anyio.abc import TaskGroup
 
 from memo.ids import SessionRef, TenantId, UserId, UserRef
 from sandboxd import failpoints, lifecycle
-from sandboxd.bounded import each
 from sandboxd.effects import Effects
 from sandboxd.engine.protocol import (
     LABEL_SANDBOX,
@@ -46,6 +45,7 @@ from sandboxd.errors import (
     host_error,
 )
 from sandboxd.events import EventBus
+from sandboxd.idle import stop_idle
 from sandboxd.image import default_image
 from sandboxd.layout import Layout
 from sandboxd.lifecycle import (
@@ -82,9 +82,6 @@ from sandboxd.workspace import Workspaces
 _RESUME_LOOK_S = 1.0
 
 _log = structlog.get_logger()
-
-_IDLE_CHECKS_AT_ONCE = 8
-_IDLE_CHECK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +161,12 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             self._pool.prefer(self._shape(None, self.settings.limits))
         self._tasks.start_soon(self._pool.tend)
         if self.settings.idle_timeout_s:
-            self._tasks.start_soon(self._reap_idle)
+            self._tasks.start_soon(
+                stop_idle,
+                self.settings.idle_timeout_s,
+                self._sandboxes.values,
+                lambda sandbox: self._start(sandbox, self._stop_if_idle),
+            )
         if self.workspaces.kind == "watchdog":
             self._tasks.start_soon(watch_workspaces, self._sandboxes.values)
 
@@ -502,33 +504,6 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             await self.collect_garbage()
         except (SandboxdError, OSError) as error:
             _log.warning("cannot compare with the engine yet", error=str(error))
-
-    async def _reap_idle(self) -> None:
-        limit_s = self.settings.idle_timeout_s
-        while True:
-            now = time.monotonic()
-            next_due_s = limit_s  # a sandbox that does not exist yet cannot be due sooner
-            due: list[Sandbox] = []
-            for sandbox in self._sandboxes.values():
-                if sandbox.record.state is State.READY and sandbox.settled is None:
-                    due_s = limit_s - sandbox.idle_s(now)
-                    if due_s <= 0:
-                        due.append(sandbox)
-                    else:
-                        next_due_s = min(next_due_s, due_s)
-            await each(due, self._stop_unless_working, at_once=_IDLE_CHECKS_AT_ONCE)
-            await anyio.sleep(next_due_s)
-
-    async def _stop_unless_working(self, sandbox: Sandbox) -> None:
-        """Stop a sandbox without calls, unless processes of it run: those are use, too."""
-        is_working = True  # if its runner cannot tell
-        if sandbox.runner is not None:
-            with suppress(SandboxdError, TimeoutError), anyio.fail_after(_IDLE_CHECK_S):
-                is_working = await sandbox.runner.has_processes()
-        if is_working:
-            sandbox.last_used = max(sandbox.last_used, time.monotonic())
-        elif sandbox.settled is None:
-            self._start(sandbox, self._stop_if_idle)
 
     async def _stop_if_idle(self, sandbox: Sandbox) -> None:
         # Up to the new record nothing awaits: a call that has entered since the reaper looked keeps its container.
