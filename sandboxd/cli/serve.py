@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from memo.errors import MemoError
 from sandboxd.cli.options import Json
 from sandboxd.cli.output import WRONG_USAGE, fail
 from sandboxd.errors import SandboxdError
@@ -44,7 +45,7 @@ def serve(
 
     try:
         main(settings)
-    except SandboxdError as error:
+    except (SandboxdError, MemoError) as error:
         fail(error, json)
 
 

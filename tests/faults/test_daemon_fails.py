@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -79,3 +82,18 @@ def test_a_process_that_was_stopped_as_a_whole_goes_on(bubblewrapped: RunningDae
         assert client.list_sandboxes() == []
     assert bubblewrapped.terminate() == 0
     assert log_of(bubblewrapped, "critical") == []
+
+
+def test_a_store_that_cannot_be_opened_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "memo.db").write_text("this is not a database\n" * 100)
+    done = subprocess.run(
+        [sys.executable, "-m", "sandboxd", "serve", "--engine", "bubblewrap", "--data", str(tmp_path / "data")]
+        + ["--socket", str(tmp_path / "d.sock"), "--store", f"sqlite:///{tmp_path / 'memo.db'}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=READY_S,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("cannot")
+    assert "Traceback" not in done.stderr
