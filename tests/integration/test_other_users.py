@@ -51,6 +51,12 @@ def read(path):
         return file.read(asked["most"])
 
 
+def some(found):
+    if not found:  # a process that has just ended lets everyone open its files, and they are empty
+        raise OSError
+    return found
+
+
 def knock(path):
     with socket.socket(socket.AF_UNIX) as one:
         return one.connect(path)
@@ -62,7 +68,7 @@ for path in asked["paths"]:
     attempt("connect", path, lambda: knock(path))
 for pid in asked["pids"]:
     for name in ("environ", "mem", "maps", "io"):
-        attempt("read", f"/proc/{pid}/{name}", lambda: read(f"/proc/{pid}/{name}") or None)
+        attempt("read", f"/proc/{pid}/{name}", lambda: some(read(f"/proc/{pid}/{name}")))
     for name in ("root", "cwd", "fd", "map_files"):
         attempt("list", f"/proc/{pid}/{name}", lambda: os.listdir(f"/proc/{pid}/{name}/"))
 for top in asked["tops"]:
