@@ -161,7 +161,7 @@ def is_host_fault(error: OSError) -> bool:
     return error.errno in _OUT_OF_SOMETHING or error.errno in _BROKEN
 
 
-def host_error(what: str, error: OSError) -> DependencyError:
+def host_error(what: str, error: OSError) -> HostError:
     """Return what a caller is told when the host is out of something, or broken."""
-    kind = HostFull if error.errno in _OUT_OF_SOMETHING else DependencyError
+    kind = HostFull if error.errno in _OUT_OF_SOMETHING else HostIO
     return kind(f"cannot {what}: {error.strerror or error}")

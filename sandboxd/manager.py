@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Self
@@ -34,6 +34,7 @@ from sandboxd.engine.protocol import (
 from sandboxd.engine.select import open_engine
 from sandboxd.errors import (
     Conflict,
+    DependencyError,
     EngineRefused,
     EngineUnavailable,
     Gone,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from sandboxd.errors import HostBusy, HostCorrupt, HostFull, HostIO, SandboxdError
+from sandboxd.errors import HostBusy, HostCorrupt, HostFull, HostIO, SandboxdError, host_error
 
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 _REFUSED = (
@@ -33,14 +32,15 @@ def explain(
 
     An error that is not the host's fault means that the file is not what the daemon wrote.
     """
+    if isinstance(error, OSError):
+        return host_error(verb, error)
     code = getattr(error, "sqlite_errorcode", None)  # extended: the low byte is the kind
     kind = None if code is None else code & 0xFF
-    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if is_full or kind == sqlite3.SQLITE_FULL or (kind in _REFUSED and _is_full(path)):
+    if kind == sqlite3.SQLITE_FULL or (kind in _REFUSED and _is_full(path)):
         return HostFull(f"cannot {verb}: the disk of {path.name} is full; free some space")
     if kind in _LOCKED:
         return HostBusy(f"cannot {verb}: another process holds {path.name}; try again")
-    if kind in _REFUSED or isinstance(error, OSError):
+    if kind in _REFUSED:
         return HostIO(f"cannot {verb}: {path.name} cannot be read or written ({error}); look at its disk and its mode")
     return corrupt(f"cannot {verb}: {path.name} is damaged ({error}); {advice}")
 
