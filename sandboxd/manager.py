@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Self
 
@@ -23,7 +22,6 @@ from memo.ids import SessionRef, TenantId, UserId, UserRef
 from sandboxd import failpoints, lifecycle
 from sandboxd.effects import Effects
 from sandboxd.engine.protocol import (
-    LABEL_SANDBOX,
     ContainerDied,
     ContainerPaused,
     ContainerResumed,
@@ -56,7 +54,6 @@ from sandboxd.lifecycle import (
     LaunchFailed,
     Owner,
     Record,
-    Removal,
     Shape,
     State,
 )
@@ -64,16 +61,7 @@ from sandboxd.limits import Limits
 from sandboxd.live import Call, Sandbox
 from sandboxd.mirror import Memory
 from sandboxd.pool import Pool, PoolFigures
-from sandboxd.reconcile import (
-    Action,
-    Adopt,
-    FinishDestroy,
-    KeepWorkspace,
-    MarkGone,
-    RemoveContainer,
-    RemoveFiles,
-    plan,
-)
+from sandboxd.reconciler import GarbageReport, Reconciler
 from sandboxd.registry import Registry
 from sandboxd.sandbox import SandboxRequest, SandboxView
 from sandboxd.settings import Settings
@@ -83,16 +71,6 @@ from sandboxd.workspace import Workspaces
 _RESUME_LOOK_S = 1.0
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class GarbageReport:
-    containers: int
-    directories: int
-    sandboxes: int
-    """Sandboxes whose container was found dead, or whose destruction was taken up again."""
-    unclaimed_workspaces: list[str]
-    """Directories below DATA/workspaces whose record was lost. They are kept: remove them by hand."""
 
 
 class SandboxManager(anyio.AsyncContextManagerMixin):
@@ -116,6 +94,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         self._registry = Registry(self.layout.registry)
         self._sandboxes: dict[SessionRef, Sandbox] = {}
         self._effects: Effects
+        self._reconciler: Reconciler
         self._pool = Pool(
             settings.pool,
             settings.pool_max,
@@ -124,8 +103,6 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             retire=self._retire,
             is_busy=lambda: self._awaited > 0,
         )
-        self._unclaimed: set[str] = set()
-        """Workspaces without a record that were reported."""
         self._awaited = 0
         """How many callers wait for a container: the pool is refilled when there are none."""
         self._awaiting_resume: set[str] = set()
@@ -154,6 +131,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         self._effects = Effects(
             self.settings, self.layout, self.engine, self._registry, self.workspaces, self.memory, self.events
         )
+        self._reconciler = Reconciler(self, self.engine, self._effects, self.layout, self.events)
         await self._reconcile_at_start()
         if not self.layout.reserve.fill(partly=True):  # what the start did not need is protected again
             _log.warning("the disk of the data directory is full: serving, but taking on nothing new")
@@ -166,7 +144,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
                 stop_idle,
                 self.settings.idle_timeout_s,
                 self._sandboxes.values,
-                lambda sandbox: self._start(sandbox, self._stop_if_idle),
+                lambda sandbox: self.start(sandbox, self._stop_if_idle),
             )
         if self.workspaces.kind == "watchdog":
             self._tasks.start_soon(watch_workspaces, self._sandboxes.values)
@@ -205,7 +183,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
                 if is_coming_up and sandbox.failure is not None:
                     raise sandbox.failure.with_traceback(None)
             elif sandbox.record.state is State.READY:
-                sandbox.last_used = time.monotonic()  # who asks for it is about to use it
+                sandbox.last_used = time.monotonic()  # the caller is about to use it
                 await failpoints.reach("create.answer")
                 return sandbox.view(), created
             elif sandbox.record.state is State.PAUSED:
@@ -213,7 +191,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             elif sandbox.record.state is State.GONE:
                 self.check_room()
                 created = True
-                self._start(sandbox, self._bring_up)
+                self.start(sandbox, self._bring_up)
             else:
                 await self._destroy(sandbox)
 
@@ -260,18 +238,12 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
 
     async def collect_garbage(self) -> GarbageReport:
         """Compare registry, engine and disk now, and set right what differs."""
-        actions = [action for action in await self._plan() if not isinstance(action, Adopt)]
-        failures = await self._carry_out(actions)
-        for sandbox in self._everybody():
+        report, failures = await self._reconciler.collect_garbage()
+        for sandbox in self.all_sandboxes():
             self._catch_up(sandbox)
         if failures:
             raise _explain(failures[0]) from failures[0]
-        return GarbageReport(
-            containers=sum(isinstance(action, RemoveContainer) for action in actions),
-            directories=sum(isinstance(action, RemoveFiles) for action in actions),
-            sandboxes=sum(isinstance(action, MarkGone | FinishDestroy) for action in actions),
-            unclaimed_workspaces=[action.id for action in actions if isinstance(action, KeepWorkspace)],
-        )
+        return report
 
     async def refresh_memo_mirror(self, session: SessionRef, container_path: str, content: str | None = None) -> int:
         """Show the store's newest text at this path; return in how many live mirrors. None live: 0, a no-op."""
@@ -336,7 +308,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         else:
             self._effects.claim(sandbox, owner, datetime.now(UTC))
         self._sandboxes[ref] = sandbox
-        self._start(sandbox, self._bring_up)
+        self.start(sandbox, self._bring_up)
         return sandbox
 
     def _new_record(self, shape: Shape, owner: Owner | None) -> Record:
@@ -355,13 +327,13 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
 
     def _warm_up(self, shape: Shape) -> Sandbox:
         sandbox = Sandbox(self._new_record(shape, None))
-        self._start(sandbox, self._bring_up)
+        self.start(sandbox, self._bring_up)
         return sandbox
 
     def _retire(self, sandbox: Sandbox) -> None:
-        self._start(sandbox, self._effects.advance, DestroyAsked("pool"))
+        self.start(sandbox, self._effects.advance, DestroyAsked("pool"))
 
-    def _start(self, sandbox: Sandbox, move: Callable[..., Awaitable[None]], *args: object) -> anyio.Event:
+    def start(self, sandbox: Sandbox, move: Callable[..., Awaitable[None]], *args: object) -> anyio.Event:
         """Start a move. The caller has seen, without an await in between, that none is under way."""
         settled = sandbox.settled = anyio.Event()
         sandbox.failure = None
@@ -382,7 +354,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             sandbox.failure = _explain(error)
             _log.warning("move failed", sandbox=sandbox.record.id, state=sandbox.record.state, error=str(error))
         except BaseException:
-            # Cancelled, or a bug: the daemon is ending, and whoever waits for this move must not start another.
+            # Cancelled, or a bug: the daemon is ending, and a caller that waits for this move must not start another.
             sandbox.failure = NotReady("cannot manage this sandbox: the daemon is stopping; try again")
             raise
         finally:
@@ -438,24 +410,20 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             await sandbox.settled.wait()
         if sandbox.record.state is State.REMOVED:
             return
-        await self._start(sandbox, self._effects.advance, DestroyAsked()).wait()
+        await self.start(sandbox, self._effects.advance, DestroyAsked()).wait()
         if sandbox.failure is not None:
             raise sandbox.failure.with_traceback(None)
 
-    async def _take_over(self, sandbox: Sandbox) -> None:
-        try:
-            await self._effects.take_over(sandbox)
-        except (SandboxdError, OSError) as error:
-            cause = error.cause if isinstance(error, Gone) else "engine"
-            await self._effects.advance(sandbox, lifecycle.ContainerDied(cause))
-            raise
-
     def _close_listeners(self) -> None:
-        for sandbox in self._everybody():
+        for sandbox in self.all_sandboxes():
             self._effects.close_listener(sandbox)
 
-    def _everybody(self) -> list[Sandbox]:
+    def all_sandboxes(self) -> list[Sandbox]:
+        """For the reconciler: all sandboxes, those of the pool too."""
         return [*self._sandboxes.values(), *self._pool.all()]
+
+    def find_record(self, record: Record) -> Sandbox | None:
+        return self._pool.get(record.id) if record.owner is None else self._sandboxes.get(record.owner.ref)
 
     async def _watch_engine(self) -> None:
         async for event in self.engine.events():
@@ -469,16 +437,16 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
                 case ContainerDied():
                     sandbox = self._effects.dead(event)
                     if sandbox is not None:
-                        self._start(sandbox, self._effects.advance, lifecycle.ContainerDied(event.cause))
+                        self.start(sandbox, self._effects.advance, lifecycle.ContainerDied(event.cause))
 
     def _catch_up(self, sandbox: Sandbox) -> None:
         """Follow what the engine told of the container while a move was under way, or has just told."""
         if sandbox.settled is not None or sandbox.record.state not in (State.READY, State.PAUSED, State.WARM):
             return
         if (death := self._effects.missed_death(sandbox)) is not None:
-            self._start(sandbox, self._effects.advance, lifecycle.ContainerDied(death.cause))
+            self.start(sandbox, self._effects.advance, lifecycle.ContainerDied(death.cause))
         elif (event := self._effects.pauses.next_event(sandbox.record)) is not None:
-            self._start(sandbox, self._effects.advance, event)
+            self.start(sandbox, self._effects.advance, event)
         elif sandbox.record.state is State.PAUSED and not self.engine.tells_pauses:
             self._tasks.start_soon(self._await_resume, sandbox)
 
@@ -526,70 +494,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
                 self._pool.add(Sandbox(record))
             else:
                 self._sandboxes[record.owner.ref] = Sandbox(record)
-        actions = await self._plan()
-        failures = await self._carry_out(actions)
-        _log.info("reconciled", sandboxes=len(records), actions=len(actions), failures=len(failures))
-
-    async def _plan(self) -> list[Action]:
-        """Plan for every sandbox at rest; one with a move under way is that move's business."""
-        containers = await self._effects.containers()
-        scratch, workspaces = await self._effects.scratch_on_disk(), await self._effects.workspaces_on_disk()
-        everybody = self._everybody()
-        at_rest = [sandbox.record for sandbox in everybody if sandbox.settled is None]
-        moving = {sandbox.record.id for sandbox in everybody if sandbox.settled is not None}
-        mine = [container for container in containers if container.labels.get(LABEL_SANDBOX) not in moving]
-        return plan(at_rest, mine, scratch - moving, workspaces - moving)
-
-    async def _carry_out(self, actions: Sequence[Action]) -> list[SandboxdError | OSError]:
-        """Do all that can be done. What fails is logged and returned; `gc` and the next start plan it again."""
-        failures: list[SandboxdError | OSError] = []
-        try:
-            await failpoints.reach("reconcile.planned")
-        except OSError as error:
-            failures.append(error)
-        for action in actions:
-            try:
-                await self._act(action)
-                await failpoints.reach("reconcile.acted")
-            except (SandboxdError, OSError) as error:
-                failures.append(error)
-        for failure in failures:
-            _log.warning("cannot set right what a crash or a fault left; it is tried again", error=str(failure))
-        return failures
-
-    async def _act(self, action: Action) -> None:
-        match action:
-            case RemoveContainer(container):
-                await self.engine.remove(container)
-            case RemoveFiles(sandbox_id):
-                await self._effects.remove_scratch(sandbox_id)
-            case KeepWorkspace(workspace_id):
-                self._report_unclaimed(workspace_id)
-            case Adopt(record):
-                self._start_at_rest(record, self._take_over)
-            case MarkGone(record, cause) if record.state in (State.READY, State.PAUSED):
-                self._start_at_rest(record, self._effects.advance, lifecycle.ContainerDied(cause))
-            case MarkGone(record):
-                self._start_at_rest(record, self._effects.advance, LaunchFailed())
-            case FinishDestroy(record):
-                removal: Removal = "pool" if record.state is State.WARM else "create_failed"
-                self._start_at_rest(record, self._effects.advance, DestroyAsked(removal))
-
-    def _report_unclaimed(self, workspace_id: str) -> None:
-        if workspace_id not in self._unclaimed:
-            self._unclaimed.add(workspace_id)
-            _log.warning(
-                "a workspace has no record and is kept; restore the registry, or remove the directory by hand",
-                directory=str(self.layout.workspaces / workspace_id),
-            )
-            self.events.publish("workspace", what="unclaimed", directory=workspace_id)
-
-    def _start_at_rest(self, record: Record, move: Callable[..., Awaitable[None]], *args: object) -> None:
-        owner = record.owner
-        sandbox = self._pool.get(record.id) if owner is None else self._sandboxes.get(owner.ref)
-        # The plan is a moment old: whoever moved since then knows better.
-        if sandbox is not None and sandbox.settled is None and sandbox.record == record:
-            self._start(sandbox, move, *args)
+        await self._reconciler.adopt_all()
 
 
 def _explain(error: SandboxdError | OSError) -> SandboxdError:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from sandboxd.errors import HostBusy, HostCorrupt, HostFull, HostIO, SandboxdError, host_error
+from sandboxd.errors import HostBusy, HostCorrupt, HostFull, HostIO, SandboxdError
 
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 _REFUSED = (
@@ -32,10 +33,7 @@ def explain(
 
     An error that is not the host's fault means that the file is not what the daemon wrote.
     """
-    if isinstance(error, OSError):
-        return host_error(verb, error)
-    code = getattr(error, "sqlite_errorcode", None)  # extended: the low byte is the kind
-    kind = None if code is None else code & 0xFF
+    kind = _kind_of(error)
     if kind == sqlite3.SQLITE_FULL or (kind in _REFUSED and _is_full(path)):
         return HostFull(f"cannot {verb}: the disk of {path.name} is full; free some space")
     if kind in _LOCKED:
@@ -43,6 +41,13 @@ def explain(
     if kind in _REFUSED:
         return HostIO(f"cannot {verb}: {path.name} cannot be read or written ({error}); look at its disk and its mode")
     return corrupt(f"cannot {verb}: {path.name} is damaged ({error}); {advice}")
+
+
+def _kind_of(error: sqlite3.Error | OSError) -> int | None:
+    if isinstance(error, OSError):
+        return sqlite3.SQLITE_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else sqlite3.SQLITE_IOERR
+    code = getattr(error, "sqlite_errorcode", None)  # extended: the low byte is the kind
+    return None if code is None else code & 0xFF
 
 
 def _is_full(path: Path) -> bool:

@@ -44,14 +44,15 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
         "total_lines": part.total_lines,
         "truncated": part.truncated,
     }
+    total = f"{part.total_lines}" if part.is_total_exact else f"at least {part.total_lines}"
     if not part.lines:
         if part.total_lines == 0:
             return ToolResult(True, "[the file is empty]", details)
-        return ToolResult(False, f"[there is no line {first}: the file has {part.total_lines} lines]", details)
+        return ToolResult(False, f"[there is no line {first}: the file has {total} lines]", details)
     text = "\n".join(f"{number:6}\t{line}" for number, line in enumerate(part.lines, part.first_line))
     last = part.first_line + len(part.lines) - 1
     if last < part.total_lines:
-        text += f"\n[lines {part.first_line} to {last} of {part.total_lines}; read on with offset {last + 1}]"
+        text += f"\n[lines {part.first_line} to {last} of {total}; read on with offset {last + 1}]"
     elif part.truncated:
         text += "\n[very long lines were cut, or the file goes on beyond what can be read this way]"
     return ToolResult(True, text, details)

@@ -1,6 +1,6 @@
 """A daemon whose sockets are abused with raw bytes: it stays small, and its operator gets through. (I9)
 
-`SANDBOXD_TEST_LONG=1` sends ten times as much.
+`make test-all` sends ten times as much.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.long_runs import scaled
 from tests.running import RunningDaemon
 
-IS_LONG = os.environ.get("SANDBOXD_TEST_LONG") == "1"
-SCALE = 10 if IS_LONG else 1
+SCALE = scaled(1, 10)
 FLOOD_BYTES = 32_000_000
 ROOM_BYTES = 24_000_000
 """What the daemon may grow by while strangers send."""

@@ -385,7 +385,7 @@ async def test_processes_are_started_read_written_and_killed(wire: Wire) -> None
     assert json.loads(body)["running"] is False
     for bad in ("offset=-1", "offset=x", "offset=1e400", "limit=0", "wait_s=nan", "wait_s=61", "what=1"):
         assert (await wire.problem("GET", f"{target}?{bad}"))["status"] == 400
-    for unknown in ("p99", "%2e%2e", "x" * 70, "%C3%A4"):
+    for unknown in ("p99", "x" * 70, "%C3%A4"):
         assert (await wire.problem("GET", f"{SESSION}/processes/{unknown}"))["status"] == 404
 
 

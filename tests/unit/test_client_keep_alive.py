@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from sandboxd.client import AnswerLost, AsyncClient, Client, DaemonUnreachable, ExecResult
+from sandboxd.client import AnswerLost, AsyncClient, Client, DaemonUnreachable, ExecResult, keep_alive
+from sandboxd.wire_limits import WireLimits
 from tests.long_runs import scaled
 from tests.unit.closing_server import Closing, ClosingServer, closing_server
 
@@ -163,3 +164,7 @@ def test_a_server_that_never_reads_is_unreachable_and_the_call_did_not_run(clien
         assert not isinstance(refused.value, AnswerLost)
         assert refused.value.retryable
     assert server.requests == []
+
+
+def test_the_clients_drop_an_idle_connection_long_before_the_daemon_does() -> None:
+    assert WireLimits().keep_alive_s >= 2 * keep_alive.IDLE_S

@@ -31,8 +31,8 @@ def test_a_sandbox_whose_container_died_meanwhile_says_why_and_keeps_its_workspa
 
 def test_a_paused_sandbox_is_adopted_too_and_its_death_is_told() -> None:
     paused = record(State.PAUSED, container="c1")
-    assert plan([paused], [container("c1")], {paused.id}) == [Adopt(paused)]
-    assert plan([paused], [], {paused.id}) == [MarkGone(paused, "engine")]
+    assert plan([paused], [container("c1")], {paused.id}, {paused.id}) == [Adopt(paused)]
+    assert plan([paused], [], {paused.id}, {paused.id}) == [MarkGone(paused, "engine")]
 
 
 def test_a_sandbox_whose_container_vanished_was_ended_by_the_engine() -> None:

@@ -1,0 +1,153 @@
+"""Making registry, engine and disk agree: at a start, after the engine was away, and when `gc` asks for it.
+
+`reconcile.plan` decides; the Reconciler carries a plan out, one action after the other. What fails is logged and left
+for the next time. It leaves a sandbox alone that has a move under way, and it never removes a workspace (I14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from sandboxd import failpoints
+from sandboxd.effects import Effects
+from sandboxd.engine.protocol import LABEL_SANDBOX, Engine
+from sandboxd.errors import Gone, SandboxdError
+from sandboxd.events import EventBus
+from sandboxd.layout import Layout
+from sandboxd.lifecycle import ContainerDied, DestroyAsked, LaunchFailed, Record, Removal, State
+from sandboxd.live import Sandbox
+from sandboxd.reconcile import (
+    Action,
+    Adopt,
+    FinishDestroy,
+    KeepWorkspace,
+    MarkGone,
+    RemoveContainer,
+    RemoveFiles,
+    plan,
+)
+
+_log = structlog.get_logger()
+
+Failure = SandboxdError | OSError
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageReport:
+    containers: int
+    directories: int
+    sandboxes: int
+    """Sandboxes whose container was found dead, or whose destruction was taken up again."""
+    unclaimed_workspaces: list[str]
+    """Directories below DATA/workspaces whose record was lost. They are kept: remove them by hand."""
+
+
+class Sandboxes(Protocol):
+    """All sandboxes of the data directory. The manager has them."""
+
+    def all_sandboxes(self) -> list[Sandbox]: ...
+    def find_record(self, record: Record) -> Sandbox | None: ...
+    def start(self, sandbox: Sandbox, move: Callable[..., Awaitable[None]], *args: object) -> object:
+        """Start a move of a sandbox that has none under way."""
+
+
+class Reconciler:
+    def __init__(
+        self, sandboxes: Sandboxes, engine: Engine, effects: Effects, layout: Layout, events: EventBus
+    ) -> None:
+        self._sandboxes = sandboxes
+        self._engine = engine
+        self._effects = effects
+        self._layout = layout
+        self._events = events
+        self._unclaimed: set[str] = set()
+        """Workspaces without a record that were reported."""
+
+    async def adopt_all(self) -> None:
+        """Take over what an earlier daemon left running, and finish or undo the rest."""
+        actions = await self._plan()
+        failures = await self._carry_out(actions)
+        _log.info("reconciled", actions=len(actions), failures=len(failures))
+
+    async def collect_garbage(self) -> tuple[GarbageReport, list[Failure]]:
+        """Set right what differs, without taking anything over. Return what was found, and what failed."""
+        actions = [action for action in await self._plan() if not isinstance(action, Adopt)]
+        failures = await self._carry_out(actions)
+        report = GarbageReport(
+            containers=sum(isinstance(action, RemoveContainer) for action in actions),
+            directories=sum(isinstance(action, RemoveFiles) for action in actions),
+            sandboxes=sum(isinstance(action, MarkGone | FinishDestroy) for action in actions),
+            unclaimed_workspaces=[action.id for action in actions if isinstance(action, KeepWorkspace)],
+        )
+        return report, failures
+
+    async def _plan(self) -> list[Action]:
+        """Plan for every sandbox at rest; one that moves is left to its move."""
+        containers = await self._effects.containers()
+        scratch, workspaces = await self._effects.scratch_on_disk(), await self._effects.workspaces_on_disk()
+        sandboxes = self._sandboxes.all_sandboxes()
+        at_rest = [sandbox.record for sandbox in sandboxes if sandbox.settled is None]
+        moving = {sandbox.record.id for sandbox in sandboxes if sandbox.settled is not None}
+        mine = [container for container in containers if container.labels.get(LABEL_SANDBOX) not in moving]
+        return plan(at_rest, mine, scratch - moving, workspaces - moving)
+
+    async def _carry_out(self, actions: Sequence[Action]) -> list[Failure]:
+        failures: list[Failure] = []
+        try:
+            await failpoints.reach("reconcile.planned")
+        except OSError as error:
+            failures.append(error)
+        for action in actions:
+            try:
+                await self._act(action)
+                await failpoints.reach("reconcile.acted")
+            except (SandboxdError, OSError) as error:
+                failures.append(error)
+        for failure in failures:
+            _log.warning("cannot set right what a crash or a fault left; it is tried again", error=str(failure))
+        return failures
+
+    async def _act(self, action: Action) -> None:
+        match action:
+            case RemoveContainer(container):
+                await self._engine.remove(container)
+            case RemoveFiles(sandbox_id):
+                await self._effects.remove_scratch(sandbox_id)
+            case KeepWorkspace(workspace_id):
+                self._report_unclaimed(workspace_id)
+            case Adopt(record):
+                self._start_at_rest(record, self._take_over)
+            case MarkGone(record, cause) if record.state in (State.READY, State.PAUSED):
+                self._start_at_rest(record, self._effects.advance, ContainerDied(cause))
+            case MarkGone(record):
+                self._start_at_rest(record, self._effects.advance, LaunchFailed())
+            case FinishDestroy(record):
+                removal: Removal = "pool" if record.state is State.WARM else "create_failed"
+                self._start_at_rest(record, self._effects.advance, DestroyAsked(removal))
+
+    def _start_at_rest(self, record: Record, move: Callable[..., Awaitable[None]], *args: object) -> None:
+        sandbox = self._sandboxes.find_record(record)
+        # The plan is a moment old: a sandbox that has moved since then is not what it was made for.
+        if sandbox is not None and sandbox.settled is None and sandbox.record == record:
+            self._sandboxes.start(sandbox, move, *args)
+
+    async def _take_over(self, sandbox: Sandbox) -> None:
+        try:
+            await self._effects.take_over(sandbox)
+        except (SandboxdError, OSError) as error:
+            cause = error.cause if isinstance(error, Gone) else "engine"
+            await self._effects.advance(sandbox, ContainerDied(cause))
+            raise
+
+    def _report_unclaimed(self, workspace_id: str) -> None:
+        if workspace_id not in self._unclaimed:
+            self._unclaimed.add(workspace_id)
+            _log.warning(
+                "a workspace has no record and is kept; restore the registry, or remove the directory by hand",
+                directory=str(self._layout.workspaces / workspace_id),
+            )
+            self._events.publish("workspace", what="unclaimed", directory=workspace_id)
