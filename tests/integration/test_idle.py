@@ -49,7 +49,7 @@ def test_an_idle_sandbox_keeps_its_files_and_comes_back_with_them(daemon: Runnin
         client.ensure_sandbox("s1", user="ada")
         client.exec("s1", "echo kept > /workspace/file")
         wait_for_state(client, "s1", "gone", after=seen)
-        with pytest.raises(Gone, match="files are kept: create it again") as refused:
+        with pytest.raises(Gone, match="files are kept: create the sandbox again") as refused:
             client.exec("s1", "true")
         assert refused.value.cause == "idle"
         assert client.ensure_sandbox("s1", user="ada").state == "ready"

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from sandboxd.errors import Gone, InvalidRequest, NotReady, SandboxdError, SandboxError
+from sandboxd.runner import link
 from sandboxd.runner.calls import Exec
 from sandboxd.runner.client import RunnerClient
 from sandboxd.runner.inside import wire
@@ -176,7 +177,8 @@ async def test_strangers_cannot_keep_the_runner_out(tmp_path: Path) -> None:
         await stream.aclose()
 
 
-async def test_a_silent_stranger_is_hung_up_on(tmp_path: Path) -> None:
+async def test_a_silent_stranger_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "GREETING_TIMEOUT_S", 0.2)
     async with listener(tmp_path, mint_secret()):
         stream = await anyio.connect_unix(str(tmp_path / "run" / "socket"))
         assert await stream.receive()
