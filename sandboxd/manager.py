@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import Self
 
@@ -19,20 +19,13 @@ import structlog
 from anyio.abc import TaskGroup
 
 from memo.ids import SessionRef, TenantId, UserId, UserRef
-from sandboxd import failpoints, lifecycle
+from sandboxd import failpoints
 from sandboxd.effects import Effects
-from sandboxd.engine.protocol import (
-    ContainerDied,
-    ContainerPaused,
-    ContainerResumed,
-    Engine,
-    Resynced,
-    Stats,
-)
+from sandboxd.engine.protocol import Engine, Stats
 from sandboxd.engine.select import open_engine
+from sandboxd.engine_watch import EngineWatch
 from sandboxd.errors import (
     Conflict,
-    DependencyError,
     EngineRefused,
     EngineUnavailable,
     Gone,
@@ -68,8 +61,6 @@ from sandboxd.settings import Settings
 from sandboxd.watchdog import watch_workspaces
 from sandboxd.workspace import Workspaces
 
-_RESUME_LOOK_S = 1.0
-
 _log = structlog.get_logger()
 
 
@@ -95,6 +86,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         self._sandboxes: dict[SessionRef, Sandbox] = {}
         self._effects: Effects
         self._reconciler: Reconciler
+        self._watch: EngineWatch
         self._pool = Pool(
             settings.pool,
             settings.pool_max,
@@ -105,7 +97,6 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         )
         self._awaited = 0
         """How many callers wait for a container: the pool is refilled when there are none."""
-        self._awaiting_resume: set[str] = set()
         self._tasks: TaskGroup
 
     @asynccontextmanager
@@ -132,10 +123,11 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             self.settings, self.layout, self.engine, self._registry, self.workspaces, self.memory, self.events
         )
         self._reconciler = Reconciler(self, self.engine, self._effects, self.layout, self.events)
+        self._watch = EngineWatch(self.engine, self._effects, self._tasks, start=self.start, resync=self._resync)
         await self._reconcile_at_start()
         if not self.layout.reserve.fill(partly=True):  # what the start did not need is protected again
             _log.warning("the disk of the data directory is full: serving, but taking on nothing new")
-        self._tasks.start_soon(self._watch_engine)
+        self._tasks.start_soon(self._watch.run)
         if self.settings.pool:
             self._pool.prefer(self._shape(None, self.settings.limits))
         self._tasks.start_soon(self._pool.tend)
@@ -240,7 +232,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         """Compare registry, engine and disk now, and set right what differs."""
         report, failures = await self._reconciler.collect_garbage()
         for sandbox in self.all_sandboxes():
-            self._catch_up(sandbox)
+            self._watch.catch_up(sandbox)
         if failures:
             raise _explain(failures[0]) from failures[0]
         return report
@@ -366,7 +358,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             if owner is None:
                 self._pool.settled(sandbox, time.monotonic() - started)
             if sandbox.failure is None:
-                self._catch_up(sandbox)
+                self._watch.catch_up(sandbox)
 
     async def _bring_up(self, sandbox: Sandbox) -> None:
         """Make the container of a new sandbox, or of one whose container died, or hand over a warm one."""
@@ -424,49 +416,6 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
 
     def find_record(self, record: Record) -> Sandbox | None:
         return self._pool.get(record.id) if record.owner is None else self._sandboxes.get(record.owner.ref)
-
-    async def _watch_engine(self) -> None:
-        async for event in self.engine.events():
-            match event:
-                case Resynced():
-                    self._tasks.start_soon(self._resync)
-                case ContainerPaused(container) | ContainerResumed(container):
-                    self._effects.pauses.hear(container, is_frozen=isinstance(event, ContainerPaused))
-                    if (paused := self._effects.sandbox_of(container)) is not None:
-                        self._catch_up(paused)
-                case ContainerDied():
-                    sandbox = self._effects.dead(event)
-                    if sandbox is not None:
-                        self.start(sandbox, self._effects.advance, lifecycle.ContainerDied(event.cause))
-
-    def _catch_up(self, sandbox: Sandbox) -> None:
-        """Follow what the engine told of the container while a move was under way, or has just told."""
-        if sandbox.settled is not None or sandbox.record.state not in (State.READY, State.PAUSED, State.WARM):
-            return
-        if (death := self._effects.missed_death(sandbox)) is not None:
-            self.start(sandbox, self._effects.advance, lifecycle.ContainerDied(death.cause))
-        elif (event := self._effects.pauses.next_event(sandbox.record)) is not None:
-            self.start(sandbox, self._effects.advance, event)
-        elif sandbox.record.state is State.PAUSED and not self.engine.tells_pauses:
-            self._tasks.start_soon(self._await_resume, sandbox)
-
-    async def _await_resume(self, sandbox: Sandbox) -> None:
-        """Look whether a paused container goes on, for an engine that does not tell."""
-        container_id = sandbox.record.container
-        if container_id is None or container_id in self._awaiting_resume:
-            return
-        self._awaiting_resume.add(container_id)
-        try:
-            while sandbox.record.state is State.PAUSED and sandbox.record.container == container_id:
-                await anyio.sleep(_RESUME_LOOK_S)
-                with suppress(DependencyError):
-                    container = await self.engine.inspect(container_id)
-                    if container is not None and container.running and not container.paused:
-                        self._effects.pauses.hear(container_id, is_frozen=False)
-                        break
-        finally:
-            self._awaiting_resume.discard(container_id)
-        self._catch_up(sandbox)
 
     async def _resync(self) -> None:
         try:

@@ -15,6 +15,7 @@ import structlog
 from sandboxd import failpoints
 from sandboxd.effects import Effects
 from sandboxd.engine.protocol import LABEL_SANDBOX, Engine
+from sandboxd.engine_watch import Start
 from sandboxd.errors import Gone, SandboxdError
 from sandboxd.events import EventBus
 from sandboxd.layout import Layout
@@ -49,10 +50,10 @@ class GarbageReport:
 class Sandboxes(Protocol):
     """All sandboxes of the data directory. The manager has them."""
 
+    @property
+    def start(self) -> Start: ...
     def all_sandboxes(self) -> list[Sandbox]: ...
     def find_record(self, record: Record) -> Sandbox | None: ...
-    def start(self, sandbox: Sandbox, move: Callable[..., Awaitable[None]], *args: object) -> object:
-        """Start a move of a sandbox that has none under way."""
 
 
 class Reconciler:
