@@ -121,17 +121,23 @@ class Blobs:
     def adopt(self, tenant: TenantId, sha256: str, file: str, signature: Signature) -> None:
         """Let a file that was written with this text be its blob, too, unless there is one or the file has changed."""
         path = self.path(tenant, sha256)
+        # Looked at under a name of its own: by the name of the blob, another thread may have put the text by now, and
+        # be about to link it.
+        draft = f"{self._staging}/{next(self._numbers)}"
         try:
+            os.link(file, draft)
+            if _signature(os.stat(draft)) != signature:
+                return
             try:
-                os.link(file, path)
+                os.link(draft, path)
             except FileNotFoundError:
                 os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-                os.link(file, path)
-            if _signature(os.stat(path)) != signature:
-                os.unlink(path)
-                return
+                os.link(draft, path)
         except OSError:  # it is there already, or cannot be: without it the text is read from the store again
             return
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(draft)
         with self._lock:
             self._remember(path, signature)
 

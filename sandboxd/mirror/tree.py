@@ -27,6 +27,7 @@ DIRECTORIES: Final = ("", "session", "session/tool-results", "user")
 _STALE_S = 60.0
 _NO_LINKS = (errno.EMLINK, errno.EXDEV, errno.EPERM, errno.ENOTSUP)
 
+_TRIES = 4
 _numbers = itertools.count()
 _mine = f"{os.getpid():x}-{time.time_ns():x}"
 
@@ -61,6 +62,18 @@ def show(blob: str, root: str, relative: str) -> None:
 
 def replace(blob: str, directory: str, name: str, temporary: str) -> None:
     """Put a blob in the place of a file that has another text. The file is never missing and never half there."""
+    for _ in range(_TRIES - 1):
+        try:
+            _replace(blob, directory, name, temporary)
+            return
+        except FileNotFoundError:
+            # The kernel says so, too, of a blob that another thread replaces by an equal one while it is being linked.
+            if not (os.path.exists(blob) and os.path.isdir(directory)):
+                raise
+    _replace(blob, directory, name, temporary)
+
+
+def _replace(blob: str, directory: str, name: str, temporary: str) -> None:
     draft, target = f"{directory}/{temporary}", f"{directory}/{name}"
     try:
         _link_or_copy(blob, draft)
@@ -147,14 +160,17 @@ def clear(root: str) -> None:
 def scan(root: str, *, is_quiet: bool) -> dict[str, str | None]:
     """Hash every file. What is neither a file nor one of our directories is there with None.
 
-    Temporary files go if the tree `is_quiet`, and otherwise if they are too old to belong to a refresh under way.
+    Temporary files of an earlier process go if the tree `is_quiet`; others if they are too old to belong to a refresh
+    under way. Those of this process are in use, even in a quiet tree: a sandbox that comes back has the same directory
+    as its last mirror, whose scan may not be over.
     """
     found: dict[str, str | None] = {}
     for relative in list(walk(root)):
         path = f"{root}/{relative}"
         try:
             if relative.rpartition("/")[2].startswith(TEMPORARY):
-                if is_quiet or time.time() - os.lstat(path).st_ctime > _STALE_S:
+                is_ours = relative.rpartition("/")[2].startswith(f"{TEMPORARY}{_mine}-")
+                if (is_quiet and not is_ours) or time.time() - os.lstat(path).st_ctime > _STALE_S:
                     os.unlink(path)
                 continue
             found[relative] = _hash(path)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,23 @@ def test_a_blob_damaged_by_a_crash_or_by_hand_is_never_used(blobs: Blobs, tmp_pa
     fresh = Blobs(tmp_path / "blobs")
     fresh.open()
     assert fresh.find(ACME, SHA) is None
+
+
+def test_threads_that_put_the_same_text_at_once_all_show_it(blobs: Blobs, root: str) -> None:
+    """One replaces the other's blob while that one links it: for the kernel, the first is then gone."""
+    both = threading.Barrier(2)
+
+    def show(directory: str) -> None:
+        for number in range(3_000):
+            text = f"text {number}\n".encode()
+            both.wait(30)
+            tree.replace(blobs.put(ACME, sha256_of(text), text), f"{root}/{directory}", "a", tree.temporary_name())
+
+    with ThreadPoolExecutor(2) as pool:
+        showing = [pool.submit(show, directory) for directory in ("user", "session")]
+        for future in showing:
+            future.result(60)
+    assert Path(root, "user", "a").read_text() == Path(root, "session", "a").read_text() == "text 2999\n"
 
 
 def test_pruning_leaves_what_mirrors_show(tmp_path: Path, root: str) -> None:
@@ -124,6 +143,14 @@ def test_a_scan_sees_strangers_and_clears_temporary_files(blobs: Blobs, root: st
     found = tree.scan(root, is_quiet=True)
     assert found == {"user/USER.md": SHA, "session/link": None, "session/pipe": None, "directory": None}
     assert not Path(root, "session", f"{tree.TEMPORARY}x").exists()
+
+
+def test_a_scan_leaves_the_temporary_file_of_a_refresh_under_way(root: str) -> None:
+    draft = tree.Draft(root, "user/USER.md")
+    draft.write(TEXT)
+    assert tree.scan(root, is_quiet=True) == {}  # by the last mirror of the same sandbox
+    draft.finish()
+    assert tree.scan(root, is_quiet=True) == {"user/USER.md": SHA}
 
 
 def test_a_start_sweeps_every_mirror(tmp_path: Path) -> None:
