@@ -11,6 +11,8 @@ from sandboxd.runner.protocol import RUN_TARGET, RUNNER_COMMAND, RUNNER_TARGET
 WORKSPACE = "/workspace"
 MEMO = "/workspace/memo"
 SKILLS = "/skills"
+LABEL_MIRROR = "sandboxd.mirror"
+"""Which directory the container shows as memory; see `Layout.mirror_identity`."""
 
 
 def container_spec(
@@ -21,6 +23,7 @@ def container_spec(
     gid: int,
     workspace: Path,
     mirror: Path,
+    mirror_identity: str,
     run_dir: Path,
     runner: Path,
     skills: Path | None,
@@ -41,7 +44,7 @@ def container_spec(
         command=RUNNER_COMMAND,
         uid=uid,
         gid=gid,
-        labels={LABEL_INSTANCE: instance, LABEL_SANDBOX: record.id},
+        labels={LABEL_INSTANCE: instance, LABEL_SANDBOX: record.id, LABEL_MIRROR: mirror_identity},
         mounts=tuple(mounts),
         limits=record.shape.limits,
         runtime=runtime,

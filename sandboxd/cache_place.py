@@ -26,7 +26,9 @@ _NAMES = ("mirrors", "blobs")
 def settle(data: Path, wanted: CachePlace, cache_bytes: int, *, tmpfs: Path = TMPFS) -> None:
     """Make sure that `mirrors` and `blobs` are there, where they are wanted if they can still be moved."""
     current = _memory_of(data)
-    if current is not None and not _is_ours(current):  # the host was started anew, or somebody else took the name
+    is_whole = all((data / name).is_symlink() for name in _NAMES)
+    if current is not None and not (is_whole and _is_ours(current)):
+        # The host was started anew, another user took the name, or a daemon died between making the two links.
         _forget(data)
         current = None
     is_in_use = any((data / "mirrors").iterdir()) if (data / "mirrors").is_dir() else False
@@ -51,8 +53,7 @@ def give_back(data: Path) -> None:
 
 def _memory_of(data: Path) -> Path | None:
     """The directory in memory that the data directory's links lead to."""
-    mirrors = data / "mirrors"
-    return mirrors.readlink().parent if mirrors.is_symlink() else None
+    return next(((data / name).readlink().parent for name in _NAMES if (data / name).is_symlink()), None)
 
 
 def _forget(data: Path) -> None:

@@ -10,6 +10,9 @@ import json
 import os
 import signal
 import socket
+import sys
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -28,6 +31,7 @@ from sandboxd.api.budget import MIB
 from sandboxd.api.connection_table import ConnectionTable
 from sandboxd.api.guard import TcpGuard, allowed_hosts, read_token
 from sandboxd.consolidation.background import Consolidation
+from sandboxd.descriptors import raise_open_files, soft_open_files
 from sandboxd.errors import SandboxdError
 from sandboxd.heap import settle_heap
 from sandboxd.idempotency import IdempotencyStore
@@ -45,6 +49,10 @@ _log = structlog.get_logger()
 
 _EXIT_MARGIN_S = 15.0
 """What closing everything may take beyond the drain time."""
+_THREADS_END_S = 2.0
+"""What worker threads may take to end once everything is closed."""
+_SPARE_CONNECTIONS = 4
+"""Connections on the unix socket for health checks while as many calls as may be are under way."""
 
 
 def main(settings: Settings) -> None:
@@ -54,6 +62,7 @@ def main(settings: Settings) -> None:
     if password and password in Path("/proc/self/cmdline").read_text(errors="replace"):
         _log.warning("every user of this host can read the store's password in the process list; set SANDBOXD_STORE")
     failpoints.arm(settings.failpoint)
+    raise_open_files()
     go_first(settings.nice)
     os.umask(0o077)  # I7: nothing that is made here is for other users of the host, whatever makes it
     settle_heap()
@@ -69,10 +78,28 @@ def main(settings: Settings) -> None:
         raise SystemExit(EXIT_CODE) from None
     finally:
         watchdog.release()
+    _leave_stuck_threads()
+
+
+def _leave_stuck_threads() -> None:
+    """End the process now if worker threads still wait, for example for a frozen engine; else let it end by itself."""
+    threads = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+    deadline = time.monotonic() + _THREADS_END_S
+    for thread in threads:
+        if not thread.daemon:
+            thread.join(max(0.0, deadline - time.monotonic()))
+    stuck = [thread for thread in threads if not thread.daemon and thread.is_alive()]
+    if stuck:
+        _log.warning("ending although worker threads still wait", threads=len(stuck))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
     watchdog.watch(asyncio.get_running_loop())
+    # More calls than connections would only be seen as closed connections; a call that is refused says why.
+    max_calls = min(settings.max_calls, settings.wire.unix_connections(soft_open_files()) - _SPARE_CONNECTIONS)
     Reserve(settings.data / RESERVE).spend_if_short()  # before the store is opened, which needs a little room, too
     # Nested blocks, not an exit stack: see SandboxManager.
     with unix_listener(settings.socket) as unix_socket:
@@ -101,14 +128,14 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
                     default_limits=settings.limits,
                     memory=manager.memory,
                     consolidator=consolidation,
-                    max_calls=settings.max_calls,
+                    max_calls=max_calls,
                     call_memory_bytes=settings.call_memory_mb * MIB,
                 )
                 with _tcp_sockets(settings) as tcp_sockets:
                     if settings.tcp is not None and settings.token_file is not None:
                         host, _, port = settings.tcp.rpartition(":")
                         app = TcpGuard(app, read_token(settings.token_file), allowed_hosts(host, int(port)))
-                    connections = ConnectionTable(settings.wire, settings.max_calls)
+                    connections = ConnectionTable(settings.wire, max_calls)
                     server = Server(app, [unix_socket, *tcp_sockets], connections, drain_s=settings.drain_s)
                     try:
                         await _serve_until_signalled(server, manager, consolidation)

@@ -9,20 +9,25 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
+import anyio
+
 from memo import capabilities_of, open_store
 from memo.errors import MemoError
 from sandboxd.api.guard import read_token
 from sandboxd.engine.protocol import Engine, Finding
 from sandboxd.engine.select import select_engine
 from sandboxd.errors import SandboxdError
-from sandboxd.host import diagnose_agent_user, diagnose_host
+from sandboxd.host import diagnose_agent_user, diagnose_host, diagnose_open_files
 from sandboxd.image import default_image
 from sandboxd.settings import Settings
 from sandboxd.workspace import Workspaces
 
+_STORE_DEADLINE_S = 10.0
+
 
 async def examine(settings: Settings) -> list[Finding]:
-    findings = [*diagnose_host(settings.data), diagnose_agent_user(settings.uid), *_examine_token(settings)]
+    findings = [*diagnose_host(settings.data), diagnose_open_files(settings), diagnose_agent_user(settings.uid)]
+    findings += _examine_token(settings)
     findings += [*await _examine_workspaces(settings), await _examine_store(settings)]
     with tempfile.TemporaryDirectory(prefix="sandboxd-doctor-") as state:  # a daemon may be at work in the real one
         return findings + await _examine_engine(settings, Path(state))
@@ -61,8 +66,12 @@ async def _examine_store(settings: Settings) -> Finding:
     if settings.store is None and not (settings.data / "memo.db").exists():
         return Finding("store", "ok", "SQLite in the data directory, made at the first start")
     try:
-        async with open_store(settings.store_url) as store:
-            missing = capabilities_of(store).missing()
+        with anyio.fail_after(_STORE_DEADLINE_S):
+            async with open_store(settings.store_url) as store:
+                missing = capabilities_of(store).missing()
+    except TimeoutError:
+        detail = f"cannot open it: no answer within {_STORE_DEADLINE_S:g} s"
+        return Finding("store", "missing", detail, "start the store, or give another --store")
     except MemoError as error:
         return Finding("store", "missing", str(error), "start the store, or give another --store")
     if missing:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,9 @@ from anyio import to_thread
 
 from memo.documents import sha256_of
 from sandboxd import failpoints
-from sandboxd.blueprint import container_spec
+from sandboxd.blueprint import LABEL_MIRROR, container_spec
 from sandboxd.bounded import each
+from sandboxd.descriptors import LAUNCHES_AT_ONCE
 from sandboxd.engine.protocol import LABEL_INSTANCE, LABEL_SANDBOX, Container, ContainerDied, Engine
 from sandboxd.errors import EngineUnavailable, Gone, HostFull, NotReady, ToolTimeout
 from sandboxd.events import EventBus
@@ -88,6 +89,7 @@ class Effects:
         self._instance = layout.instance()
         self._runner_files: Path = layout.install_runner()
         self._sandbox_of: dict[str, Sandbox] = {}
+        self._launching = anyio.CapacityLimiter(LAUNCHES_AT_ONCE)
         self.pauses = Pauses()
         self._early_deaths: OrderedDict[str, ContainerDied] = OrderedDict()
         self._carry_out: dict[Effect, Callable[[Sandbox], Awaitable[None]]] = {
@@ -158,6 +160,7 @@ class Effects:
         if sandbox.record.container is not None:
             self._sandbox_of[sandbox.record.container] = sandbox
         sandbox.start_deadline = anyio.current_time() + self._settings.start_timeout_s
+        sandbox.mirror_identity = self._layout.mirror_identity(sandbox.record.id)
         self._listen(sandbox, is_adoption=True)  # first: calls that come meanwhile wait for the runner
         owner = sandbox.record.owner
         if self._memory is not None and owner is not None:
@@ -185,6 +188,20 @@ class Effects:
     async def scratch_on_disk(self) -> set[str]:
         """Every id that has a socket directory or a mirror."""
         return await to_thread.run_sync(self._layout.ids)
+
+    async def stale(self, containers: Iterable[Container]) -> set[str]:
+        """Return the ids of containers whose mirror was removed on the host while they showed it."""
+        now = await to_thread.run_sync(self._layout.mirror_identities)
+        shown = {c.id: (c.labels.get(LABEL_SANDBOX, ""), c.labels.get(LABEL_MIRROR)) for c in containers}
+        return {
+            container_id
+            for container_id, (sandbox_id, identity) in shown.items()
+            if identity is not None and identity != now.get(sandbox_id)
+        }
+
+    def shows_mirror(self, sandbox: Sandbox) -> bool:
+        """Say whether its container still shows the directory that its memory is written to."""
+        return self._layout.mirror_identity(sandbox.record.id) == sandbox.mirror_identity
 
     async def workspaces_on_disk(self) -> set[str]:
         return await self._workspaces.find()
@@ -222,10 +239,9 @@ class Effects:
         workspace = await self._workspaces.create(record.id, record.shape.limits.disk_mb)
         await failpoints.reach("create.workspace")
         self._layout.make(record.id)
+        sandbox.mirror_identity = self._layout.mirror_identity(record.id)
         await self._fill_mirror(record)
         await failpoints.reach("create.mirror")
-        self._listen(sandbox)
-        await failpoints.reach("create.listener")
         sandbox.start_deadline = anyio.current_time() + self._settings.start_timeout_s
         spec = container_spec(
             record,
@@ -234,12 +250,19 @@ class Effects:
             gid=self._settings.gid,
             workspace=workspace,
             mirror=self._layout.mirror_dir(record.id),
+            mirror_identity=sandbox.mirror_identity,
             run_dir=self._layout.run_dir(record.id),
             runner=self._runner_files,
             skills=self._settings.skills,
             runtime=self._settings.runtime,
         )
-        container = await self._within_start_time(sandbox, partial(self._engine.launch, spec), "its container")
+        await self._within_start_time(sandbox, self._launching.acquire, "the launch queue")
+        try:
+            self._listen(sandbox)
+            await failpoints.reach("create.listener")
+            container = await self._within_start_time(sandbox, partial(self._engine.launch, spec), "its container")
+        finally:
+            self._launching.release()
         await failpoints.reach("create.launched")
         self._sandbox_of[container.id] = sandbox
         if (death := self._early_deaths.pop(container.id, None)) is not None:
@@ -259,6 +282,8 @@ class Effects:
     async def _hand_over(self, sandbox: Sandbox) -> None:
         """Give a claimed sandbox its owner's memory and environment."""
         record, runner = sandbox.record, sandbox.runner
+        if not self.shows_mirror(sandbox):
+            raise NotReady("cannot hand over this sandbox: the directory for its memory was removed; try again")
         ready, effects = step(record, RunnerReady())
         # Recorded as ready before it is: should the daemon die now, taking it over gives it the same memory and env.
         await self._registry.save(ready)

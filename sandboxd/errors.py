@@ -3,7 +3,7 @@
     SandboxdError
     ├─ RequestError      InvalidRequest · Unauthorised · NotFound (also for a foreign id) · Conflict
     │                    · OutsideSandbox · LimitReached · Busy
-    ├─ SandboxError      NotReady · Paused · Gone (cause: exited, oom, killed, engine, idle) · ToolTimeout
+    ├─ SandboxError      NotReady · Paused · Gone (cause: exited, oom, killed, engine, idle, mirror) · ToolTimeout
     │                    · WorkspaceFull
     ├─ DependencyError   EngineUnavailable · EngineRefused · StoreUnavailable
     │                    · HostError: HostFull · HostBusy · HostIO · HostCorrupt
@@ -18,7 +18,7 @@ from __future__ import annotations
 import errno
 from typing import ClassVar, Literal
 
-Cause = Literal["exited", "oom", "killed", "engine", "idle"]
+Cause = Literal["exited", "oom", "killed", "engine", "idle", "mirror"]
 
 
 class SandboxdError(Exception):

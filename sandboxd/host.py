@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import resource
 import shutil
 from pathlib import Path
 
+from sandboxd.descriptors import carried_sandboxes, reachable_open_files
 from sandboxd.engine.bubblewrap.diagnosis import user_namespaces
 from sandboxd.engine.protocol import Finding
+from sandboxd.settings import Settings
 
 _LEAST_KERNEL = (5, 8)
 """The first with every call that a workspace and a mirror use."""
 _LEAST_FREE_BYTES = 2 * 1024**3
 _LEAST_FREE_INODES = 100_000
-_LEAST_OPEN_FILES = 4096
 _GIB = 1024**3
 
 
@@ -32,6 +32,20 @@ def diagnose_agent_user(uid: int) -> Finding:
     return Finding("agents' user", "weak", detail, f"give {name} another uid")
 
 
+def diagnose_open_files(settings: Settings, open_files: int | None = None) -> Finding:
+    """Say how many sandboxes the limit on open files carries, once a daemon has raised it as far as it may."""
+    limit = reachable_open_files() if open_files is None else open_files
+    engines = ["docker", "bubblewrap"] if settings.engine == "auto" else [settings.engine]
+    has_tcp = settings.tcp is not None
+    carried = {engine: carried_sandboxes(limit, settings.wire, engine, has_tcp=has_tcp) for engine in engines}
+    numbers = " or ".join(f"{count} {engine}" for engine, count in carried.items())
+    detail = f"a limit of {limit} carries {numbers} sandboxes"
+    if min(carried.values()) < settings.max_sandboxes:
+        advice = f"raise it (`ulimit -Hn`, LimitNOFILE=) to carry max_sandboxes, which is {settings.max_sandboxes}"
+        return Finding("open files", "weak", detail, advice)
+    return Finding("open files", "ok", detail)
+
+
 def diagnose_host(data: Path) -> list[Finding]:
     """Look at the kernel, its limits and the room in the data directory (or where it will be)."""
     return [
@@ -41,7 +55,6 @@ def diagnose_host(data: Path) -> list[Finding]:
         _loop_devices(),
         _disk(data),
         _shared_memory(),
-        _open_files(),
         _process_list(Path("/proc/self/mountinfo").read_text()),
         _limit_of("process ids", Path("/proc/sys/kernel/pid_max"), 16_384),
     ]
@@ -102,15 +115,6 @@ def _shared_memory() -> Finding:
     if free < _LEAST_FREE_BYTES // 8:
         return Finding("tmpfs", "weak", detail, "remount it with a larger size")
     return Finding("tmpfs", "ok", detail)
-
-
-def _open_files() -> Finding:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    bound = "no limit" if hard == resource.RLIM_INFINITY else str(hard)
-    detail = f"{soft} open files, at most {bound}"
-    if hard != resource.RLIM_INFINITY and hard < _LEAST_OPEN_FILES:
-        return Finding("open files", "weak", detail, f"ulimit -n {_LEAST_OPEN_FILES}")
-    return Finding("open files", "ok", detail)
 
 
 def _limit_of(subject: str, file: Path, least: int) -> Finding:

@@ -109,6 +109,21 @@ class Layout:
     def mirror_dir(self, sandbox_id: str) -> Path:
         return self._mirrors / sandbox_id
 
+    def mirror_identity(self, sandbox_id: str) -> str:
+        """Name the directory itself; empty if there is none.
+
+        A container shows the directory that was mounted, even after it was removed and made again at the same path. The
+        kernel keeps that inode for as long as it is mounted, so a new directory never has its number.
+        """
+        try:
+            status = self.mirror_dir(sandbox_id).stat()
+        except OSError:
+            return ""
+        return f"{status.st_dev:x}:{status.st_ino:x}"
+
+    def mirror_identities(self) -> dict[str, str]:
+        return {entry.name: self.mirror_identity(entry.name) for entry in self._mirrors.iterdir()}
+
     def install_runner(self) -> Path:
         """Copy the runner's files to a directory named by their hash, so that an upgrade leaves live ones alone."""
         files = sorted(RUNNER_DIR.glob("*.py"))

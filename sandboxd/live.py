@@ -18,7 +18,10 @@ from sandboxd.runner.listener import RunnerListener
 from sandboxd.sandbox import SandboxView
 
 _DEAD = "its container is dead ({cause})"
-_STORY_OF = {"idle": "it was not used for a while, so its container was stopped"}
+_STORY_OF = {
+    "idle": "it was not used for a while, so its container was stopped",
+    "mirror": "the directory that showed its memory was removed on the host, so its container was stopped",
+}
 _COME_BACK = "its files are kept: create the sandbox again to go on with them"
 
 
@@ -35,6 +38,8 @@ class Sandbox:
         """When the start under way is given up, on the event loop's clock."""
         self.settled: anyio.Event | None = None
         """Set when the move under way ends; None while there is none."""
+        self.mirror_identity = ""
+        """Which directory its container shows as memory; see `Layout.mirror_identity`."""
         self.active_calls = 0
         self.last_used = time.monotonic()
         self._quiet: anyio.Event | None = None

@@ -8,6 +8,7 @@ anything here.
 from __future__ import annotations
 
 import secrets
+import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -20,6 +21,7 @@ from anyio.abc import TaskGroup
 
 from memo.ids import SessionRef, TenantId, UserId, UserRef
 from sandboxd import failpoints
+from sandboxd.descriptors import carried_sandboxes, soft_open_files
 from sandboxd.effects import Effects
 from sandboxd.engine.protocol import Engine, Stats
 from sandboxd.engine.select import open_engine
@@ -41,6 +43,7 @@ from sandboxd.idle import stop_idle
 from sandboxd.image import default_image
 from sandboxd.layout import Layout
 from sandboxd.lifecycle import (
+    ContainerDied,
     DestroyAsked,
     IdleTimedOut,
     LaunchAsked,
@@ -94,9 +97,12 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             warm_up=self._warm_up,
             retire=self._retire,
             is_busy=lambda: self._awaited > 0,
+            spare=lambda: self._carried - len(self._running()) - len(self._pool),
         )
         self._awaited = 0
         """How many callers wait for a container: the pool is refilled when there are none."""
+        self._carried = sys.maxsize
+        """How many sandboxes the limit on open files carries, those of the pool included; known once it is open."""
         self._tasks: TaskGroup
 
     @asynccontextmanager
@@ -124,6 +130,11 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         )
         self._reconciler = Reconciler(self, self.engine, self._effects, self.layout, self.events)
         self._watch = EngineWatch(self.engine, self._effects, self._tasks, start=self.start, resync=self._resync)
+        self._carried = carried_sandboxes(
+            soft_open_files(), self.settings.wire, self.engine.name, has_tcp=self.settings.tcp is not None
+        )
+        if self._carried < self.settings.max_sandboxes:
+            _log.warning("the limit on open files carries fewer sandboxes than max_sandboxes", carried=self._carried)
         await self._reconcile_at_start()
         if not self.layout.reserve.fill(partly=True):  # what the start did not need is protected again
             _log.warning("the disk of the data directory is full: serving, but taking on nothing new")
@@ -182,6 +193,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
                 raise sandbox.paused()
             elif sandbox.record.state is State.GONE:
                 self.check_room()
+                self._displace_warm()
                 created = True
                 self.start(sandbox, self._bring_up)
             else:
@@ -191,12 +203,20 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         """Refuse another sandbox if the disk is full or enough of them run. One that is gone costs disk space only."""
         if not self.layout.reserve.has_room():
             raise HostFull("cannot create this sandbox: the disk of the data directory is full; free some space")
-        running = sum(sandbox.record.state is not State.GONE for sandbox in self._sandboxes.values())
+        running = len(self._running())
+        if running >= self._carried:
+            raise LimitReached(
+                f"cannot create another sandbox: the limit of {soft_open_files()} open files carries {self._carried}; "
+                "start the daemon with a higher one (`ulimit -n`, LimitNOFILE=), or remove a sandbox"
+            )
         if running >= self.settings.max_sandboxes:
             raise LimitReached(
                 f"cannot create another sandbox: {self.settings.max_sandboxes} run, which is the limit; raise "
                 "max_sandboxes, or remove a sandbox whose files are not needed any more"
             )
+
+    def _running(self) -> list[Sandbox]:
+        return [sandbox for sandbox in self._sandboxes.values() if sandbox.record.state is not State.GONE]
 
     def get(self, ref: SessionRef) -> SandboxView:
         return self._find(ref).view()
@@ -260,6 +280,10 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         live = self._sandboxes.items()
         return {UserRef(ref.tenant, sandbox.owner.user) for ref, sandbox in live if sandbox.active_calls}
 
+    def engine_returned(self) -> None:
+        """Go on with what waits for the engine."""
+        self._pool.resume()
+
     @property
     def pool(self) -> PoolFigures:
         """How the pool does."""
@@ -282,7 +306,19 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             gid=self.settings.gid,
             outbox=self.settings.outbox,
             blob_bytes=self.settings.blob_cache_mb * 1024 * 1024,
+            is_shown=self._is_mirror_shown,
         )
+
+    def _is_mirror_shown(self, sandbox_id: str) -> bool:
+        """Give up a container whose mirror was removed: it would show an empty memory for ever. (I4)"""
+        sandbox = next((found for found in self._sandboxes.values() if found.record.id == sandbox_id), None)
+        if sandbox is None or sandbox.settled is not None or sandbox.record.state not in (State.READY, State.PAUSED):
+            return True  # its move sees to it, or the next look
+        if self._effects.shows_mirror(sandbox):
+            return True
+        _log.warning("a mirror was removed while its container showed it", sandbox=sandbox_id)
+        self.start(sandbox, self._effects.advance, ContainerDied("mirror"))
+        return False
 
     def _find(self, ref: SessionRef) -> Sandbox:
         sandbox = self._sandboxes.get(ref)
@@ -296,12 +332,18 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         shape = self._shape(request.image, request.limits)
         sandbox = self._pool.take(shape)
         if sandbox is None:
+            self._displace_warm()
             sandbox = Sandbox(self._new_record(shape, owner))
         else:
             self._effects.claim(sandbox, owner, datetime.now(UTC))
         self._sandboxes[ref] = sandbox
         self.start(sandbox, self._bring_up)
         return sandbox
+
+    def _displace_warm(self) -> None:
+        """Give up a warm sandbox for one that a caller waits for, if both are more than the daemon carries."""
+        if len(self._running()) + len(self._pool) >= self._carried:
+            self._pool.give_way()
 
     def _new_record(self, shape: Shape, owner: Owner | None) -> Record:
         return Record(
@@ -357,6 +399,8 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             settled.set()
             if owner is None:
                 self._pool.settled(sandbox, time.monotonic() - started)
+            else:
+                self._pool.nudge()  # there may be room again
             if sandbox.failure is None:
                 self._watch.catch_up(sandbox)
 
@@ -373,6 +417,9 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             # The warm one was dead or does not answer, and is gone: its owner need not know.
             sandbox.record = self._new_record(sandbox.record.shape, owner)
             await self._launch(sandbox)
+        else:
+            if owner is not None:
+                self._pool.launched_elsewhere()
         finally:
             self._awaited -= owner is not None
             self._pool.nudge()  # which holds back while somebody waits
@@ -418,6 +465,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         return self._pool.get(record.id) if record.owner is None else self._sandboxes.get(record.owner.ref)
 
     async def _resync(self) -> None:
+        self.engine_returned()
         try:
             await self.collect_garbage()
         except (SandboxdError, OSError) as error:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import anyio
 
 from sandboxd.demand import Demand
+from sandboxd.errors import EngineUnavailable
 from sandboxd.lifecycle import Shape, State
 from sandboxd.live import Sandbox
 
@@ -35,7 +36,8 @@ class PoolFigures:
 
 
 class Pool:
-    """`warm_up` starts to make one and returns it; `retire` starts to remove one; `is_busy` says that somebody waits.
+    """`warm_up` starts to make one and returns it; `retire` starts to remove one; `is_busy` says that a caller waits;
+    `spare` says how many more sandboxes the daemon can carry.
 
     With `size` 0 there is no pool: nothing is kept, and whatever an earlier daemon left is retired.
     """
@@ -49,6 +51,7 @@ class Pool:
         warm_up: Callable[[Shape], Sandbox],
         retire: Callable[[Sandbox], None],
         is_busy: Callable[[], bool],
+        spare: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._figures = PoolFigures()
@@ -58,12 +61,15 @@ class Pool:
         self._warm_up = warm_up
         self._retire = retire
         self._is_busy = is_busy
+        self._spare = spare
         self._clock = clock
         self._sandboxes: dict[str, Sandbox] = {}
         self._demands: dict[Shape, Demand] = {}
         self._changed = anyio.Event()
         self._rest_s = 0.0
         self._rests_until = 0.0
+        self._misses_engine = False
+        """Whether the last warm-up failed because the engine did not answer."""
 
     def prefer(self, shape: Shape) -> None:
         """Keep this shape ready from the start: it is what a request that names nothing gets."""
@@ -83,6 +89,11 @@ class Pool:
         self.nudge()
         return found
 
+    def give_way(self) -> None:
+        """Retire a warm sandbox, if there is one: a caller needs what it uses."""
+        if (found := next(filter(_is_ready, self._sandboxes.values()), None)) is not None:
+            self._retire(found)
+
     def add(self, sandbox: Sandbox) -> None:
         """Take over a warm sandbox of an earlier daemon, or what is left of one."""
         self._sandboxes[sandbox.record.id] = sandbox
@@ -92,6 +103,9 @@ class Pool:
 
     def all(self) -> Iterable[Sandbox]:
         return self._sandboxes.values()
+
+    def __len__(self) -> int:
+        return len(self._sandboxes)
 
     def figures(self) -> PoolFigures:
         return replace(self._figures, ready=sum(map(_is_ready, self._sandboxes.values())))
@@ -104,11 +118,23 @@ class Pool:
             # Whatever is wrong with the engine or the image, trying again at once makes it worse.
             self._rest_s = min(max(_FIRST_REST_S, self._rest_s * 2), _LONGEST_REST_S)
             self._rests_until = self._clock() + self._rest_s
+            self._misses_engine = isinstance(sandbox.failure, EngineUnavailable)
         elif _is_ready(sandbox):
             self._rest_s = 0.0
             self._figures.refills += 1
             self._figures.refill_seconds += seconds
         self.nudge()
+
+    def resume(self) -> None:
+        """Warm up again at once: the engine is back."""
+        self._rest_s = self._rests_until = 0.0
+        self._misses_engine = False
+        self.nudge()
+
+    def launched_elsewhere(self) -> None:
+        """Note that a caller's container came up, so an engine that was away is back."""
+        if self._misses_engine:
+            self.resume()
 
     def nudge(self) -> None:
         """Look again: something has changed that may ask for more, fewer, or now instead of later."""
@@ -139,7 +165,7 @@ class Pool:
         missing = [
             shape for shape, demand in self._demands.items() for _ in range(demand.size(now) - counts.get(shape, 0))
         ]
-        room = min(REFILLS_AT_ONCE - coming, self._most - sum(counts.values()))
+        room = min(REFILLS_AT_ONCE - coming, self._most - sum(counts.values()), self._spare())
         if missing and now >= self._rests_until and not self._is_busy():
             for shape in missing[: max(room, 0)]:
                 self.add(self._warm_up(shape))

@@ -1,7 +1,7 @@
 """Whether the daemon can work: its engine, its store and its disk, each asked now and each within a deadline.
 
-A check that hangs is not started a second time; it is told as failing until it comes back. Nothing here repairs
-anything, except that the disk reserve is made again when there is room.
+A check that hangs is not started a second time; once it is late it fails at once until it comes back. Nothing here
+repairs anything, except that the disk reserve is made again when there is room.
 """
 
 from __future__ import annotations
@@ -32,21 +32,34 @@ _PROBE = ".probe"
 class Probe:
     """One check, under way at most once. It outlives the request that started it, in a task of the daemon's."""
 
-    def __init__(self, name: str, look: Callable[[], Awaitable[None]], tasks: TaskGroup, deadline_s: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        look: Callable[[], Awaitable[None]],
+        tasks: TaskGroup,
+        deadline_s: float,
+        recovered: Callable[[], None] | None = None,
+    ) -> None:
+        """`recovered` is called when a check succeeds after one that failed or was late."""
         self._name = name
         self._look = look
         self._tasks = tasks
         self._deadline_s = deadline_s
+        self._recovered = recovered
+        self._has_failed = False
         self._done: anyio.Event | None = None
+        self._due = 0.0
         self._last = Check(name, ok=False)
 
     async def check(self) -> Check:
         if self._done is None:
             self._done = anyio.Event()
+            self._due = anyio.current_time() + self._deadline_s
             self._tasks.start_soon(self._run, self._done)
-        with anyio.move_on_after(self._deadline_s) as waiting:
+        with anyio.CancelScope(deadline=self._due) as waiting:
             await self._done.wait()
         if waiting.cancelled_caught:
+            self._has_failed = True
             return Check(self._name, ok=False, detail=f"no answer within {self._deadline_s:g} s")
         return self._last
 
@@ -54,7 +67,11 @@ class Probe:
         try:
             await self._look()
             self._last = Check(self._name, ok=True)
+            if self._has_failed and self._recovered is not None:
+                self._recovered()
+            self._has_failed = False
         except (SandboxdError, MemoError, OSError) as error:
+            self._has_failed = True
             self._last = Check(self._name, ok=False, detail=str(error))
         finally:
             self._done = None
@@ -66,7 +83,8 @@ class ReadinessChecks:
 
     def __init__(self, manager: SandboxManager, tasks: TaskGroup, *, deadline_s: float = DEADLINE_S) -> None:
         self._manager = manager
-        self._engine = Probe(manager.engine.name, self._look_at_engine, tasks, deadline_s)
+        engine = manager.engine.name
+        self._engine = Probe(engine, self._look_at_engine, tasks, deadline_s, recovered=manager.engine_returned)
         self._store = Probe(public_url(manager.settings.store_url), self._look_at_store, tasks, deadline_s)
         self._disk = Probe(str(manager.layout.data), self._look_at_disk, tasks, deadline_s)
 

@@ -7,7 +7,7 @@ a plan that ends in the same place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from sandboxd.engine.protocol import Container
@@ -64,11 +64,17 @@ Action = Adopt | MarkGone | FinishDestroy | RemoveContainer | RemoveFiles | Keep
 
 
 def plan(
-    records: Iterable[Record], containers: Iterable[Container], scratch: Iterable[str], workspaces: Iterable[str]
+    records: Iterable[Record],
+    containers: Iterable[Container],
+    scratch: Iterable[str],
+    workspaces: Iterable[str],
+    stale: Collection[str] = (),
 ) -> list[Action]:
     """Plan what makes registry, engine and disk agree, for sandboxes that nothing is under way for.
 
-    `scratch` and `workspaces` are the ids that have a socket directory or a mirror, and a workspace, on disk.
+    `scratch` and `workspaces` are the ids that have a socket directory or a mirror, and a workspace, on disk. `stale`
+    are the containers whose mirror was removed while they showed it: no new one can be shown in them, and an empty
+    directory must not pass for an empty memory (I4), so they are given up.
     """
     by_id = {container.id: container for container in containers}
     known: set[str] = set()
@@ -77,8 +83,12 @@ def plan(
     for record in records:
         known.add(record.id)
         container = by_id.get(record.container) if record.container else None
+        is_running = container is not None and container.running
+        is_stale = is_running and record.container in stale
         match record.state:
-            case State.READY | State.PAUSED | State.WARM if container is not None and container.running:
+            case State.READY | State.PAUSED if is_stale:
+                actions.append(MarkGone(record, "mirror"))
+            case State.READY | State.PAUSED | State.WARM if container is not None and is_running and not is_stale:
                 kept.add(container.id)
                 actions.append(Adopt(record))
             case State.READY | State.PAUSED:

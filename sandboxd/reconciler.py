@@ -94,7 +94,8 @@ class Reconciler:
         at_rest = [sandbox.record for sandbox in sandboxes if sandbox.settled is None]
         moving = {sandbox.record.id for sandbox in sandboxes if sandbox.settled is not None}
         mine = [container for container in containers if container.labels.get(LABEL_SANDBOX) not in moving]
-        return plan(at_rest, mine, scratch - moving, workspaces - moving)
+        stale = await self._effects.stale(mine)
+        return plan(at_rest, mine, scratch - moving, workspaces - moving, stale)
 
     async def _carry_out(self, actions: Sequence[Action]) -> list[Failure]:
         failures: list[Failure] = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-
 from pydantic import BaseModel, ConfigDict, Field
 
 _MOST_CONNECTIONS = 4096
@@ -14,8 +12,8 @@ class WireLimits(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_connections: int | None = Field(default=None, ge=2)
-    """Open TCP connections. The default is a quarter of RLIMIT_NOFILE, at most 4096: the rest of the descriptors is for
-    the unix socket, the engine, runners and files. The unix socket is not counted."""
+    """Open TCP connections. The default is a quarter of the limit on open files, at most 4096. The unix socket has as
+    many of its own; the rest is for sandboxes, the engine and files."""
     max_unauthenticated: int | None = Field(default=None, ge=1)
     """Open TCP connections that have not sent a valid token. The default is a quarter of the above, at most 256."""
     head_timeout_s: float = Field(default=10, gt=0)
@@ -27,11 +25,16 @@ class WireLimits(BaseModel):
     keep_alive_s: int = Field(default=75, ge=1)
     """How long a connection may stay idle between requests. The clients drop theirs after 30 s."""
 
-    def connections(self) -> int:
-        if self.max_connections is not None:
-            return self.max_connections
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return _MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(8, min(_MOST_CONNECTIONS, soft // 4))
+    def tcp_connections(self, open_files: int) -> int:
+        """Return how many TCP connections may be open under this limit on open files."""
+        return self.max_connections or _quarter(open_files)
 
-    def unauthenticated(self) -> int:
-        return self.max_unauthenticated or max(2, min(_MOST_UNAUTHENTICATED, self.connections() // 4))
+    def unix_connections(self, open_files: int) -> int:
+        return _quarter(open_files)
+
+    def unauthenticated(self, open_files: int) -> int:
+        return self.max_unauthenticated or max(2, min(_MOST_UNAUTHENTICATED, self.tcp_connections(open_files) // 4))
+
+
+def _quarter(open_files: int) -> int:
+    return max(8, min(_MOST_CONNECTIONS, open_files // 4))

@@ -24,11 +24,14 @@ READY_S = 60
 class RunningDaemon:
     """Owns a data directory and the daemon process on it. `stop` leaves nothing behind, whatever happened."""
 
-    def __init__(self, *, engine: str = "docker", uid: int | None = None, **settings: object) -> None:
-        """With `uid` the daemon runs as that ordinary user instead of as ours."""
+    def __init__(
+        self, *, engine: str = "docker", uid: int | None = None, open_files: int | None = None, **settings: object
+    ) -> None:
+        """With `uid` the daemon runs as that ordinary user instead of as ours; `open_files` is its hard limit."""
         self._root = Path(tempfile.mkdtemp(prefix="sandboxd-test-"))
         self._root.chmod(0o711)
         self._uid = uid
+        self._open_files = open_files
         if uid is not None:
             os.chown(self._root, uid, uid)
         self.data = self._root / "data"
@@ -60,13 +63,13 @@ class RunningDaemon:
             identity = {"user": self._uid, "group": self._uid, "extra_groups": [], "cwd": "/"}
             env = {**ordinary_environment(), "HOME": str(self._root), **ours}
             python = public_python()
+        program = "from sandboxd.daemon import main; from sandboxd.settings import Settings; main(Settings())"
+        if self._open_files is not None:
+            limit = (self._open_files // 2, self._open_files)
+            program = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, {limit}); {program}"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [
-                    python,
-                    "-c",
-                    "from sandboxd.daemon import main; from sandboxd.settings import Settings; main(Settings())",
-                ],
+                [python, "-c", program],
                 env=env,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -1,4 +1,7 @@
-"""A store that can be stopped from outside: while a file is there, every call fails as a database that is down does."""
+"""A store that can be stopped from outside: while a file is there, every call fails as a database that is down does.
+
+While the file says `hang`, every call hangs instead, and so does opening the store.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+import anyio
 
 import memo
 from memo.errors import Unavailable
@@ -33,6 +38,7 @@ class StoppingStore:
 
     def _guarded(self, call: Callable[..., Any]) -> Callable[..., Any]:
         async def guarded(*args: Any, **kwargs: Any) -> Any:
+            await _hang_if_told(self._stopped)
             if self._stopped.exists():
                 raise Unavailable("cannot reach the store: it is stopped")
             return await call(*args, **kwargs)
@@ -40,8 +46,14 @@ class StoppingStore:
         return guarded
 
 
+async def _hang_if_told(stopped: Path) -> None:
+    if stopped.exists() and stopped.read_text() == "hang":
+        await anyio.sleep_forever()
+
+
 @asynccontextmanager
 async def make() -> AsyncIterator[StoppingStore]:
+    await _hang_if_told(Path(os.environ[STOPPED]))
     limits = StoreLimits(document_bytes=int(os.environ.get(MOST_BYTES) or StoreLimits().document_bytes))
     async with memo.open_store(os.environ[BEHIND], StoreOptions(limits=limits)) as inner:
         yield StoppingStore(inner, Path(os.environ[STOPPED]))

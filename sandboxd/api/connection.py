@@ -74,7 +74,10 @@ class Connection(HttpToolsProtocol):
         self.flow = _Flow(transport)
         self._clock.expect_head(self)
         self._is_trusted = is_unix({"server": self.server})
-        if not self._is_trusted:
+        self.idle_since = self.loop.time()
+        if self._is_trusted:
+            self._table.open_unix(self)
+        else:
             self._table.open_tcp(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,8 +1,8 @@
 """The open connections of a server: how many there may be, and which one has to go when there are too many.
 
-TCP connections are capped, those without a valid token more tightly; the unix socket, the operator's way in, is not
-counted. At a cap the oldest connection without a token is dropped, then the authenticated one that has been idle for
-longest; when every connection is busy, the newcomer is.
+TCP connections are capped, those without a valid token more tightly. The unix socket, the operator's way in, has a cap
+of its own, so that no flood of TCP connections closes it. At a cap the oldest connection without a token is dropped,
+then the one that has been idle for longest; when every connection is busy, the newcomer is.
 
 Request bodies that are still arriving are capped too, at half of the calls that may be under way. A call holds its
 place in admission while its body arrives, so half-sent bodies can never take more than that half, and a tenant, which
@@ -12,8 +12,10 @@ may use three quarters, always keeps room for calls. One body more than the cap 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
+from sandboxd.descriptors import soft_open_files
 from sandboxd.wire_limits import WireLimits
 
 
@@ -37,20 +39,27 @@ class Peer(Protocol):
 class ConnectionTable:
     def __init__(self, limits: WireLimits, max_calls: int) -> None:
         self.limits = limits
-        self._max_total = limits.connections()
-        self._max_strangers = limits.unauthenticated()
+        open_files = soft_open_files()
+        self._max_tcp = limits.tcp_connections(open_files)
+        self._max_strangers = limits.unauthenticated(open_files)
+        self._max_unix = limits.unix_connections(open_files)
         self._max_bodies = max(1, max_calls // 2)
         self._strangers: dict[Peer, None] = {}  # in the order in which they came
         self._trusted: dict[Peer, None] = {}
+        self._unix: dict[Peer, None] = {}
         self._bodies: dict[Peer, None] = {}
 
     def open_tcp(self, peer: Peer) -> None:
         self._strangers[peer] = None
         total = len(self._strangers) + len(self._trusted)
-        if len(self._strangers) > self._max_strangers or total > self._max_total:
-            victim = self._victim(peer)
-            self.close(victim)
-            victim.abort()
+        if len(self._strangers) > self._max_strangers or total > self._max_tcp:
+            oldest = next(iter(self._strangers))
+            self._drop(oldest if oldest is not peer else _longest_idle(self._trusted, peer))
+
+    def open_unix(self, peer: Peer) -> None:
+        self._unix[peer] = None
+        if len(self._unix) > self._max_unix:
+            self._drop(_longest_idle(self._unix, peer))
 
     def trust(self, peer: Peer) -> None:
         """The peer has sent a valid token."""
@@ -61,6 +70,7 @@ class ConnectionTable:
     def close(self, peer: Peer) -> None:
         self._strangers.pop(peer, None)
         self._trusted.pop(peer, None)
+        self._unix.pop(peer, None)
         self._bodies.pop(peer, None)
 
     def begin_body(self, peer: Peer) -> None:
@@ -74,8 +84,10 @@ class ConnectionTable:
     def end_body(self, peer: Peer) -> None:
         self._bodies.pop(peer, None)
 
-    def _victim(self, newcomer: Peer) -> Peer:
-        oldest = next(iter(self._strangers))
-        if oldest is not newcomer:
-            return oldest
-        return min((peer for peer in self._trusted if peer.is_idle), key=lambda peer: peer.idle_since, default=newcomer)
+    def _drop(self, victim: Peer) -> None:
+        self.close(victim)
+        victim.abort()
+
+
+def _longest_idle(peers: Iterable[Peer], newcomer: Peer) -> Peer:
+    return min((peer for peer in peers if peer.is_idle), key=lambda peer: peer.idle_since, default=newcomer)

@@ -225,7 +225,7 @@ class _Filling:
 
     def _place(self, blob: str, relative: str) -> None:
         if self._found.get(relative) is None:
-            tree.show(blob, self._mirror.root, relative)
+            tree.show(blob, self._mirror.root, relative, self._mirror.gid)
             return
         directory, name = tree.split(relative)
         tree.replace(blob, f"{self._mirror.root}/{directory}", name, tree.temporary_name())

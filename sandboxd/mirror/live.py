@@ -178,7 +178,7 @@ class Mirrors:
         before = mirror.shown.get(relative)
         if before is not None and before.sha256 == text.sha256:
             return
-        draft = Draft(mirror.root, relative)
+        draft = Draft(mirror.root, relative, mirror.gid)
 
         def write(*, is_whole: bool) -> None:
             with mirror.guard:  # also for the draft: whoever dropped the mirror may be removing its directory
@@ -222,7 +222,7 @@ class Mirrors:
                     if mirror.is_dropped or (before is not None and before.sha256 == text.sha256):
                         pass
                     elif before is None:
-                        tree.show(blob, mirror.root, relative)
+                        tree.show(blob, mirror.root, relative, mirror.gid)
                     else:
                         tree.replace(blob, f"{mirror.root}/{directory}", name, temporary)
                 placed.append(mirror)

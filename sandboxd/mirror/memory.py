@@ -6,7 +6,7 @@ a mirror is a cache: nothing here is ever read to decide what the store holds. I
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -73,7 +73,9 @@ class Memory(anyio.AsyncContextManagerMixin):
         read_timeout_s: float = 10.0,
         verify_s: float = 60.0,
         blob_bytes: int = 1024 * 1024 * 1024,
+        is_shown: Callable[[str], bool] = lambda sandbox_id: True,
     ) -> None:
+        """`is_shown` says whether a sandbox's container still shows its mirror; asked before a mirror is verified."""
         self._source = Source(store, limits or StoreLimits(), read_timeout_s)
         self.store: Any = store
         self.capabilities = self._source.capabilities
@@ -90,7 +92,7 @@ class Memory(anyio.AsyncContextManagerMixin):
         )
         self._keeper = Keeper(self._mirrors, self._source, self._refresher, self._announcer, self._outbox)
         self._verifier = Verifier(
-            self._mirrors, self._source, self._turns, self._refresher, self._announcer, self._pending
+            self._mirrors, self._source, self._turns, self._refresher, self._announcer, self._pending, is_shown
         )
         self._warmer = Warmer(self._mirrors, blob_bytes)
         self._door = Door(

@@ -43,14 +43,14 @@ def prepare(root: str, gid: int | None = None) -> None:
         make_shared(f"{root}/{directory}", gid)
 
 
-def show(blob: str, root: str, relative: str) -> None:
+def show(blob: str, root: str, relative: str, gid: int | None = None) -> None:
     """Link a blob where, as far as anybody knows, no file is; what is there all the same is replaced."""
     target = f"{root}/{relative}"
     try:
         os.link(blob, target)
     except OSError as error:
         if error.errno == errno.ENOENT:  # somebody removed a directory of the mirror
-            prepare(root)
+            prepare(root, gid)
         elif error.errno != errno.EEXIST and error.errno not in _NO_LINKS:
             raise
         directory, name = split(relative)
@@ -98,8 +98,9 @@ def temporary_name() -> str:
 class Draft:
     """A new text on its way into one tree: a temporary file beside its target, until it is finished or dropped."""
 
-    def __init__(self, root: str, relative: str) -> None:
+    def __init__(self, root: str, relative: str, gid: int | None = None) -> None:
         self._root = root
+        self._gid = gid
         self._target = f"{root}/{relative}"
         self._temporary = f"{root}/{split(relative)[0]}/{temporary_name()}"
 
@@ -107,7 +108,7 @@ class Draft:
         try:
             write_file(self._temporary, encoded)
         except FileNotFoundError:  # somebody removed a directory of the mirror
-            prepare(self._root)
+            prepare(self._root, self._gid)
             write_file(self._temporary, encoded)
 
     def finish(self) -> None:

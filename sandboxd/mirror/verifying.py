@@ -41,13 +41,16 @@ class Verifier:
         refresher: Refresher,
         announcer: Announcer,
         pending: Callable[[Key], Pending | None],
+        is_shown: Callable[[str], bool],
     ) -> None:
+        """`is_shown` says whether a sandbox's container still shows its mirror; if not, nothing here can repair it."""
         self._mirrors = mirrors
         self._source = source
         self._turns = turns
         self._refresher = refresher
         self._announcer = announcer
         self._pending = pending
+        self._is_shown = is_shown
 
     async def run(self, every_s: float, blob_bytes: int) -> None:
         """Verify every mirror, and keep the blob cache within its bound, for ever."""
@@ -70,7 +73,7 @@ class Verifier:
 
     async def verify(self, mirror: Mirror) -> int:
         """Compare one mirror with what it should show, and set right what differs. Return how much did."""
-        if not mirror.takes_changes or mirror.is_dropped:
+        if not mirror.takes_changes or mirror.is_dropped or not self._is_shown(mirror.sandbox_id):
             return 0
         before = dict(mirror.shown)
         found = await self._mirrors.in_thread(tree.scan, mirror.root, is_quiet=False)

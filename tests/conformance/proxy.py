@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 
 class CuttableProxy:
@@ -67,9 +72,42 @@ class CuttableProxy:
             self._start(_pump, engine, client)
 
 
+class FreezableProxy:
+    """Owns a process with such a proxy. Frozen, it accepts connections and never answers, as a frozen engine does."""
+
+    def __init__(self, path: Path, upstream: str) -> None:
+        self.url = f"unix://{path}"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.conformance.proxy", str(path), upstream], stdout=subprocess.PIPE
+        )
+
+    def __enter__(self) -> Self:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"serving\n"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def freeze(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+
 def _pump(source: socket.socket, target: socket.socket) -> None:
     with suppress(OSError):
         while chunk := source.recv(65536):
             target.sendall(chunk)
     with suppress(OSError):
         target.shutdown(socket.SHUT_WR)
+
+
+if __name__ == "__main__":
+    CuttableProxy(Path(sys.argv[1]), sys.argv[2]).serve()
+    print("serving", flush=True)
+    threading.Event().wait()

@@ -220,9 +220,7 @@ def test_half_sent_bodies_of_a_tenant_do_not_lock_it_out(make_served: Start) -> 
 
 
 def test_idle_strangers_on_tcp_leave_the_unix_socket_and_known_clients_alone(make_served: Start) -> None:
-    with open_files(256):
-        served = make_served()
-    resource.prlimit(served.daemon.pid, resource.RLIMIT_NOFILE, (256, 256))
+    served = make_served(open_files=256)
     with ExitStack() as stack:
         known = stack.enter_context(served.tcp())
         assert ask(known, served.authorised("GET", "/healthz")).status == 200

@@ -383,6 +383,29 @@ async def test_at_the_cap_the_oldest_stranger_goes_and_a_known_client_stays(tmp_
         assert (await ask(known[1], known_health))[0] == 200
 
 
+async def test_at_the_cap_of_the_unix_socket_the_longest_idle_goes_and_a_busy_one_stays(tmp_path: Path) -> None:
+    limits = _FewConnections()
+    async with serving(tmp_path, wire=limits) as world, AsyncExitStack() as stack:
+
+        async def connect() -> SocketStream:
+            return await stack.enter_async_context(await anyio.connect_unix(world.socket))
+
+        streams = [await connect() for _ in range(3)]
+        for stream in streams:
+            assert (await ask(stream, HEALTH))[0] == 200
+        await streams[0].send(request("GET", "/v1/events"))  # busy from now on
+        await streams[0].receive()
+        newcomer = await connect()
+        assert (await ask(newcomer, HEALTH))[0] == 200
+        await assert_closed(streams[1])
+        assert (await ask(streams[2], HEALTH))[0] == 200
+
+
+class _FewConnections(WireLimits):
+    def unix_connections(self, open_files: int) -> int:
+        return 3
+
+
 async def test_headers_without_end_are_refused(world: World) -> None:
     async with await anyio.connect_unix(world.socket) as stream:
         await stream.send(b"GET /healthz HTTP/1.1\r\nx: ")

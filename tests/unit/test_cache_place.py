@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandboxd import cache_place
-from sandboxd.cache_place import TMPFS, give_back, settle
+from sandboxd.cache_place import TMPFS, CachePlace, give_back, settle
 
 GIB = 1024**3
 
@@ -95,6 +95,31 @@ def test_after_a_start_of_the_host_it_is_made_anew(data: Path, memory: Path) -> 
     settle(data, "memory", GIB, tmpfs=memory)
     assert (data / "mirrors").is_dir()
     assert (data / "blobs").is_dir()
+
+
+@pytest.mark.parametrize("lost", [("mirrors",), ("blobs",), ("mirrors", "blobs")])
+def test_subdirectories_that_were_lost_are_made_again(data: Path, memory: Path, lost: tuple[str, ...]) -> None:
+    settle(data, "memory", GIB, tmpfs=memory)
+    (place,) = memory.iterdir()
+    for name in lost:
+        (place / name).rmdir()
+    settle(data, "memory", GIB, tmpfs=memory)
+    assert in_memory(data)
+    assert (data / "mirrors").is_dir()
+    assert (data / "blobs").is_dir()
+    assert list(memory.iterdir()) == [place]
+
+
+@pytest.mark.parametrize("wanted", ["memory", "disk"])
+def test_a_daemon_that_died_while_it_made_the_links_leaves_nothing(
+    data: Path, memory: Path, wanted: CachePlace
+) -> None:
+    settle(data, "memory", GIB, tmpfs=memory)
+    (place,) = memory.iterdir()
+    (data / "mirrors").unlink()
+    settle(data, wanted, GIB, tmpfs=memory)
+    assert in_memory(data) is (wanted == "memory")
+    assert not place.exists()
 
 
 def test_a_directory_that_others_may_write_is_not_believed(data: Path, memory: Path) -> None:

@@ -11,12 +11,13 @@ import pytest
 
 from sandboxd.api.guard import read_token
 from sandboxd.errors import InvalidRequest
-from sandboxd.host import _process_list, diagnose_agent_user, diagnose_host
+from sandboxd.host import _process_list, diagnose_agent_user, diagnose_host, diagnose_open_files
+from sandboxd.settings import Settings
 
 
 def test_every_finding_has_a_detail_and_every_weakness_an_advice(tmp_path: Path) -> None:
     findings = diagnose_host(tmp_path)
-    assert {"kernel", "control groups", "disk", "open files"} <= {finding.subject for finding in findings}
+    assert {"kernel", "control groups", "disk", "tmpfs"} <= {finding.subject for finding in findings}
     assert all(finding.detail for finding in findings)
     assert all(finding.advice for finding in findings if finding.verdict != "ok")
 
@@ -34,6 +35,15 @@ def test_an_account_with_the_agents_uid_is_reported() -> None:
     assert diagnose_agent_user(os.geteuid()).verdict == "ok"
     found = diagnose_agent_user(taken.pw_uid)
     assert (found.verdict, taken.pw_name in found.detail) == ("weak", True)
+
+
+def test_the_limit_on_open_files_is_told_as_the_sandboxes_that_it_carries() -> None:
+    few = diagnose_open_files(Settings(max_sandboxes=305, engine="bubblewrap"), open_files=1024)
+    assert (few.verdict, few.detail) == ("weak", "a limit of 1024 carries 304 bubblewrap sandboxes")
+    assert "305" in few.advice
+    assert diagnose_open_files(Settings(max_sandboxes=304, engine="bubblewrap"), open_files=1024).verdict == "ok"
+    either = diagnose_open_files(Settings(), open_files=1024)
+    assert either.detail == "a limit of 1024 carries 608 docker or 304 bubblewrap sandboxes"
 
 
 @pytest.mark.parametrize(

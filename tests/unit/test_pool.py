@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxd.demand import Demand
-from sandboxd.errors import EngineRefused
+from sandboxd.errors import EngineRefused, EngineUnavailable, SandboxdError
 from sandboxd.lifecycle import Shape, State
 from sandboxd.limits import Limits
 from sandboxd.live import Sandbox
@@ -27,6 +28,7 @@ class Floor:
     def __init__(self, size: int, most: int = 8) -> None:
         self.now = 0.0
         self.is_busy = False
+        self.spare = 100
         self.retired: list[str] = []
         self._ids = (f"{n:016}" for n in itertools.count())
         self.pool = Pool(
@@ -36,6 +38,7 @@ class Floor:
             warm_up=self._warm_up,
             retire=self._retire,
             is_busy=lambda: self.is_busy,
+            spare=lambda: self.spare,
             clock=lambda: self.now,
         )
         self.pool.prefer(USUAL)
@@ -54,10 +57,10 @@ class Floor:
                 self.pool.settled(sandbox, 0.5)
         return self.pool.figures().ready
 
-    def fail(self) -> None:
+    def fail(self, failure: SandboxdError | None = None) -> None:
         for sandbox in self.coming():
             sandbox.record = sandbox.record.to(State.REMOVED)
-            sandbox.failure = EngineRefused("cannot launch: no such image")
+            sandbox.failure = failure or EngineRefused("cannot launch: no such image")
             self.pool.settled(sandbox, 0.5)
 
     def _warm_up(self, shape: Shape) -> Sandbox:
@@ -140,6 +143,39 @@ def test_after_a_failure_it_rests_longer_each_time_and_recovers() -> None:
         floor.now += rests[-1]
     assert rests == [1, 2, 4, 8, 16, 32, 60, 60]
     assert floor.come_up() == 1
+
+
+@pytest.mark.parametrize("noticed_by", [Pool.resume, Pool.launched_elsewhere])
+def test_when_the_engine_is_back_it_goes_on_at_once(noticed_by: Callable[[Pool], None]) -> None:
+    floor = Floor(1)
+    for _ in range(8):
+        floor.fail(EngineUnavailable("cannot launch: the engine does not answer"))
+        floor.now = floor.pool._tend_once(floor.now)
+    floor.fail(EngineUnavailable("cannot launch: the engine does not answer"))
+    assert floor.coming() == []
+    noticed_by(floor.pool)
+    assert len(floor.coming()) == 1
+    floor.fail(EngineUnavailable("cannot launch: the engine does not answer"))
+    assert floor.pool._tend_once(floor.now) == floor.now + 1, "another outage begins with a short rest"
+
+
+def test_a_container_of_a_caller_says_nothing_about_an_image_that_fails() -> None:
+    floor = Floor(1)
+    floor.fail()
+    floor.pool.launched_elsewhere()
+    assert floor.coming() == []
+
+
+def test_it_warms_up_no_more_than_the_daemon_carries_and_gives_way_to_a_caller() -> None:
+    floor = Floor(4)
+    floor.spare = 1
+    assert len(floor.coming()) == 1
+    floor.spare = 0
+    assert floor.come_up() == 1
+    floor.pool.give_way()
+    assert floor.pool.figures().ready == 0
+    assert len(floor.retired) == 1
+    floor.pool.give_way()  # nothing is left to give
 
 
 def test_without_a_pool_nothing_is_kept_and_what_was_left_goes() -> None:

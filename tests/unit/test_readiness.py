@@ -36,6 +36,25 @@ async def test_a_check_that_hangs_fails_by_its_deadline_and_is_not_started_twice
         assert (await probe.check()).ok
 
 
+async def test_a_check_tells_once_when_what_it_looks_at_has_recovered() -> None:
+    recoveries = 0
+    is_broken = False
+
+    async def look() -> None:
+        if is_broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def count() -> None:
+        nonlocal recoveries
+        recoveries += 1
+
+    async with anyio.create_task_group() as tasks:
+        probe = Probe("engine", look, tasks, deadline_s=30, recovered=count)
+        for is_broken, expected in ((False, 0), (True, 0), (True, 0), (False, 1), (False, 1)):
+            assert (await probe.check()).ok is not is_broken
+            assert recoveries == expected
+
+
 async def test_a_check_that_fails_says_why() -> None:
     async def look() -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))

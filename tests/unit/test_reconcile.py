@@ -35,6 +35,20 @@ def test_a_paused_sandbox_is_adopted_too_and_its_death_is_told() -> None:
     assert plan([paused], [], {paused.id}, {paused.id}) == [MarkGone(paused, "engine")]
 
 
+def test_a_container_whose_mirror_was_removed_is_given_up_and_the_workspace_kept() -> None:
+    for state in (State.READY, State.PAUSED):
+        live = record(state, container="c1")
+        assert plan([live], [container("c1")], {live.id}, {live.id}, {"c1"}) == [
+            RemoveContainer("c1"),
+            MarkGone(live, "mirror"),
+        ]
+    ready = record(State.READY, container="c1")
+    dead = container("c1", running=False, cause="oom")
+    assert MarkGone(ready, "oom") in plan([ready], [dead], {ready.id}, {ready.id}, {"c1"})
+    warm = record(State.WARM, owner=None, container="c1")
+    assert plan([warm], [container("c1")], {warm.id}, {warm.id}, {"c1"}) == [RemoveContainer("c1"), FinishDestroy(warm)]
+
+
 def test_a_sandbox_whose_container_vanished_was_ended_by_the_engine() -> None:
     ready = record(State.READY, container="c1")
     assert plan([ready], [], {ready.id}, {ready.id}) == [MarkGone(ready, "engine")]

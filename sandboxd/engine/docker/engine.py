@@ -93,10 +93,10 @@ class DockerEngine:
         raise EngineRefused("cannot remove the container: its filesystem stays busy")
 
     async def inspect(self, container_id: str) -> Container | None:
-        return await self._run("inspect", partial(self._inspect, container_id), self._calling)
+        return await self._run("inspect", partial(self._inspect, container_id), self._calling, is_read=True)
 
     async def find(self, labels: Mapping[str, str]) -> list[Container]:
-        return await self._run("find containers", partial(self._find, dict(labels)), self._calling)
+        return await self._run("find containers", partial(self._find, dict(labels)), self._calling, is_read=True)
 
     def events(self) -> AsyncIterator[EngineEvent]:
         watch = EventWatch(self._open_stream)  # now, not at the first iteration: "from now on" starts here
@@ -104,18 +104,21 @@ class DockerEngine:
         return self._translated(watch)
 
     async def stats(self, container_id: str) -> Stats:
-        return await self._run("read stats", partial(self._stats, container_id), self._calling)
+        return await self._run("read stats", partial(self._stats, container_id), self._calling, is_read=True)
 
     async def has_image(self, image: str) -> bool:
-        return await self._run("look for the image", partial(self._has_image, image), self._calling)
+        return await self._run("look for the image", partial(self._has_image, image), self._calling, is_read=True)
 
     async def ping(self) -> None:
         """Raise EngineUnavailable unless the engine answers."""
-        await self._run("reach the engine", lambda client: client.ping(), self._calling)
+        await self._run("reach the engine", lambda client: client.ping(), self._calling, is_read=True)
 
     async def diagnose(self) -> list[Finding]:
         return await self._run(
-            "diagnose", lambda client: diagnose_engine(client.info(), client.version()), self._calling
+            "diagnose",
+            lambda client: diagnose_engine(client.info(), client.version()),
+            self._calling,
+            is_read=True,
         )
 
     async def aclose(self) -> None:
@@ -160,8 +163,11 @@ class DockerEngine:
         call: Callable[[docker.APIClient], T],
         limiter: anyio.CapacityLimiter,
         hide: ContainerSpec | None = None,
+        *,
+        is_read: bool = False,
     ) -> T:
-        return await anyio.to_thread.run_sync(self._call, verb, call, hide, limiter=limiter)
+        # Nothing is lost with a read that is abandoned, and a frozen engine must not hold up the daemon's end.
+        return await anyio.to_thread.run_sync(self._call, verb, call, hide, limiter=limiter, abandon_on_cancel=is_read)
 
     # Everything below runs in threads.
 
@@ -178,7 +184,8 @@ class DockerEngine:
         address = self._reach()
         with self._connecting:
             if self._client is None:
-                client = self._new_client(address, CALL_TIMEOUT_S)
+                client = self._new_client(address, CONNECT_TIMEOUT_S)  # this asks for the version
+                client.timeout = CALL_TIMEOUT_S
                 if tuple(map(int, client.api_version.split("."))) < _OLDEST_API:
                     raise EngineRefused("cannot use this engine: its API is older than 1.41 (Docker 20.10)")
                 self.name = "podman" if is_podman(client.version()) else "docker"
