@@ -23,7 +23,7 @@ import anyio
 import structlog
 from starlette.types import ASGIApp
 
-from memo import open_store
+from memo import StoreOptions, open_store
 from memo.errors import MemoError
 from sandboxd import failpoints, logs
 from sandboxd.api.app import create_app
@@ -104,7 +104,7 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
     # Nested blocks, not an exit stack: see SandboxManager.
     with unix_listener(settings.socket) as unix_socket:
         async with (
-            open_store(settings.store_url) as store,
+            open_store(settings.store_url, StoreOptions(limits=settings.store_limits)) as store,
             SandboxManager(settings, memo_provider=store) as manager,
             IdempotencyStore(manager.layout.idempotency) as idempotency,
         ):
@@ -127,6 +127,7 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
                     version=version("sandboxd"),
                     default_limits=settings.limits,
                     memory=manager.memory,
+                    store_limits=settings.store_limits,
                     consolidator=consolidation,
                     max_calls=max_calls,
                     call_memory_bytes=settings.call_memory_mb * MIB,

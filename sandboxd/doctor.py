@@ -11,7 +11,7 @@ from typing import Literal
 
 import anyio
 
-from memo import capabilities_of, open_store
+from memo import StoreOptions, capabilities_of, open_store
 from memo.errors import MemoError
 from sandboxd.api.guard import read_token
 from sandboxd.engine.protocol import Engine, Finding
@@ -67,7 +67,7 @@ async def _examine_store(settings: Settings) -> Finding:
         return Finding("store", "ok", "SQLite in the data directory, made at the first start")
     try:
         with anyio.fail_after(_STORE_DEADLINE_S):
-            async with open_store(settings.store_url) as store:
+            async with open_store(settings.store_url, StoreOptions(limits=settings.store_limits)) as store:
                 missing = capabilities_of(store).missing()
     except TimeoutError:
         detail = f"cannot open it: no answer within {_STORE_DEADLINE_S:g} s"

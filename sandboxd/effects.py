@@ -43,7 +43,7 @@ from sandboxd.live import Sandbox
 from sandboxd.mirror import Memory
 from sandboxd.pauses import Pauses
 from sandboxd.registry import Registry
-from sandboxd.runner.calls import MAX_TIMEOUT_S, Exec
+from sandboxd.runner.calls import Exec
 from sandboxd.runner.listener import RunnerListener
 from sandboxd.settings import Settings
 from sandboxd.workspace import Workspaces
@@ -274,7 +274,7 @@ class Effects:
         await failpoints.reach("create.hello")
         if sandbox.record.owner is None and sandbox.runner is not None:
             # Rehearsed while nobody waits: what a first command loads is loaded then.
-            limit_s = min(self._settings.start_timeout_s, MAX_TIMEOUT_S)
+            limit_s = min(self._settings.start_timeout_s, self._settings.max_timeout_s)
             await sandbox.runner.exec(Exec(("true",), timeout_s=limit_s))
         sandbox.last_used = time.monotonic()
         await self.advance(sandbox, RunnerReady())
@@ -405,6 +405,7 @@ class Effects:
             env=record.owner.env if record.owner is not None else {},
             is_adoption=is_adoption,
             is_held=is_adoption,
+            max_timeout_s=self._settings.max_timeout_s,
         )
         listener.open()
         sandbox.listener, sandbox.runner = listener, listener.client

@@ -305,6 +305,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             events=self.events,
             gid=self.settings.gid,
             outbox=self.settings.outbox,
+            limits=self.settings.store_limits,
             blob_bytes=self.settings.blob_cache_mb * 1024 * 1024,
             is_shown=self._is_mirror_shown,
         )

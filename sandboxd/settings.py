@@ -17,10 +17,12 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from memo.limits import StoreLimits
 from sandboxd.cache_place import CachePlace
 from sandboxd.consolidation.settings import ConsolidationOptions
 from sandboxd.limits import Limits
 from sandboxd.places import default_data, default_socket
+from sandboxd.runner.calls import DEFAULT_MAX_TIMEOUT_S, MAX_TIMEOUT_S
 from sandboxd.wire_limits import WireLimits
 
 AGENT_UID = 10001
@@ -85,6 +87,14 @@ class Settings(BaseSettings):
     loop_stall_s: float = Field(default=60, ge=0)
     """An event loop that does not turn for so long ends the process, which is safe to start again; 0 means never."""
     max_sandboxes: int = Field(default=500, ge=1)
+    max_timeout_s: float = Field(default=DEFAULT_MAX_TIMEOUT_S, gt=0, le=MAX_TIMEOUT_S)
+    """The longest timeout that a command or a tool may ask for. A call under way holds its place among `max_calls` and
+    the memory of its output until it ends, so a longer one lets slow commands of one tenant hold more for longer."""
+    max_document_bytes: int = Field(default=StoreLimits().document_bytes, ge=1_048_576, le=16_777_216)
+    """The largest document of memory. Each write keeps a whole revision in the store and the text in the cache of
+    mirrors; writing, showing and comparing take time and memory in proportion, and large texts are merged more rarely.
+    A store made by a `python:` factory keeps its own limit beside this one. Do not lower it below what is stored: a
+    larger document can then neither be read nor shown."""
     max_calls: int = Field(default=1024, ge=4)
     """Requests under way at once; one tenant may take three quarters of them."""
     wire: WireLimits = WireLimits()
@@ -109,6 +119,10 @@ class Settings(BaseSettings):
     @property
     def store_url(self) -> str:
         return self.store or f"sqlite:///{self.data / 'memo.db'}"
+
+    @property
+    def store_limits(self) -> StoreLimits:
+        return StoreLimits(document_bytes=self.max_document_bytes)
 
     @property
     def uid(self) -> int:

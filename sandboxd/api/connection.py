@@ -8,6 +8,7 @@ way, and the connection ends. It knows no routes.
 from __future__ import annotations
 
 import asyncio
+import select
 import weakref
 from functools import partial
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from sandboxd.api.connection_table import ConnectionTable
 from sandboxd.api.guard import CONNECTION, is_unix
 from sandboxd.api.problems import as_answer, problem
-from sandboxd.api.request_clock import RequestClock
+from sandboxd.api.request_clock import PACED, RequestClock
 
 _log = structlog.get_logger("sandboxd.api")
 
@@ -31,6 +32,9 @@ MAX_HEADERS = 100
 _PIECE_BYTES = 2048
 """A read of the socket, up to 256 KiB, is parsed in pieces, because the parser cannot stop in the middle of one. This
 bounds the requests that are parsed while an earlier one is being answered: what follows stays unparsed and unread."""
+
+_HANG_UP_LOOK_S = 1.0
+"""How often to look whether a client is gone whose body waits: a socket that is not read does not tell."""
 
 _HEAD_TOO_LARGE = f"cannot read this request: its headers are longer than {MAX_HEAD_BYTES} bytes or over {MAX_HEADERS}"
 _STALLED = f"cannot read this request: a trailer or chunk extension is longer than {MAX_HEAD_BYTES} bytes"
@@ -61,6 +65,9 @@ class Connection(HttpToolsProtocol):
         self._is_trusted = False
         self._running: RequestResponseCycle | None = None
         """The exchange whose app runs, or ran last. `self.cycle` is the one parsed last, which may still wait."""
+        self._task: asyncio.Task[Any] | None = None
+        """What runs it."""
+        self._hang_up_timer: asyncio.TimerHandle | None = None
         self._unparsed = b""
         self._part: Literal["none", "head", "body"] = "none"
         """Which part of a request is being read."""
@@ -83,6 +90,8 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._table.close(self)
         self._clock.stop()
+        if self._hang_up_timer is not None:
+            self._hang_up_timer.cancel()
         self._drop_answer()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
@@ -123,6 +132,19 @@ class Connection(HttpToolsProtocol):
             self.flow.pause_reading()
         if self._parts_begun != self._parts_watched:
             self._watch_part()
+        if self.flow.read_paused and self._hang_up_timer is None:
+            self._hang_up_timer = self.loop.call_later(_HANG_UP_LOOK_S, self._look_for_hang_up)
+
+    def _look_for_hang_up(self) -> None:
+        """End the work for a client that closed its connection while its body waits to be read."""
+        self._hang_up_timer = None
+        if not self.flow.read_paused or self.transport.is_closing():
+            return
+        if _has_hung_up(self.transport) and not self.is_idle and self._task is not None:
+            self._task.cancel()
+            self.transport.abort()
+        else:
+            self._hang_up_timer = self.loop.call_later(_HANG_UP_LOOK_S, self._look_for_hang_up)
 
     def _watch_part(self) -> None:
         """Time what the client still owes of a request."""
@@ -186,11 +208,14 @@ class Connection(HttpToolsProtocol):
 
         uvicorn would answer 500 for a call that the drain cuts short, although its outcome is unknown.
         """
+        self._task = asyncio.current_task()
         try:
             await app(scope, receive, send)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # the boundary has answered all it can
             if isinstance(error, Exception):
                 _log.error("connection broken", exc_info=error)
+        finally:
+            self._task = None
         if not cycle.response_complete and not cycle.disconnected:
             cycle.disconnected = True
             self.transport.close()
@@ -232,7 +257,7 @@ class Connection(HttpToolsProtocol):
         if self._part != "body" or cycle.response_complete:  # answered without its body: enough has been thrown away
             return self.is_idle
         is_held_up = was_paused or self._running is not cycle or cycle.waiting_for_100_continue
-        return not (is_moving or is_held_up or cycle.response_started)
+        return not (is_moving or is_held_up or cycle.response_started or PACED in cycle.scope)
 
     def end_late_request(self) -> None:
         if self._parts_begun == 0:
@@ -250,3 +275,9 @@ class Connection(HttpToolsProtocol):
 
     def abort(self) -> None:
         self.transport.abort()
+
+
+def _has_hung_up(transport: asyncio.Transport) -> bool:
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))

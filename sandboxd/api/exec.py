@@ -1,4 +1,4 @@
-"""Commands: run to their end, answered whole or as they go.
+"""Commands: run to their end, answered whole or as they go, their stdin given whole or streamed.
 
 This is the hot path. One parse of the body, one call, one dump of the answer.
 """
@@ -9,40 +9,72 @@ import codecs
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive
 
 from memo.errors import MemoError
 from memo.ids import SessionRef
 from sandboxd.api import render
 from sandboxd.api.budget import STREAM_BYTES, allotment
-from sandboxd.api.models import Encoding, ExecAnswer, ExecBody, encode
+from sandboxd.api.models import ExecAnswer, ExecBody, OutputEncoding, encode
 from sandboxd.api.once import BEGUN
 from sandboxd.api.problems import problem_of
-from sandboxd.api.requests import MAX_STDIN_JSON_BYTES, read_json, session_ref, wants_events
+from sandboxd.api.request_clock import PACED
+from sandboxd.api.requests import (
+    MAX_STDIN_JSON_BYTES,
+    header,
+    read_json,
+    read_json_line,
+    session_ref,
+    wants_events,
+)
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.api.streams import EVENTS_HEAD, Source, Streamed, sse
-from sandboxd.errors import SandboxdError
+from sandboxd.errors import InvalidRequest, SandboxdError
 from sandboxd.events import EventBus
 from sandboxd.runner.calls import Exec, ExecResult
+
+WITH_STDIN = "application/vnd.sandboxd.exec"
+"""The media type of a body that is the call, as one line of JSON, and then the raw bytes of stdin."""
 
 
 async def run_command(services: Services, request: Request) -> Response:
     ref = session_ref(request)
-    body = await read_json(request, ExecBody, MAX_STDIN_JSON_BYTES)
-    call, encoding = body.call(), body.encoding
-    del body  # its stdin is in the call
     memory = allotment(request)
+    if header(request, b"content-type") == WITH_STDIN:
+        call, encoding, receive = await _read_with_stdin(request)
+        memory.take(STREAM_BYTES)
+    else:
+        body = await read_json(request, ExecBody, MAX_STDIN_JSON_BYTES)
+        call, encoding, receive = body.call(), body.encoding, request.receive
+        del body  # its stdin is in the call
     if wants_events(request):
         memory.take(STREAM_BYTES)
-        return Streamed(_events(services, request, ref, call, encoding), services.watch)
+        return Streamed(_events(services, request, ref, call, encoding), services.watch, receive)
     memory.take(2 * call.max_output_bytes)
-    with services.manager.call(ref) as runner, services.watch.guard(request.receive):
+    with services.manager.call(ref) as runner, services.watch.guard(receive):
         request.scope[BEGUN] = True
         result = await runner.exec(call)
     _announce(services.manager.events, ref, result)
     return render.exec_result(result, encoding, memory)
 
 
-async def _events(services: Services, request: Request, ref: SessionRef, call: Exec, encoding: Encoding) -> Source:
+async def _read_with_stdin(request: Request) -> tuple[Exec, OutputEncoding, Receive]:
+    """Read the call; its stdin is the rest of the body, which is read as fast as the command reads it."""
+    if header(request, b"idempotency-key") is not None:
+        raise InvalidRequest(
+            "cannot use an Idempotency-Key with streamed stdin: how much of it is read depends on the command; "
+            "send stdin in the JSON, or write it to a file first"
+        )
+    body, rest = await read_json_line(request, ExecBody, MAX_STDIN_JSON_BYTES)
+    if body.stdin:
+        raise InvalidRequest("cannot use stdin in the JSON: this body has it after the first line")
+    request.scope[PACED] = True
+    return body.call(rest), body.encoding, rest.receive
+
+
+async def _events(
+    services: Services, request: Request, ref: SessionRef, call: Exec, encoding: OutputEncoding
+) -> Source:
     decoders = {name: _Decoder(encoding) for name in ("stdout", "stderr")}
     with services.manager.call(ref) as runner:
         request.scope[BEGUN] = True
@@ -53,27 +85,33 @@ async def _events(services: Services, request: Request, ref: SessionRef, call: E
                     if isinstance(item, ExecResult):
                         for name, decoder in decoders.items():
                             if rest := decoder.finish():
-                                yield sse(name, {"data": rest})
+                                yield sse(name, rest)
                         _announce(services.manager.events, ref, item)
                         yield sse("exit", render.outcome(item))
-                    elif text := decoders[item.stream].feed(item.data):
-                        yield sse(item.stream, {"data": text})
+                    elif event := decoders[item.stream].feed(item.data):
+                        yield sse(item.stream, event)
             except (SandboxdError, MemoError) as error:
                 yield sse("error", problem_of(error))
 
 
 class _Decoder:
-    """Bytes of one stream as text. A character cut in two between pieces is put together again."""
+    """Bytes of one stream as events. In text, a character cut in two between pieces is put together again."""
 
-    def __init__(self, encoding: Encoding) -> None:
-        self._encoding: Encoding = encoding
+    def __init__(self, encoding: OutputEncoding) -> None:
+        self._encoding: OutputEncoding = encoding
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def feed(self, piece: bytes) -> str:
-        return self._utf8.decode(piece) if self._encoding == "text" else encode(piece, self._encoding)
+    def feed(self, piece: bytes) -> dict[str, str]:
+        """Return the data of the next event, empty if there is nothing to say yet."""
+        if self._encoding == "auto":
+            chosen = render.lossless(piece)
+            return {"data": encode(piece, chosen), "encoding": chosen}
+        text = self._utf8.decode(piece) if self._encoding == "text" else encode(piece, self._encoding)
+        return {"data": text} if text else {}
 
-    def finish(self) -> str:
-        return self._utf8.decode(b"", final=True) if self._encoding == "text" else ""
+    def finish(self) -> dict[str, str]:
+        text = self._utf8.decode(b"", final=True) if self._encoding == "text" else ""
+        return {"data": text} if text else {}
 
 
 def _announce(events: EventBus, ref: SessionRef, result: ExecResult) -> None:
@@ -96,9 +134,12 @@ ENDPOINTS = (
         Access.WRITE,
         "Run a command to its end. With `Accept: text/event-stream` its output comes as it is written: events "
         '`stdout` and `stderr` with data `{"data": …}`, then `exit` (the answer without its output) or `error` '
-        "(a problem)",
+        f"(a problem). A body of type `{WITH_STDIN}` is the same JSON in one line, a line feed, and then the raw "
+        "bytes of stdin, of any length: they are read as fast as the command reads them, and what it does not read "
+        "is dropped",
         body_limit=MAX_STDIN_JSON_BYTES,
         body=ExecBody,
+        other_body=WITH_STDIN,
         answers={200: ExecAnswer},
         repeatable=False,
     ),

@@ -166,7 +166,8 @@ async def read_text(request: Request, noun: str, limit: int) -> str:
     try:
         raw = await read_body(request, limit)
     except BodyTooLarge:
-        raise TooLarge(f"cannot store this {noun}: it is larger than {limit} bytes") from None
+        advice = "; the daemon's setting max_document_bytes raises the limit" if noun == "document" else ""
+        raise TooLarge(f"cannot store this {noun}: it is larger than {limit} bytes{advice}") from None
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import posixpath
+from collections.abc import AsyncIterable
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -18,24 +19,34 @@ from sandboxd.runner.calls import (
     DEFAULT_OUTPUT_BYTES,
     DEFAULT_TIMEOUT_S,
     MAX_OUTPUT_BYTES,
+    MAX_READ_BYTES,
     MAX_STDIN_BYTES,
-    MAX_TIMEOUT_S,
     Exec,
+    SignalName,
+    SignalTarget,
+    Terminal,
 )
 from sandboxd.tools.context import SandboxPath
 
 MAX_ARGUMENT_BYTES = 131_071
 """The kernel refuses a longer single argument or variable."""
-MAX_ARGUMENTS_BYTES = 1_048_576
+MAX_STRINGS = 262_144
+"""Of a command or an environment. The kernel has no room for the pointers to so many."""
+MAX_SANDBOX_ENV_CHARS = 262_144
+"""Of an environment that is kept with a sandbox."""
 
 Encoding = Literal["text", "base64"]
+OutputEncoding = Literal["text", "base64", "auto"]
 
 
 def _clean(text: str) -> str:
     if "\0" in text:
         raise ValueError("must not hold a NUL character")
     if len(text) > MAX_ARGUMENT_BYTES // 4 and len(text.encode()) > MAX_ARGUMENT_BYTES:
-        raise ValueError(f"must be at most {MAX_ARGUMENT_BYTES} bytes long")
+        raise ValueError(
+            f"must be at most {MAX_ARGUMENT_BYTES} bytes long, which is what the kernel takes for one argument or "
+            "variable; pass more through stdin or a file"
+        )
     return text
 
 
@@ -51,23 +62,26 @@ def _variables(env: dict[str, str]) -> dict[str, str]:
     for name in env:
         if not name or "=" in name:
             raise ValueError("must have names that are not empty and hold no `=`")
-    if sum(len(name) + len(value) for name, value in env.items()) > MAX_ARGUMENTS_BYTES // 4:
-        raise ValueError(f"must be at most {MAX_ARGUMENTS_BYTES // 4} characters in all")
+    return env
+
+
+def _small(env: dict[str, str]) -> dict[str, str]:
+    if sum(len(name) + len(value) for name, value in env.items()) > MAX_SANDBOX_ENV_CHARS:
+        raise ValueError(f"must be at most {MAX_SANDBOX_ENV_CHARS} characters in all")
     return env
 
 
 def _program(command: str | list[str]) -> str | list[str]:
     if not command or not command[0]:
         raise ValueError("must not be empty")
-    if isinstance(command, list) and sum(map(len, command)) > MAX_ARGUMENTS_BYTES // 4:
-        raise ValueError(f"must be at most {MAX_ARGUMENTS_BYTES // 4} characters in all")
     return command
 
 
 Argument = Annotated[str, AfterValidator(_clean)]
 Directory = Annotated[Argument, AfterValidator(_absolute)]
-Environment = Annotated[dict[Argument, Argument], Field(max_length=1000), AfterValidator(_variables)]
-Command = Annotated[Argument | list[Argument], AfterValidator(_program)]
+Environment = Annotated[dict[Argument, Argument], Field(max_length=MAX_STRINGS), AfterValidator(_variables)]
+SandboxEnvironment = Annotated[Environment, Field(max_length=1000), AfterValidator(_small)]
+Command = Annotated[Argument | Annotated[list[Argument], Field(max_length=MAX_STRINGS)], AfterValidator(_program)]
 
 
 class Body(BaseModel):
@@ -87,6 +101,16 @@ def decode(data: str, encoding: Encoding, field: str) -> bytes:
         raise ValueError(f"{field} must be base64, as encoding says") from None
 
 
+def is_text(*outputs: bytes) -> bool:
+    """Whether every one of them is UTF-8, so that nothing is lost when it is written as text."""
+    try:
+        for output in outputs:
+            output.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def encode(data: bytes, encoding: Encoding) -> str:
     return data.decode("utf-8", "replace") if encoding == "text" else base64.b64encode(data).decode("ascii")
 
@@ -95,7 +119,7 @@ class SandboxBody(Body):
     user: str
     agent: str | None = None
     image: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}$")] | None = None
-    env: Environment = Field(default_factory=dict)
+    env: SandboxEnvironment = Field(default_factory=dict)
     limits: Limits | None = None
     network: Literal["none"] = "none"
 
@@ -105,10 +129,29 @@ class ProcessBody(Body):
     cwd: Directory = "/workspace"
     env: Environment = Field(default_factory=dict)
     tty: bool = Field(default=False, description="Give the process a terminal of its own.")
+    term: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")] | None = Field(
+        default=None, description="The terminal's TERM, xterm-256color by default; `env` may set it as well."
+    )
+    echo: bool | None = Field(default=None, description="Whether the terminal shows what is typed; true by default.")
+    rows: int | None = Field(default=None, ge=1, le=10_000, description="Of the terminal, 24 by default.")
+    columns: int | None = Field(default=None, ge=1, le=10_000, description="Of the terminal, 80 by default.")
+
+    @model_validator(mode="after")
+    def _terminal_is_wanted(self) -> ProcessBody:
+        if not self.tty and self._options():
+            raise ValueError("term, echo, rows and columns need tty: true")
+        return self
 
     def call(self) -> Exec:
         command = self.command if isinstance(self.command, str) else tuple(self.command)
         return Exec(command, self.cwd, self.env)
+
+    def terminal(self) -> Terminal | None:
+        return Terminal(**self._options()) if self.tty else None
+
+    def _options(self) -> dict[str, Any]:
+        options = {"term": self.term, "echo": self.echo, "rows": self.rows, "columns": self.columns}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 class ExecBody(Body):
@@ -116,23 +159,38 @@ class ExecBody(Body):
     cwd: Directory = "/workspace"
     env: Environment = Field(default_factory=dict)
     stdin: str = ""
-    timeout_s: float = Field(default=DEFAULT_TIMEOUT_S, gt=0, le=MAX_TIMEOUT_S, allow_inf_nan=False)
+    timeout_s: float = Field(
+        default=DEFAULT_TIMEOUT_S,
+        gt=0,
+        allow_inf_nan=False,
+        description="At most what the daemon's setting max_timeout_s says: 3600, unless it is changed.",
+    )
     max_output_bytes: int = Field(default=DEFAULT_OUTPUT_BYTES, ge=0, le=MAX_OUTPUT_BYTES)
-    encoding: Encoding = Field(
+    merge_stderr: bool = Field(
+        default=False, description="Send stderr to stdout, in the order in which both are written."
+    )
+    encoding: OutputEncoding = Field(
         default="text",
-        description="How stdin, stdout and stderr are written in JSON. As text, bytes that are not UTF-8 are replaced.",
+        description="How stdin, stdout and stderr are written in JSON. As text, bytes that are not UTF-8 are replaced. "
+        "With `auto` stdin is text, the output is whatever loses nothing, and the answer's `encoding` says which.",
     )
 
     @model_validator(mode="after")
     def _stdin_fits(self) -> ExecBody:
-        if self.stdin and len(decode(self.stdin, self.encoding, "stdin")) > MAX_STDIN_BYTES:
-            raise ValueError(f"stdin must be at most {MAX_STDIN_BYTES} bytes long")
+        if self.stdin and len(self._stdin_bytes()) > MAX_STDIN_BYTES:
+            raise ValueError(f"stdin must be at most {MAX_STDIN_BYTES} bytes long; a streamed one may be longer")
         return self
 
-    def call(self) -> Exec:
+    def call(self, stdin: AsyncIterable[bytes] | None = None) -> Exec:
         command = self.command if isinstance(self.command, str) else tuple(self.command)
-        stdin = decode(self.stdin, self.encoding, "stdin") if self.stdin else b""
-        return Exec(command, self.cwd, self.env, stdin, self.timeout_s, self.max_output_bytes)
+        given: bytes | AsyncIterable[bytes] = self._stdin_bytes() if stdin is None else stdin
+        return Exec(
+            command, self.cwd, self.env, given, self.timeout_s, self.max_output_bytes, merge_stderr=self.merge_stderr
+        )
+
+    def _stdin_bytes(self) -> bytes:
+        encoding: Encoding = "base64" if self.encoding == "base64" else "text"
+        return decode(self.stdin, encoding, "stdin") if self.stdin else b""
 
 
 class StdinBody(Body):
@@ -155,13 +213,36 @@ class SizeBody(Body):
     columns: int = Field(ge=1, le=10_000)
 
 
+class SignalBody(Body):
+    signal: SignalName
+    to: SignalTarget | None = Field(
+        default=None,
+        description="`process`: the process itself. `foreground`: the foreground process group of its terminal. "
+        "`children`: everything that it started, but not itself, which interrupts what a shell is running without "
+        "ending the shell. By default the foreground of a terminal, and without one the process.",
+    )
+
+
+class KillQuery(Query):
+    signal: SignalName = Field(default="KILL", description="What the process and everything it started get first.")
+    grace_s: float = Field(
+        default=5, ge=0, le=600, allow_inf_nan=False, description="After so long what is left of them is killed."
+    )
+
+
+class DestroyQuery(Query):
+    missing_ok: bool = Field(default=False, description="Whether a sandbox that is not there counts as removed.")
+
+
 class ProcessQuery(Query):
     offset: int = Field(default=0, ge=0, le=2**53, description="Where to start reading.")
-    limit: int = Field(default=262_144, ge=1, le=1_048_576, description="How many bytes at most.")
+    limit: int = Field(
+        default=262_144, ge=1, le=MAX_READ_BYTES, description="How many bytes at most; no more than these are kept."
+    )
     wait_s: float = Field(
         default=0, ge=0, le=60, allow_inf_nan=False, description="Wait so long for output when there is none yet."
     )
-    encoding: Encoding = "text"
+    encoding: OutputEncoding = Field(default="text", description="How `data` is written in JSON, as for a command.")
 
 
 class FileQuery(Query):
@@ -206,6 +287,7 @@ class ExecAnswer(BaseModel):
     truncated: bool
     duration_ms: float
     limits_hit: list[str] = Field(description="Limits the kernel enforced meanwhile: memory, pids.")
+    encoding: Encoding | None = Field(default=None, description="Of stdout and stderr, if `auto` was asked for.")
 
 
 class ProcessAnswer(BaseModel):
@@ -215,6 +297,14 @@ class ProcessAnswer(BaseModel):
     running: bool
     exit_code: int | None
     output_bytes: int
+
+
+class KilledAnswer(ProcessAnswer):
+    ended_by: SignalName = Field(description="The signal after which nothing of it was left: the asked one, or KILL.")
+
+
+class SignalAnswer(BaseModel):
+    signalled: int = Field(description="How many processes got the signal.")
 
 
 class StdinAnswer(BaseModel):
@@ -233,6 +323,7 @@ class ProcessOutputAnswer(BaseModel):
     offset: int = Field(description="Where data starts: later than asked for when older output has been dropped.")
     data: str
     next_offset: int
+    encoding: Encoding | None = Field(default=None, description="Of data, if `auto` was asked for.")
 
 
 class FileAnswer(BaseModel):

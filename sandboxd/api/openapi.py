@@ -27,7 +27,10 @@ def operation(endpoint: Endpoint) -> dict[str, Any]:
         "content": {MEDIA_TYPE: {"schema": {"$ref": _REF.format(model="Problem")}}},
     }
     if endpoint.body is not None:
-        described["requestBody"] = {"required": True, "content": _content(endpoint.body)}
+        content = _content(endpoint.body)
+        if endpoint.other_body is not None:
+            content |= _content(endpoint.other_body)
+        described["requestBody"] = {"required": True, "content": content}
     return described
 
 

@@ -12,7 +12,17 @@ from memo.provider import Capabilities
 from sandboxd.engine.protocol import Stats
 from sandboxd.events import EventBus
 from sandboxd.mirror.answers import MirrorFile, Queued, Refused, Written
-from sandboxd.runner.calls import Exec, ExecResult, FileStat, Output, Process, ProcessOutput
+from sandboxd.runner.calls import (
+    Exec,
+    ExecResult,
+    FileStat,
+    Output,
+    Process,
+    ProcessOutput,
+    SignalName,
+    SignalTarget,
+    Terminal,
+)
 from sandboxd.sandbox import SandboxRequest, SandboxView
 from sandboxd.tools.context import ToolMemory, ToolRunner
 
@@ -29,13 +39,15 @@ class Runner(ToolRunner, Protocol):
     """Everything the API asks of the process inside the container. `runner.client.RunnerClient` is one."""
 
     def stream(self, call: Exec) -> AbstractAsyncContextManager[AsyncIterator[Output | ExecResult]]: ...
+    async def start_process(self, call: Exec, *, tty: bool | Terminal = False) -> Process: ...
     async def list_processes(self) -> list[Process]: ...
     async def read_process(
         self, process_id: str, offset: int = 0, limit: int = 262_144, wait_s: float = 0
     ) -> ProcessOutput: ...
     async def write_process(self, process_id: str, data: bytes, *, eof: bool = False) -> int: ...
     async def resize_process(self, process_id: str, rows: int, columns: int) -> None: ...
-    async def kill_process(self, process_id: str) -> Process: ...
+    async def signal_process(self, process_id: str, name: SignalName, to: SignalTarget | None = None) -> int: ...
+    async def kill_process(self, process_id: str, name: SignalName = "KILL", grace_s: float = 0) -> Process: ...
     def read_file(
         self, path: str, offset: int = 0, length: int | None = None
     ) -> AbstractAsyncContextManager[FileReader]: ...

@@ -1,4 +1,4 @@
-"""Background processes: start, list, read their output, write to them, kill their tree."""
+"""Background processes: start, list, read their output, write to them, signal them, kill their tree."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from starlette.responses import Response
 from sandboxd.api import render
 from sandboxd.api.budget import allotment
 from sandboxd.api.models import (
+    KilledAnswer,
+    KillQuery,
     ProcessAnswer,
     ProcessBody,
     ProcessesAnswer,
     ProcessOutputAnswer,
     ProcessQuery,
+    SignalAnswer,
+    SignalBody,
     SizeBody,
     StdinAnswer,
     StdinBody,
@@ -34,10 +38,10 @@ def _process_id(request: Request) -> str:
 
 async def start_process(services: Services, request: Request) -> Response:
     ref = session_ref(request)
-    body = await read_json(request, ProcessBody)
+    body = await read_json(request, ProcessBody, MAX_STDIN_JSON_BYTES)
     with services.manager.call(ref) as runner:
         request.scope[BEGUN] = True
-        process = await runner.start_process(body.call(), tty=body.tty)
+        process = await runner.start_process(body.call(), tty=body.terminal() or False)
     services.manager.events.publish("process", tenant=ref.tenant, session=ref.session, process=process.id)
     return render.json_answer(render.process(process), 201)
 
@@ -78,12 +82,22 @@ async def resize_process(services: Services, request: Request) -> Response:
     return Response(status_code=204)
 
 
-async def kill_process(services: Services, request: Request) -> Response:
+async def signal_process(services: Services, request: Request) -> Response:
     process_id = _process_id(request)
+    body = await read_json(request, SignalBody)
     with services.manager.call(session_ref(request)) as runner:
         request.scope[BEGUN] = True
-        process = await runner.kill_process(process_id)
-    return render.json_answer(render.process(process))
+        count = await runner.signal_process(process_id, body.signal, body.to)
+    return render.json_answer({"signalled": count})
+
+
+async def kill_process(services: Services, request: Request) -> Response:
+    process_id = _process_id(request)
+    query = read_query(request, KillQuery)
+    with services.manager.call(session_ref(request)) as runner:
+        request.scope[BEGUN] = True
+        process = await runner.kill_process(process_id, query.signal, query.grace_s)
+    return render.json_answer({**render.process(process), "ended_by": process.ended_by})
 
 
 _PROCESSES = f"{SESSION}/processes"
@@ -97,7 +111,7 @@ ENDPOINTS = (
         "process",
         Access.WRITE,
         "Start a command in the background",
-        body_limit=MAX_JSON_BYTES,
+        body_limit=MAX_STDIN_JSON_BYTES,
         body=ProcessBody,
         answers={201: ProcessAnswer},
         repeatable=False,
@@ -145,12 +159,25 @@ ENDPOINTS = (
         answers={204: None},
     ),
     Endpoint(
+        "POST",
+        f"{_PROCESS}/signal",
+        signal_process,
+        "process",
+        Access.WRITE,
+        "Send a signal to a process, to its terminal's foreground or to what it started",
+        body_limit=MAX_JSON_BYTES,
+        body=SignalBody,
+        answers={200: SignalAnswer},
+        repeatable=False,
+    ),
+    Endpoint(
         "DELETE",
         _PROCESS,
         kill_process,
         "process",
         Access.WRITE,
-        "Kill a process and everything it started",
-        answers={200: ProcessAnswer},
+        "Kill a process and everything it started; with a signal, ask them to end first and kill what is left",
+        query=KillQuery,
+        answers={200: KilledAnswer},
     ),
 )

@@ -8,8 +8,8 @@ from typing import Any
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from sandboxd.api.budget import Allotment
-from sandboxd.api.models import Encoding
+from sandboxd.api.budget import SMALL_BYTES, Allotment
+from sandboxd.api.models import Encoding, OutputEncoding, is_text
 from sandboxd.api.pieces import object_answer
 from sandboxd.runner.calls import ExecResult, FileStat, Process, ProcessOutput
 from sandboxd.sandbox import SandboxView
@@ -47,11 +47,19 @@ def outcome(result: ExecResult) -> dict[str, Any]:
     }
 
 
-def exec_result(result: ExecResult, encoding: Encoding, memory: Allotment) -> Response:
+def exec_result(result: ExecResult, encoding: OutputEncoding, memory: Allotment) -> Response:
     """Answer with a result whose output is reserved. What it did not need is given back at once."""
     memory.shrink(len(result.stdout) + len(result.stderr))
     texts: dict[str, str | bytes] = {"stdout": result.stdout, "stderr": result.stderr}
-    return object_answer(outcome(result), texts, memory, is_base64=encoding == "base64")
+    fields = outcome(result)
+    if encoding == "auto":
+        fields["encoding"] = encoding = lossless(result.stdout, result.stderr)
+    return object_answer(fields, texts, memory, is_base64=encoding == "base64")
+
+
+def lossless(*outputs: bytes) -> Encoding:
+    """Return text for small outputs that are UTF-8. A large one is not looked through: base64 is as fast to write."""
+    return "text" if sum(map(len, outputs)) <= SMALL_BYTES and is_text(*outputs) else "base64"
 
 
 def process(value: Process) -> dict[str, Any]:
@@ -65,8 +73,10 @@ def process(value: Process) -> dict[str, Any]:
     }
 
 
-def process_output(value: ProcessOutput, encoding: Encoding, memory: Allotment) -> Response:
+def process_output(value: ProcessOutput, encoding: OutputEncoding, memory: Allotment) -> Response:
     fields = {"process": process(value.process), "offset": value.offset, "next_offset": value.next_offset}
+    if encoding == "auto":
+        fields["encoding"] = encoding = lossless(value.data)
     return object_answer(fields, {"data": value.data}, memory, is_base64=encoding == "base64")
 
 

@@ -11,6 +11,9 @@ from typing import Protocol
 
 from sandboxd.wire_limits import WireLimits
 
+PACED = "sandboxd.paced"
+"""Set in the scope by a route whose body feeds a command: it may come slowly, because the command has a timeout."""
+
 
 class Owner(Protocol):
     def is_late(self, *, is_moving: bool) -> bool:

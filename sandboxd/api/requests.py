@@ -6,12 +6,14 @@ Nothing is read whole before its size is known to be within the bound.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TypeVar
+from typing import Self, TypeVar
 from urllib.parse import parse_qsl
 
+import anyio
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
+from starlette.types import Message
 
 from memo.ids import SessionRef
 from sandboxd.api.budget import SMALL_BYTES, allotment
@@ -93,6 +95,58 @@ async def read_body(request: Request, limit: int) -> bytes:
 async def read_json(request: Request, model: type[M], limit: int = MAX_JSON_BYTES) -> M:
     _refuse_other_media(request)
     return _validated(model, await read_body(request, limit))
+
+
+class RestOfBody:
+    """What follows the first line of a body, read as it is asked for and without any bound.
+
+    Not a generator: the task that iterates it may be cancelled at any point, and nothing is left to be closed.
+    """
+
+    def __init__(self, request: Request, first: bytes, more: bool) -> None:
+        self._request = request
+        self._first = first
+        self._more = more
+        self._is_over = anyio.Event()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        first, self._first = self._first, b""
+        while not first:
+            if not self._more:
+                self._is_over.set()
+                raise StopAsyncIteration
+            message = await self._request.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientLeft
+            first, self._more = message.get("body", b""), message.get("more_body", False)
+        return first
+
+    async def receive(self) -> Message:
+        """Return what the server says after the body. For a watch of the client: it must not take the body itself."""
+        await self._is_over.wait()
+        return await self._request.receive()
+
+
+async def read_json_line(request: Request, model: type[M], limit: int) -> tuple[M, RestOfBody]:
+    """Read the first line of a body, which is JSON; return it and the rest of the body."""
+    memory = allotment(request)
+    line, reserved, more, newline, rest = bytearray(), SMALL_BYTES, True, b"", b""
+    while more and not newline:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        more = message.get("more_body", False)
+        begin, newline, rest = bytes(message.get("body", b"")).partition(b"\n")
+        line += begin
+        if len(line) > limit:
+            raise BodyTooLarge(f"cannot accept this body: its first line is longer than {limit} bytes")
+        if len(line) > reserved:
+            memory.take(len(line))
+            reserved += len(line)
+    return _validated(model, bytes(line)), RestOfBody(request, rest, more)
 
 
 async def read_json_objects(request: Request, model: type[M], limit: int) -> M:

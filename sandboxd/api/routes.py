@@ -90,6 +90,8 @@ class Endpoint:
     summary: str
     body_limit: int = 0
     body: type[BaseModel] | str | None = None
+    other_body: str | None = None
+    """Another media type that its body may have."""
     query: type[BaseModel] | None = None
     answers: Mapping[int, type[BaseModel] | str | None] = field(default_factory=dict)
     repeatable: bool | Callable[[Services], bool] = True

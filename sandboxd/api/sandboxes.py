@@ -8,9 +8,9 @@ from starlette.responses import Response
 
 from memo.ids import AgentId, SessionRef, TenantId, UserId
 from sandboxd.api import render
-from sandboxd.api.models import SandboxAnswer, SandboxBody, SandboxesAnswer, StatsAnswer
+from sandboxd.api.models import DestroyQuery, SandboxAnswer, SandboxBody, SandboxesAnswer, StatsAnswer
 from sandboxd.api.once import BEGUN
-from sandboxd.api.requests import MAX_JSON_BYTES, read_json, session_ref
+from sandboxd.api.requests import MAX_JSON_BYTES, read_json, read_query, session_ref
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.api.sessions import introduce_session
 from sandboxd.errors import NotFound
@@ -55,8 +55,13 @@ async def get_sandbox(services: Services, request: Request) -> Response:
 
 
 async def destroy_sandbox(services: Services, request: Request) -> Response:
+    query = read_query(request, DestroyQuery)
     request.scope[BEGUN] = True
-    await services.manager.destroy(session_ref(request))
+    try:
+        await services.manager.destroy(session_ref(request))
+    except NotFound:
+        if not query.missing_ok:
+            raise
     return Response(status_code=204)
 
 
@@ -106,6 +111,7 @@ ENDPOINTS = (
         "sandbox",
         Access.WRITE,
         "Remove the session's sandbox with every file in its workspace",
+        query=DestroyQuery,
         answers={204: None},
     ),
     Endpoint(

@@ -35,13 +35,15 @@ Source = AsyncGenerator[Head | bytes, None]
 class Streamed(Response):
     """A response whose source runs while it is sent, and is cancelled when the client goes away."""
 
-    def __init__(self, source: Source, watch: DisconnectWatch) -> None:
+    def __init__(self, source: Source, watch: DisconnectWatch, receive: Receive | None = None) -> None:
+        """`receive` tells when the client is gone, if the source itself still reads the request's body."""
         super().__init__()
         self._source = source
         self._watch = watch
+        self._receive = receive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._watch.guard(receive):
+        with self._watch.guard(self._receive or receive):
             async with aclosing(self._source):
                 head = await anext(self._source)
                 assert isinstance(head, Head)  # noqa: S101  # the contract of a source

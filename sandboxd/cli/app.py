@@ -18,6 +18,8 @@ COMMANDS: dict[str, str] = {
     "ls": "sandboxes:ls",
     "exec": "exec:execute",
     "shell": "shell:shell",
+    "ps": "processes:ps",
+    "kill": "processes:kill",
     "tool": "tool:tool",
     "rm": "sandboxes:rm",
     "memo": "memo:app",

@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import typer
 
-from memo import open_store
+from memo import StoreOptions, open_store
 from memo.consolidation import Outcome, Progress, RunResult, UserMemoryConsolidationService, UserState
 from memo.consolidation.standing import Failure
 from memo.errors import MemoError
@@ -60,7 +60,7 @@ def act(wish: Wish, *, as_json: bool) -> None:
 
 async def _act(wish: Wish, settings: Settings, as_json: bool) -> int:
     """Return how many users failed."""
-    async with open_store(settings.store_url) as store:
+    async with open_store(settings.store_url, StoreOptions(limits=settings.store_limits)) as store:
         if wish.watch:
             await _watch(store, settings, as_json)
             return 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated
 
@@ -16,7 +18,7 @@ from sandboxd.client.results import ExecOutput, ExecResult
 
 TIMED_OUT = 124
 CALL_FAILED = 125
-MAX_STDIN_BYTES = 16_777_216
+PIECE_BYTES = 65_536
 
 
 def execute(
@@ -26,14 +28,15 @@ def execute(
     env: Annotated[list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE; may be repeated.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds until the command is killed.")] = None,
     no_stdin: Annotated[bool, typer.Option("--no-stdin", "-n", help="Do not read stdin.")] = False,
+    merge_stderr: Annotated[bool, typer.Option(help="Send stderr to stdout, in the order of writing.")] = False,
     tenant: Tenant = "default",
     socket: Socket = None,
     json: Json = False,
 ) -> None:
     """Run a command in a session's sandbox. Options come before the session.
 
-    Output is streamed. Stdin is passed on when it is not a terminal. The exit code is the command's own; 124 after
-    a timeout, 125 when the command could not be run at all, 3 when there is no daemon.
+    Output is streamed. Stdin is passed on as the command reads it, when it is not a terminal. The exit code is the
+    command's own; 124 after a timeout, 125 when the command could not be run at all, 3 when there is no daemon.
 
     Example: sandboxd exec demo 'ls | wc -l'    or    sandboxd exec demo -- git status
     """
@@ -41,14 +44,19 @@ def execute(
     if not words:
         raise typer.BadParameter("there is no command", param_hint="COMMAND")
     program = words[0] if len(words) == 1 else words
-    stdin = b"" if no_stdin or sys.stdin is None or sys.stdin.isatty() else _read_stdin()
+    stdin = None if no_stdin or sys.stdin is None or sys.stdin.isatty() else _read_stdin(sys.stdin.fileno())
     variables = parse_env(env)
     with connected(socket, tenant, json, CALL_FAILED, session=session) as client:
         if json:
-            result = client.exec(session, program, cwd=cwd, env=variables, stdin=stdin, timeout_s=timeout)
-            print_json(asdict(result))
+            result = client.exec(
+                session, program, cwd=cwd, env=variables, stdin=stdin, timeout_s=timeout, merge_stderr=merge_stderr
+            )
+            print_json({name: value for name, value in asdict(result).items() if name != "raw"})
             raise typer.Exit(_exit_code(result))
-        for item in client.exec_stream(session, program, cwd=cwd, env=variables, stdin=stdin, timeout_s=timeout):
+        items = client.exec_stream(
+            session, program, cwd=cwd, env=variables, stdin=stdin, timeout_s=timeout, merge_stderr=merge_stderr
+        )
+        for item in items:
             if isinstance(item, ExecOutput):
                 out = sys.stdout.buffer if item.stream == "stdout" else sys.stderr.buffer
                 out.write(item.data)
@@ -58,11 +66,10 @@ def execute(
                 raise typer.Exit(_exit_code(item))
 
 
-def _read_stdin() -> bytes:
-    data = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
-    if len(data) > MAX_STDIN_BYTES:
-        raise typer.BadParameter("stdin is larger than 16 MiB; write it to a file of the sandbox instead")
-    return data
+def _read_stdin(fd: int) -> Iterator[bytes]:
+    # Not through Python's own buffer: its lock would be held by the thread that still waits when the program ends.
+    while piece := os.read(fd, PIECE_BYTES):
+        yield piece
 
 
 def _exit_code(result: ExecResult) -> int:

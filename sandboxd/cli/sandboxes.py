@@ -75,6 +75,7 @@ def ls(tenant: Tenant = "default", socket: Socket = None, json: Json = False) ->
 
 def rm(
     sessions: Annotated[list[str], typer.Argument(help="The sessions whose sandboxes to remove.")],
+    missing_ok: Annotated[bool, typer.Option("--missing-ok", help="A sandbox that is not there is no error.")] = False,
     tenant: Tenant = "default",
     socket: Socket = None,
     json: Json = False,
@@ -87,7 +88,7 @@ def rm(
     """
     with connected(socket, tenant, json) as client:
         for session in sessions:
-            client.destroy_sandbox(session)
+            client.destroy_sandbox(session, missing_ok=missing_ok)
             if json:
                 print_json({"tenant": tenant, "session": session, "removed": True})
             else:

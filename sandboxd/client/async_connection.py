@@ -53,6 +53,7 @@ class AsyncConnection(asyncio.Protocol):
         self._is_streaming = False
         self._is_paused = False
         self._is_sending = False
+        self._sending: asyncio.Task[None] | None = None
         self._patience_s: float | None = None
         self._heard_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -77,10 +78,18 @@ class AsyncConnection(asyncio.Protocol):
     def close(self) -> None:
         self._is_open = False
         self._stop_timer()
-        self._transport.close()
+        if self._sending is not None:
+            self._sending.cancel()
+        if self._is_sending:
+            self._transport.abort()  # a close would wait for the daemon to take what is written, perhaps for ever
+        else:
+            self._transport.close()
 
     async def ask(self, call: Call[Any], address: Address, body: bytes | AsyncIterable[bytes] | None) -> None:
-        """Send a call. A daemon that answers before it has taken the whole body gets no more of it."""
+        """Send a call. A daemon that answers before it has taken the whole body gets no more of it.
+
+        A body that is a stream follows the call's own, in a task: its next piece may come later than the answer.
+        """
         if body is None or isinstance(body, bytes):
             content = body or b""
             head = render_head(call, address, len(content))
@@ -89,16 +98,21 @@ class AsyncConnection(asyncio.Protocol):
             for start in range(PIECE_BYTES, len(content), PIECE_BYTES):
                 if not await self._sent(content[start : start + PIECE_BYTES]):
                     return
+            self._is_sending = False
         else:
             head = render_head(call, address, None)
             self._begin(call.timeout_s)
-            self._transport.write(head)
+            self._transport.write(head + chunk(call.body) if call.body else head)
+            self._sending = self._loop.create_task(self._send_stream(body))
+
+    async def _send_stream(self, body: AsyncIterable[bytes]) -> None:
+        try:
             async for piece in body:
                 if piece and not await self._sent(chunk(piece)):
                     return
-            if not await self._sent(LAST_CHUNK):
-                return
-        self._is_sending = False
+            self._is_sending = not await self._sent(LAST_CHUNK)
+        except Exception as error:  # noqa: BLE001  # it belongs to the caller, who waits for the answer
+            self._fail(error)
 
     async def whole_answer(self) -> Answer:
         answer = self._answer
@@ -170,10 +184,11 @@ class AsyncConnection(asyncio.Protocol):
         self._listen()
 
     async def _sent(self, piece: bytes) -> bool:
-        """Write when there is room. False: the answer is here already, or the connection is gone."""
+        """Write when there is room. False: the answer is a refusal or here already, or the connection is gone."""
         if self._drained is not None:
             await self._drained
-        if not self._is_open or self._answer is None or self._answer.status:
+        answer = self._answer
+        if not self._is_open or answer is None or answer.is_whole or answer.status >= 400:
             return False
         self._heard_at = self._loop.time()
         self._transport.write(piece)

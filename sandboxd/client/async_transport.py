@@ -50,19 +50,20 @@ class AsyncTransport:
                 raise keep_alive.silent(call) from error
 
     @asynccontextmanager
-    async def stream(self, call: Call[Any]) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
+    async def stream(self, call: Call[Any], body: Body = None) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
         """Send a call and read its answer piece by piece. Leaving early closes the connection."""
+        content = call.body if body is None else body
         is_second = has_status = False
         while True:
             try:
                 async with self._lent(is_new=is_second) as connection:
-                    await connection.ask(call, self.address, call.body)
+                    await connection.ask(call, self.address, content)
                     status = await connection.status()
                     has_status = True
                     yield status, connection.pieces()
                     return
             except Broken as error:
-                self._check_resend(call, call.body, error, may=not (is_second or has_status))
+                self._check_resend(call, content, error, may=not (is_second or has_status))
                 is_second = True
             except Silent as error:
                 raise keep_alive.silent(call) from error

@@ -14,10 +14,11 @@ from typing import Any, Self, TypeVar
 import memo.documents  # noqa: F401  # a conflict holds one: loaded now, because an import later would block the event loop
 from sandboxd.client import calls
 from sandboxd.client.address import find_address
-from sandboxd.client.async_transport import AsyncTransport
+from sandboxd.client.async_transport import AsyncTransport, Body
 from sandboxd.client.asynchronous_memory import AsyncMemoryClient
 from sandboxd.client.calls import Answer, Call, raise_problem, read_answer
 from sandboxd.client.errors import AnswerLost
+from sandboxd.client.exec_stdin import AsyncStdin, async_pieces_of, inline_stdin
 from sandboxd.client.results import (
     Event,
     ExecOutput,
@@ -103,10 +104,20 @@ class AsyncClient(AsyncMemoryClient):
         return await self._send(calls.list_sandboxes(tenant or self.tenant))
 
     async def destroy_sandbox(
-        self, session: str, *, tenant: str | None = None, idempotency_key: str | None = None
+        self,
+        session: str,
+        *,
+        missing_ok: bool = False,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
     ) -> None:
-        """Remove the sandbox with every file in its workspace. Memory stays."""
-        await self._send(calls.destroy_sandbox(tenant or self.tenant, session, idempotency_key))
+        """Remove the sandbox with every file in its workspace. Memory stays.
+
+        With `missing_ok` a sandbox that is not there counts as removed, so this can be called again.
+        """
+        await self._send(
+            calls.destroy_sandbox(tenant or self.tenant, session, missing_ok=missing_ok, key=idempotency_key)
+        )
 
     async def stats(self, session: str, *, tenant: str | None = None) -> Mapping[str, Any]:
         return await self._send(calls.stats(tenant or self.tenant, session))
@@ -121,26 +132,33 @@ class AsyncClient(AsyncMemoryClient):
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
-        stdin: str | bytes | None = None,
+        stdin: AsyncStdin = None,
         timeout_s: float | None = None,
         max_output_bytes: int | None = None,
+        merge_stderr: bool = False,
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> ExecResult:
-        """Run a command to its end. One that fails is a result, not an error."""
-        return await self._send(
-            calls.execute(
-                tenant or self.tenant,
-                session,
-                command,
-                cwd=cwd,
-                env=env,
-                stdin=stdin,
-                timeout_s=timeout_s,
-                max_output_bytes=max_output_bytes,
-                key=idempotency_key,
-            )
+        """Run a command to its end. One that fails is a result, not an error.
+
+        `stdin` is text, bytes, a binary file or an (async) iterable of bytes; whatever its length, it is sent as the
+        command reads it, and no more of it once the command has ended. A file or plain iterable is read in a thread.
+        """
+        inline, follows = inline_stdin(stdin, idempotency_key)
+        call = calls.execute(
+            tenant or self.tenant,
+            session,
+            command,
+            cwd=cwd,
+            env=env,
+            stdin=inline,
+            timeout_s=timeout_s,
+            max_output_bytes=max_output_bytes,
+            merge_stderr=merge_stderr,
+            key=idempotency_key,
+            stdin_follows=follows,
         )
+        return await self._send(call, async_pieces_of(stdin) if follows else None)
 
     async def exec_stream(
         self,
@@ -149,26 +167,30 @@ class AsyncClient(AsyncMemoryClient):
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
-        stdin: str | bytes | None = None,
+        stdin: AsyncStdin = None,
         timeout_s: float | None = None,
         max_output_bytes: int | None = None,
+        merge_stderr: bool = False,
         tenant: str | None = None,
     ) -> AsyncGenerator[ExecOutput | ExecResult, None]:
         """Run a command and yield its output as it comes; the last item is the result. Closing this kills it."""
+        inline, follows = inline_stdin(stdin, None)
         call = calls.execute(
             tenant or self.tenant,
             session,
             command,
             cwd=cwd,
             env=env,
-            stdin=stdin,
+            stdin=inline,
             timeout_s=timeout_s,
             max_output_bytes=max_output_bytes,
+            merge_stderr=merge_stderr,
             key=None,
             stream=True,
+            stdin_follows=follows,
         )
         result = None
-        async with self._events(call) as events:
+        async with self._events(call, async_pieces_of(stdin) if follows else None) as events:
             async for kind, data in events:
                 item = calls.exec_item(kind, data)
                 if item is not None:
@@ -185,11 +207,28 @@ class AsyncClient(AsyncMemoryClient):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         tty: bool = False,
+        term: str | None = None,
+        echo: bool | None = None,
+        rows: int | None = None,
+        columns: int | None = None,
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> Process:
+        """Start a command in the background. `term`, `echo`, `rows` and `columns` are options of its terminal."""
         return await self._send(
-            calls.start_process(tenant or self.tenant, session, command, cwd=cwd, env=env, tty=tty, key=idempotency_key)
+            calls.start_process(
+                tenant or self.tenant,
+                session,
+                command,
+                cwd=cwd,
+                env=env,
+                tty=tty,
+                term=term,
+                echo=echo,
+                rows=rows,
+                columns=columns,
+                key=idempotency_key,
+            )
         )
 
     async def list_processes(self, session: str, *, tenant: str | None = None) -> list[Process]:
@@ -205,6 +244,7 @@ class AsyncClient(AsyncMemoryClient):
         wait_s: float = 0,
         tenant: str | None = None,
     ) -> ProcessOutput:
+        """Read what a process has written from an offset on: 256 KiB, or `limit` bytes up to 1 MiB."""
         return await self._send(
             calls.read_process(tenant or self.tenant, session, process, offset=offset, limit=limit, wait_s=wait_s)
         )
@@ -234,8 +274,41 @@ class AsyncClient(AsyncMemoryClient):
     ) -> None:
         await self._send(calls.resize_process(tenant or self.tenant, session, process, rows, columns))
 
-    async def kill_process(self, session: str, process: str, *, tenant: str | None = None) -> Process:
-        return await self._send(calls.kill_process(tenant or self.tenant, session, process))
+    async def signal_process(
+        self,
+        session: str,
+        process: str,
+        signal: str,
+        *,
+        to: str | None = None,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> int:
+        """Send a signal such as INT, and return how many processes got it.
+
+        `to` is `process`, `foreground` (the default if it has a terminal) or `children`: everything it started.
+        """
+        return await self._send(
+            calls.signal_process(tenant or self.tenant, session, process, signal, to=to, key=idempotency_key)
+        )
+
+    async def kill_process(
+        self,
+        session: str,
+        process: str,
+        *,
+        signal: str | None = None,
+        grace_s: float | None = None,
+        tenant: str | None = None,
+    ) -> Process:
+        """Kill a process and everything it started.
+
+        With a signal such as TERM they get that first, and what is left after `grace_s` (5 by default) is killed;
+        `ended_by` says which of the two it took.
+        """
+        return await self._send(
+            calls.kill_process(tenant or self.tenant, session, process, signal=signal, grace_s=grace_s)
+        )
 
     async def read_file(self, session: str, path: str, *, tenant: str | None = None) -> bytes:
         return await self._send(calls.read_file(tenant or self.tenant, session, path))
@@ -281,18 +354,18 @@ class AsyncClient(AsyncMemoryClient):
             async for _, data in events:
                 yield calls.event_item(data)
 
-    async def _send(self, call: Call[T], body: bytes | AsyncIterable[bytes] | None = None) -> T:
+    async def _send(self, call: Call[T], body: Body = None) -> T:
         return read_answer(call, await self._transport.send(call, body))
 
     @asynccontextmanager
-    async def _stream(self, call: Call[Any]) -> AsyncIterator[AsyncIterator[bytes]]:
-        async with self._transport.stream(call) as (status, pieces):
+    async def _stream(self, call: Call[Any], body: Body = None) -> AsyncIterator[AsyncIterator[bytes]]:
+        async with self._transport.stream(call, body) as (status, pieces):
             if status >= 400:
                 raise_problem(Answer(status, b"".join([piece async for piece in pieces])))
             yield pieces
 
     @asynccontextmanager
-    async def _events(self, call: Call[Any]) -> AsyncIterator[AsyncIterator[tuple[str, str]]]:
-        async with self._stream(call) as pieces:
+    async def _events(self, call: Call[Any], body: Body = None) -> AsyncIterator[AsyncIterator[tuple[str, str]]]:
+        async with self._stream(call, body) as pieces:
             reader = EventReader()
             yield (event async for piece in pieces for event in reader.feed(piece))

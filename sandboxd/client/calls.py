@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import quote, urlencode
@@ -34,8 +34,10 @@ CREATE_S = 180.0
 GRACE_S = 30.0
 """How much longer than the work itself a client waits before it gives up on an answer."""
 DEFAULT_TIMEOUT_S = 120.0
+DEFAULT_KILL_GRACE_S = 5.0
 EVENTS = "text/event-stream"
 RAW = "application/octet-stream"
+EXEC_WITH_STDIN = "application/vnd.sandboxd.exec"
 
 
 class Headers(Protocol):
@@ -172,8 +174,9 @@ def list_sandboxes(tenant: str) -> Call[list[Sandbox]]:
     )
 
 
-def destroy_sandbox(tenant: str, session: str, key: str | None) -> Call[None]:
-    return json_call("DELETE", f"{session_path(tenant, session)}/sandbox", _nothing, key=key, timeout_s=CREATE_S)
+def destroy_sandbox(tenant: str, session: str, *, missing_ok: bool, key: str | None) -> Call[None]:
+    target = f"{session_path(tenant, session)}/sandbox" + ("?missing_ok=true" if missing_ok else "")
+    return json_call("DELETE", target, _nothing, key=key, timeout_s=CREATE_S, is_idempotent=missing_ok)
 
 
 def stats(tenant: str, session: str) -> Call[Mapping[str, Any]]:
@@ -194,10 +197,15 @@ def execute(
     stdin: str | bytes | None,
     timeout_s: float | None,
     max_output_bytes: int | None,
+    merge_stderr: bool,
     key: str | None,
     stream: bool = False,
+    stdin_follows: bool = False,
 ) -> Call[ExecResult]:
-    """A command. Binary stdin makes the whole call base64, and so does streaming, whose output is bytes."""
+    """A command. Its output comes back as text if it is UTF-8, else as base64, and always so when it is streamed.
+
+    With `stdin_follows` the call's body is one line, and what is sent after it is stdin.
+    """
     content: dict[str, Any] = {"command": command if isinstance(command, str) else list(command)}
     if cwd is not None:
         content["cwd"] = cwd
@@ -207,14 +215,15 @@ def execute(
         content["timeout_s"] = timeout_s
     if max_output_bytes is not None:
         content["max_output_bytes"] = max_output_bytes
+    if merge_stderr:
+        content["merge_stderr"] = True
     is_binary = stream or isinstance(stdin, bytes)
-    if is_binary:
-        content["encoding"] = "base64"
+    content["encoding"] = "base64" if is_binary else "auto"
     if stdin:
         raw = stdin if isinstance(stdin, bytes) else stdin.encode()
         content["stdin"] = base64.b64encode(raw).decode() if is_binary else stdin
     patience = (DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s) + GRACE_S
-    return json_call(
+    call = json_call(
         "POST",
         f"{session_path(tenant, session)}/exec",
         _exec_result_base64 if is_binary else _exec_result,
@@ -223,6 +232,9 @@ def execute(
         accept=EVENTS if stream else None,
         timeout_s=patience,
     )
+    if not stdin_follows:
+        return call
+    return replace(call, body=(call.body or b"") + b"\n", headers={**call.headers, "content-type": EXEC_WITH_STDIN})
 
 
 def start_process(
@@ -233,6 +245,10 @@ def start_process(
     cwd: str | None,
     env: Mapping[str, str] | None,
     tty: bool,
+    term: str | None,
+    echo: bool | None,
+    rows: int | None,
+    columns: int | None,
     key: str | None,
 ) -> Call[Process]:
     content = given(
@@ -240,6 +256,10 @@ def start_process(
         cwd=cwd,
         env=None if env is None else dict(env),
         tty=tty or None,
+        term=term,
+        echo=echo,
+        rows=rows,
+        columns=columns,
     )
     return json_call(
         "POST",
@@ -278,8 +298,21 @@ def resize_process(tenant: str, session: str, process: str, rows: int, columns: 
     return json_call("PUT", f"{_process_path(tenant, session, process)}/size", _nothing, content, is_idempotent=True)
 
 
-def kill_process(tenant: str, session: str, process: str) -> Call[Process]:
-    return json_call("DELETE", _process_path(tenant, session, process), lambda answer: _process(parse_json(answer)))
+def signal_process(
+    tenant: str, session: str, process: str, signal: str, *, to: str | None, key: str | None
+) -> Call[int]:
+    target = f"{_process_path(tenant, session, process)}/signal"
+    content = given(signal=signal, to=to)
+    return json_call("POST", target, lambda answer: int(parse_json(answer)["signalled"]), content, key=key)
+
+
+def kill_process(
+    tenant: str, session: str, process: str, *, signal: str | None, grace_s: float | None
+) -> Call[Process]:
+    query = urlencode(given(signal=signal, grace_s=grace_s))
+    target = _process_path(tenant, session, process) + (f"?{query}" if query else "")
+    patience_s = SHORT_S + (DEFAULT_KILL_GRACE_S if grace_s is None else grace_s)
+    return json_call("DELETE", target, lambda answer: _process(parse_json(answer)), timeout_s=patience_s)
 
 
 def read_file(tenant: str, session: str, path: str) -> Call[bytes]:
@@ -339,17 +372,24 @@ def _sandbox_answer(answer: Answer) -> Sandbox:
 
 
 def _exec_result(answer: Answer) -> ExecResult:
-    return outcome(parse_json(answer))
+    fields = parse_json(answer)
+    return _binary_outcome(fields) if fields.get("encoding") == "base64" else outcome(fields)
 
 
 def _exec_result_base64(answer: Answer) -> ExecResult:
-    fields = parse_json(answer)
-    for name in ("stdout", "stderr"):
-        fields[name] = base64.b64decode(fields[name]).decode("utf-8", "replace")
-    return outcome(fields)
+    return _binary_outcome(parse_json(answer))
 
 
-def outcome(fields: Mapping[str, Any]) -> ExecResult:
+def _binary_outcome(fields: Mapping[str, Any]) -> ExecResult:
+    stdout, stderr = base64.b64decode(fields["stdout"]), base64.b64decode(fields["stderr"])
+    try:
+        return outcome({**fields, "stdout": stdout.decode(), "stderr": stderr.decode()})
+    except UnicodeDecodeError:
+        texts = {"stdout": stdout.decode("utf-8", "replace"), "stderr": stderr.decode("utf-8", "replace")}
+        return outcome({**fields, **texts}, (stdout, stderr))
+
+
+def outcome(fields: Mapping[str, Any], raw: tuple[bytes, bytes] | None = None) -> ExecResult:
     return ExecResult(
         fields["exit_code"],
         fields.get("stdout", ""),
@@ -358,6 +398,7 @@ def outcome(fields: Mapping[str, Any]) -> ExecResult:
         fields["truncated"],
         fields["duration_ms"],
         tuple(fields.get("limits_hit", ())),
+        raw,
     )
 
 
@@ -369,6 +410,7 @@ def _process(fields: Mapping[str, Any]) -> Process:
         fields["running"],
         fields["exit_code"],
         fields["output_bytes"],
+        fields.get("ended_by"),
     )
 
 

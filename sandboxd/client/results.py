@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -31,11 +31,22 @@ class ExecResult:
     exit_code: int | None
     """128 + n after signal n; None after a timeout."""
     stdout: str
+    """As text: bytes that are not UTF-8 are replaced. `stdout_bytes` has them as they were written."""
     stderr: str
     timed_out: bool
     truncated: bool
     duration_ms: float
     limits_hit: tuple[str, ...] = ()
+    raw: tuple[bytes, bytes] | None = field(default=None, repr=False, compare=False)
+    """The bytes of stdout and stderr, if they are not all UTF-8."""
+
+    @property
+    def stdout_bytes(self) -> bytes:
+        return self.stdout.encode() if self.raw is None else self.raw[0]
+
+    @property
+    def stderr_bytes(self) -> bytes:
+        return self.stderr.encode() if self.raw is None else self.raw[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,8 @@ class Process:
     running: bool
     exit_code: int | None
     output_bytes: int
+    ended_by: str | None = None
+    """Of one that was asked to end: the signal after which nothing of it was left."""
 
 
 @dataclass(frozen=True, slots=True)

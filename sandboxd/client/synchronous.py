@@ -15,6 +15,7 @@ from sandboxd.client import calls
 from sandboxd.client.address import find_address
 from sandboxd.client.calls import Answer, Call, raise_problem, read_answer
 from sandboxd.client.errors import AnswerLost
+from sandboxd.client.exec_stdin import Stdin, inline_stdin, pieces_of
 from sandboxd.client.results import (
     Event,
     ExecOutput,
@@ -29,7 +30,7 @@ from sandboxd.client.results import (
 from sandboxd.client.sse import EventReader
 from sandboxd.client.stdin import StdinWrite
 from sandboxd.client.synchronous_memory import MemoryClient
-from sandboxd.client.transport import Body, Transport
+from sandboxd.client.transport import Body, Transport, Upload
 from sandboxd.errors import SandboxdError
 
 T = TypeVar("T")
@@ -101,9 +102,19 @@ class Client(MemoryClient):
     def list_sandboxes(self, *, tenant: str | None = None) -> list[Sandbox]:
         return self._send(calls.list_sandboxes(tenant or self.tenant))
 
-    def destroy_sandbox(self, session: str, *, tenant: str | None = None, idempotency_key: str | None = None) -> None:
-        """Remove the sandbox with every file in its workspace. Memory stays."""
-        self._send(calls.destroy_sandbox(tenant or self.tenant, session, idempotency_key))
+    def destroy_sandbox(
+        self,
+        session: str,
+        *,
+        missing_ok: bool = False,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> None:
+        """Remove the sandbox with every file in its workspace. Memory stays.
+
+        With `missing_ok` a sandbox that is not there counts as removed, so this can be called again.
+        """
+        self._send(calls.destroy_sandbox(tenant or self.tenant, session, missing_ok=missing_ok, key=idempotency_key))
 
     def stats(self, session: str, *, tenant: str | None = None) -> Mapping[str, Any]:
         return self._send(calls.stats(tenant or self.tenant, session))
@@ -118,26 +129,33 @@ class Client(MemoryClient):
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
-        stdin: str | bytes | None = None,
+        stdin: Stdin = None,
         timeout_s: float | None = None,
         max_output_bytes: int | None = None,
+        merge_stderr: bool = False,
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> ExecResult:
-        """Run a command to its end. One that fails is a result, not an error."""
-        return self._send(
-            calls.execute(
-                tenant or self.tenant,
-                session,
-                command,
-                cwd=cwd,
-                env=env,
-                stdin=stdin,
-                timeout_s=timeout_s,
-                max_output_bytes=max_output_bytes,
-                key=idempotency_key,
-            )
+        """Run a command to its end. One that fails is a result, not an error.
+
+        `stdin` is text, bytes, a binary file or an iterable of bytes; whatever its length, it is sent as the command
+        reads it, and no more of it once the command has ended. A file or an iterable is read in a thread of its own.
+        """
+        inline, follows = inline_stdin(stdin, idempotency_key)
+        call = calls.execute(
+            tenant or self.tenant,
+            session,
+            command,
+            cwd=cwd,
+            env=env,
+            stdin=inline,
+            timeout_s=timeout_s,
+            max_output_bytes=max_output_bytes,
+            merge_stderr=merge_stderr,
+            key=idempotency_key,
+            stdin_follows=follows,
         )
+        return self._send(call, Upload(pieces_of(stdin)) if follows else None)
 
     def exec_stream(
         self,
@@ -146,26 +164,30 @@ class Client(MemoryClient):
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
-        stdin: str | bytes | None = None,
+        stdin: Stdin = None,
         timeout_s: float | None = None,
         max_output_bytes: int | None = None,
+        merge_stderr: bool = False,
         tenant: str | None = None,
     ) -> Generator[ExecOutput | ExecResult, None, None]:
         """Run a command and yield its output as it comes; the last item is the result. Closing this kills it."""
+        inline, follows = inline_stdin(stdin, None)
         call = calls.execute(
             tenant or self.tenant,
             session,
             command,
             cwd=cwd,
             env=env,
-            stdin=stdin,
+            stdin=inline,
             timeout_s=timeout_s,
             max_output_bytes=max_output_bytes,
+            merge_stderr=merge_stderr,
             key=None,
             stream=True,
+            stdin_follows=follows,
         )
         result = None
-        with self._events(call) as events:
+        with self._events(call, Upload(pieces_of(stdin)) if follows else None) as events:
             for kind, data in events:
                 item = calls.exec_item(kind, data)
                 if item is not None:
@@ -182,11 +204,28 @@ class Client(MemoryClient):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         tty: bool = False,
+        term: str | None = None,
+        echo: bool | None = None,
+        rows: int | None = None,
+        columns: int | None = None,
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> Process:
+        """Start a command in the background. `term`, `echo`, `rows` and `columns` are options of its terminal."""
         return self._send(
-            calls.start_process(tenant or self.tenant, session, command, cwd=cwd, env=env, tty=tty, key=idempotency_key)
+            calls.start_process(
+                tenant or self.tenant,
+                session,
+                command,
+                cwd=cwd,
+                env=env,
+                tty=tty,
+                term=term,
+                echo=echo,
+                rows=rows,
+                columns=columns,
+                key=idempotency_key,
+            )
         )
 
     def list_processes(self, session: str, *, tenant: str | None = None) -> list[Process]:
@@ -202,6 +241,7 @@ class Client(MemoryClient):
         wait_s: float = 0,
         tenant: str | None = None,
     ) -> ProcessOutput:
+        """Read what a process has written from an offset on: 256 KiB, or `limit` bytes up to 1 MiB."""
         return self._send(
             calls.read_process(tenant or self.tenant, session, process, offset=offset, limit=limit, wait_s=wait_s)
         )
@@ -229,8 +269,39 @@ class Client(MemoryClient):
     def resize_process(self, session: str, process: str, rows: int, columns: int, *, tenant: str | None = None) -> None:
         self._send(calls.resize_process(tenant or self.tenant, session, process, rows, columns))
 
-    def kill_process(self, session: str, process: str, *, tenant: str | None = None) -> Process:
-        return self._send(calls.kill_process(tenant or self.tenant, session, process))
+    def signal_process(
+        self,
+        session: str,
+        process: str,
+        signal: str,
+        *,
+        to: str | None = None,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> int:
+        """Send a signal such as INT, and return how many processes got it.
+
+        `to` is `process`, `foreground` (the default if it has a terminal) or `children`: everything it started.
+        """
+        return self._send(
+            calls.signal_process(tenant or self.tenant, session, process, signal, to=to, key=idempotency_key)
+        )
+
+    def kill_process(
+        self,
+        session: str,
+        process: str,
+        *,
+        signal: str | None = None,
+        grace_s: float | None = None,
+        tenant: str | None = None,
+    ) -> Process:
+        """Kill a process and everything it started.
+
+        With a signal such as TERM they get that first, and what is left after `grace_s` (5 by default) is killed;
+        `ended_by` says which of the two it took.
+        """
+        return self._send(calls.kill_process(tenant or self.tenant, session, process, signal=signal, grace_s=grace_s))
 
     def read_file(self, session: str, path: str, *, tenant: str | None = None) -> bytes:
         return self._send(calls.read_file(tenant or self.tenant, session, path))
@@ -278,14 +349,14 @@ class Client(MemoryClient):
         return read_answer(call, self._transport.send(call, body))
 
     @contextmanager
-    def _stream(self, call: Call[Any]) -> Iterator[Iterator[bytes]]:
-        with self._transport.stream(call) as (status, pieces):
+    def _stream(self, call: Call[Any], body: Body = None) -> Iterator[Iterator[bytes]]:
+        with self._transport.stream(call, body) as (status, pieces):
             if status >= 400:
                 raise_problem(Answer(status, b"".join(pieces)))
             yield pieces
 
     @contextmanager
-    def _events(self, call: Call[Any]) -> Iterator[Iterator[tuple[str, str]]]:
-        with self._stream(call) as pieces:
+    def _events(self, call: Call[Any], body: Body = None) -> Iterator[Iterator[tuple[str, str]]]:
+        with self._stream(call, body) as pieces:
             reader = EventReader()
             yield (event for piece in pieces for event in reader.feed(piece))

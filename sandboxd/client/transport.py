@@ -11,7 +11,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from sandboxd.client import keep_alive
@@ -23,21 +24,83 @@ from sandboxd.client.http1 import LAST_CHUNK, AnswerReader, BadAnswer, chunk, re
 MAX_IDLE = 16
 PIECE_BYTES = 65_536
 
-Body = bytes | Iterable[bytes] | None
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """What follows the call's own body. A thread sends it while the answer is read, which may come first."""
+
+    pieces: Iterable[bytes]
+
+
+Body = bytes | Iterable[bytes] | Upload | None
+
+
+class _Sender:
+    """The thread of an upload. It never raises: what its source raises is kept for the reader of the answer."""
+
+    def __init__(self, sock: socket.socket, pieces: Iterable[bytes]) -> None:
+        self._sock = sock
+        self._pieces = iter(pieces)
+        self._is_stopped = False
+        self.is_done = False
+        """Whether everything has been sent."""
+        self.error: BaseException | None = None
+        threading.Thread(target=self._send, name="upload", daemon=True).start()
+
+    def stop(self) -> None:
+        """Send no more. The source may be asked for one more piece, which is dropped."""
+        self._is_stopped = True
+
+    def _send(self) -> None:
+        while not self._is_stopped:
+            try:
+                piece = next(self._pieces, None)
+            except BaseException as error:  # noqa: BLE001  # it belongs to the caller, in another thread
+                self.error = error
+                with suppress(OSError):
+                    self._sock.shutdown(socket.SHUT_RDWR)  # the daemon kills the command, and the reader wakes up
+                return
+            try:
+                if piece is None:
+                    self._sock.sendall(LAST_CHUNK)
+                    self.is_done = True
+                    return
+                if piece and not self._is_stopped:
+                    self._sock.sendall(chunk(piece))
+            except OSError:
+                return  # the reader of the answer sees why
 
 
 class _Connection:
     """A socket and the answer that is being read from it."""
 
-    __slots__ = ("answer", "idle_since", "sock")
+    __slots__ = ("answer", "idle_since", "sender", "sock")
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.answer = AnswerReader()
+        self.sender: _Sender | None = None
         self.idle_since = 0.0
+
+    @property
+    def is_reusable(self) -> bool:
+        is_sent = self.sender is None or self.sender.is_done
+        return is_sent and self.answer.is_whole and self.answer.may_keep_alive
+
+    def close(self) -> None:
+        if self.sender is not None:
+            self.sender.stop()
+            with suppress(OSError):
+                self.sock.shutdown(socket.SHUT_RDWR)  # its thread may be in the middle of a send
+        self.sock.close()
 
     def ask(self, call: Call[Any], address: Address, body: Body) -> None:
         self.answer = AnswerReader()
+        self.sender = None
+        if isinstance(body, Upload):
+            self.sock.sendall(render_head(call, address, None) + chunk(call.body or b""))
+            self.sender = _Sender(self.sock, body.pieces)
+            return
         if body is None or isinstance(body, bytes):
             content = body or b""
             head = render_head(call, address, len(content))
@@ -97,7 +160,7 @@ class Transport:
         with self._lock:
             idle, self._idle, self._is_closed = self._idle, deque(), True
         for connection in idle:
-            connection.sock.close()
+            connection.close()
 
     @contextmanager
     def _answered(self, call: Call[Any], body: Body) -> Iterator[_Connection]:
@@ -108,12 +171,13 @@ class Transport:
         except TimeoutError as error:
             raise keep_alive.silent(call) from error
         except (BadAnswer, OSError) as error:
+            _raise_source_error(connection)
             raise keep_alive.broken(call, self.address, _reason(error), unread=False) from error
         finally:
-            if connection.answer.is_whole and connection.answer.may_keep_alive:
+            if connection.is_reusable:
                 self._put_back(connection)
             else:
-                connection.sock.close()
+                connection.close()
 
     def _begin(self, call: Call[Any], body: Body) -> _Connection:
         """Send a call until its answer begins. If its connection breaks, it may be sent once more on a new one."""
@@ -125,16 +189,17 @@ class Transport:
                 while not connection.answer.status:
                     connection.read_more()
             except TimeoutError as error:
-                connection.sock.close()
+                connection.close()
                 raise keep_alive.silent(call) from error
             except (BadAnswer, OSError) as error:
-                connection.sock.close()
+                connection.close()
+                _raise_source_error(connection)
                 unread = not connection.answer.has_begun and keep_alive.is_unread(self.address, error)
                 if is_second or not keep_alive.may_resend(call, body, unread=unread):
                     raise keep_alive.broken(call, self.address, _reason(error), unread=unread) from error
                 is_second = True
             except BaseException:
-                connection.sock.close()
+                connection.close()
                 raise
             else:
                 return connection
@@ -147,14 +212,14 @@ class Transport:
                 if self._is_closed:
                     raise DaemonUnreachable("cannot send: this client is closed")
                 while self._idle and self._idle[0].idle_since <= oldest:
-                    self._idle.popleft().sock.close()
+                    self._idle.popleft().close()
                 connection = self._idle.pop() if self._idle and not is_new else None
             if connection is None:
                 return _Connection(self._connect(timeout_s))
             if not _is_readable(connection.sock):  # else the daemon has closed it
                 connection.sock.settimeout(timeout_s)
                 return connection
-            connection.sock.close()
+            connection.close()
 
     def _connect(self, timeout_s: float | None) -> socket.socket:
         address = self.address
@@ -178,7 +243,12 @@ class Transport:
             if not self._is_closed and len(self._idle) < MAX_IDLE:
                 self._idle.append(connection)
                 return
-        connection.sock.close()
+        connection.close()
+
+
+def _raise_source_error(connection: _Connection) -> None:
+    if connection.sender is not None and connection.sender.error is not None:
+        raise connection.sender.error
 
 
 def _reason(error: Exception) -> str:

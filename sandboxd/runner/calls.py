@@ -6,19 +6,30 @@ client checks their types and sizes before it builds these values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 DEFAULT_TIMEOUT_S = 120.0
-MAX_TIMEOUT_S = 3600.0
+DEFAULT_MAX_TIMEOUT_S = 3600.0
+"""The longest timeout of a command unless the daemon is set otherwise."""
+MAX_TIMEOUT_S = 2_592_000.0
+"""The longest that a daemon can be set to: 30 days."""
 DEFAULT_OUTPUT_BYTES = 1_048_576
 MAX_OUTPUT_BYTES = 16_777_216
 MAX_STDIN_BYTES = 16_777_216
+"""Of stdin that is given whole. A stream has no bound."""
+MAX_READ_BYTES = 1_048_576
+"""What the runner keeps of a process's output, and so the most that one read can return."""
 MAX_FILE_BYTES = 1_073_741_824
 MAX_TEXT_BYTES = 10_485_760
 
 Limit = Literal["memory", "pids"]
+SignalName = Literal[
+    "HUP", "INT", "QUIT", "ABRT", "KILL", "USR1", "USR2", "PIPE", "ALRM", "TERM", "CONT", "STOP", "TSTP", "WINCH"
+]
+SignalTarget = Literal["process", "foreground", "children"]
+"""The process itself; the foreground process group of its terminal; everything it started, but not itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +39,24 @@ class Exec:
     command: str | tuple[str, ...]
     cwd: str = "/workspace"
     env: Mapping[str, str] = field(default_factory=dict)
-    stdin: bytes = b""
+    stdin: bytes | AsyncIterable[bytes] = b""
+    """A stream is read as fast as the command reads it, and no further once the command has ended."""
     timeout_s: float = DEFAULT_TIMEOUT_S
     max_output_bytes: int = DEFAULT_OUTPUT_BYTES
     """For stdout and stderr each. What comes after is read and dropped, so the command is never blocked by it."""
+    merge_stderr: bool = False
+    """Whether stderr goes to stdout, in the order in which both are written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """What a process that wants a terminal finds in it."""
+
+    term: str = "xterm-256color"
+    """TERM, unless the environment of the call sets it."""
+    echo: bool = True
+    rows: int = 24
+    columns: int = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +91,8 @@ class Process:
     exit_code: int | None
     output_bytes: int
     """How many bytes it has written so far: the offset where new output will start."""
+    ended_by: str | None = None
+    """Of one that was asked to end: the signal after which nothing of it was left."""
 
 
 @dataclass(frozen=True, slots=True)

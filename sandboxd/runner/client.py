@@ -6,8 +6,11 @@ is unknown. Whatever the runner sends, the worst that happens is that its connec
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import anyio
@@ -15,6 +18,8 @@ import anyio
 from sandboxd.errors import Busy, InvalidRequest, NotReady, RequestError, SandboxdError, SandboxError
 from sandboxd.runner import protocol
 from sandboxd.runner.calls import (
+    DEFAULT_MAX_TIMEOUT_S,
+    MAX_READ_BYTES,
     MAX_TEXT_BYTES,
     Edited,
     Exec,
@@ -26,6 +31,9 @@ from sandboxd.runner.calls import (
     Output,
     Process,
     ProcessOutput,
+    SignalName,
+    SignalTarget,
+    Terminal,
     TextSlice,
     Usage,
 )
@@ -46,6 +54,11 @@ MAX_CALLS = wire.MAX_CALLS - 1
 
 Value = TypeVar("Value")
 
+_OLD_RUNNER = (
+    "cannot do this here: an earlier version of sandboxd started this sandbox's container; end the container, and "
+    "creating the sandbox again brings it back with its files"
+)
+
 _joining = anyio.Lock()
 """Large outputs are joined one in each pass of the event loop: it takes milliseconds, and many may end at once."""
 
@@ -62,8 +75,9 @@ class FileReader:
 
 
 class RunnerClient:
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self, env: Mapping[str, str], max_timeout_s: float = DEFAULT_MAX_TIMEOUT_S) -> None:
         self._env = protocol.checked_env(env)
+        self._max_timeout_s = max_timeout_s
         self._link: RunnerLink | None = None
         self._hello: Hello | None = None
         self._failure: SandboxdError | None = None
@@ -137,13 +151,13 @@ class RunnerClient:
         await self._ask({"op": "configure", "env": self._env}, lambda _head, _data: None)
 
     async def exec(self, call: Exec) -> ExecResult:
-        head = protocol.exec_head(call)
+        head = protocol.exec_head(call, max_timeout_s=self._max_timeout_s)
         return await self._ask_exec(head, call.stdin, call.timeout_s, call.max_output_bytes)
 
     @asynccontextmanager
     async def stream(self, call: Exec) -> AsyncGenerator[AsyncIterator[Output | ExecResult]]:
         """Run a command and iterate its output as it comes; the last item is the result, with empty output."""
-        head = protocol.exec_head(call, stream=True)
+        head = protocol.exec_head(call, stream=True, max_timeout_s=self._max_timeout_s)
         async with self._begun(head, call.stdin, wire.WINDOW_BYTES, call.timeout_s) as pending:
             items = self._stream_items(pending)
             try:
@@ -151,10 +165,14 @@ class RunnerClient:
             finally:
                 await items.aclose()
 
-    async def start_process(self, call: Exec, *, tty: bool = False) -> Process:
+    async def start_process(self, call: Exec, *, tty: bool | Terminal = False) -> Process:
         if call.stdin:
             raise InvalidRequest("cannot start a process with stdin: write to it once it runs")
-        head = {**protocol.exec_head(call), "op": "start", "tty": tty}
+        # What bounds a command's time and output does not bound a process.
+        head = protocol.exec_head(replace(call, timeout_s=1.0, merge_stderr=False))
+        head["op"] = "start"
+        if tty:
+            head.update(protocol.terminal_head(Terminal() if tty is True else tty))
         return await self._ask(head, lambda head, _data: protocol.read_process(head))
 
     async def list_processes(self) -> list[Process]:
@@ -168,10 +186,26 @@ class RunnerClient:
         self, process_id: str, offset: int = 0, limit: int = wire.MAX_DATA_BYTES, wait_s: float = 0
     ) -> ProcessOutput:
         """Read output from an offset on. With `wait_s`, wait that long for the first new byte or the end."""
-        if offset < 0 or limit < 0 or not 0 <= wait_s <= MAX_WAIT_S:
+        if offset < 0 or not 0 <= limit <= MAX_READ_BYTES or not 0 <= wait_s <= MAX_WAIT_S:
             raise InvalidRequest(
-                f"cannot read {process_id}: offset, limit and wait_s (at most {MAX_WAIT_S:g}) are wrong"
+                f"cannot read {process_id}: offset must not be negative, limit must be 0 to {MAX_READ_BYTES} and "
+                f"wait_s 0 to {MAX_WAIT_S:g}"
             )
+        output = await self._read_piece(process_id, offset, limit, wait_s)
+        pieces = [output.data]
+        while output.data and output.next_offset < output.process.output_bytes:
+            room = limit - sum(map(len, pieces))
+            following = await self._read_piece(process_id, output.next_offset, room, 0) if room else output
+            if following.offset != output.next_offset:
+                break  # older output was dropped meanwhile, or there is no room
+            output = following
+            pieces.append(output.data)
+        start = output.next_offset - sum(map(len, pieces))
+        return ProcessOutput(output.process, start, b"".join(pieces), output.next_offset)
+
+    async def _read_piece(self, process_id: str, offset: int, limit: int, wait_s: float) -> ProcessOutput:
+        """Read as much as one frame holds."""
+        limit = min(limit, wire.MAX_DATA_BYTES)
         head = {"op": "read_process", "id": process_id, "offset": offset, "limit": limit, "wait": wait_s}
         return await self._ask(head, protocol.read_process_output, timeout_s=wait_s)
 
@@ -211,14 +245,27 @@ class RunnerClient:
             self._close(pending)
 
     async def resize_process(self, process_id: str, rows: int, columns: int) -> None:
-        if not (0 < rows < 65_536 and 0 < columns < 65_536):
-            raise InvalidRequest(f"cannot resize {process_id}: rows and columns must be 1 to 65535")
+        protocol.check_size(f"resize {process_id}", rows, columns)
         head = {"op": "resize", "id": process_id, "rows": rows, "columns": columns}
         await self._ask(head, lambda _head, _data: None)
 
-    async def kill_process(self, process_id: str) -> Process:
-        """Kill it and everything it started; they are dead when this returns."""
-        return await self._ask({"op": "kill", "id": process_id}, lambda head, _data: protocol.read_process(head))
+    async def signal_process(self, process_id: str, name: SignalName, to: SignalTarget | None = None) -> int:
+        """Send a signal and return how many processes got it: by default a terminal's foreground, or the process."""
+        number = int(signal.Signals[f"SIG{name}"])
+        head = {"op": "signal", "id": process_id, "signal": number, "to": to, "level": 1}
+        return await self._ask(head, lambda head, _data: protocol.integer(head, "count"))
+
+    async def kill_process(self, process_id: str, name: SignalName = "KILL", grace_s: float = 0) -> Process:
+        """End it and everything it started; they are dead when this returns.
+
+        With another signal than KILL all of them get that first, and what is left after `grace_s` is killed.
+        """
+        if not 0 <= grace_s <= MAX_WAIT_S:
+            raise InvalidRequest(f"cannot end {process_id}: grace_s must be 0 to {MAX_WAIT_S:g}")
+        head: dict[str, Any] = {"op": "kill", "id": process_id}
+        if name != "KILL":
+            head.update(signal=int(signal.Signals[f"SIG{name}"]), grace=grace_s, level=1)
+        return await self._ask(head, lambda head, _data: protocol.read_killed(head, name), timeout_s=grace_s)
 
     @asynccontextmanager
     async def read_file(self, path: str, offset: int = 0, length: int | None = None) -> AsyncGenerator[FileReader]:
@@ -246,17 +293,7 @@ class RunnerClient:
         if isinstance(data, bytes):
             return await self._ask(head, lambda head, _data: protocol.read_stat(head), data)
         async with self._begun({**head, "more": True}, b"", 0, TRANSFER_TIMEOUT_S) as pending:
-            async for piece in data:
-                for start in range(0, len(piece), wire.CHUNK_BYTES):
-                    while pending.credit < wire.CHUNK_BYTES and not pending.is_over:
-                        await pending.changed()
-                    if pending.is_over:
-                        break
-                    pending.send_chunk(piece[start : start + wire.CHUNK_BYTES])
-                if pending.is_over:
-                    break
-            else:
-                pending.send_end()
+            await pending.send_stream(data)
             await pending.over()
             with self._checking(pending):
                 return protocol.read_stat(wire.read_head(self._end_of(pending)))
@@ -284,7 +321,8 @@ class RunnerClient:
         return await self._ask(head, protocol.read_glob)
 
     async def grep(self, call: Grep) -> GrepResult:
-        result = await self._ask_exec(protocol.grep_head(call), b"", call.timeout_s, call.max_output_bytes)
+        head = protocol.grep_head(call, self._max_timeout_s)
+        result = await self._ask_exec(head, b"", call.timeout_s, call.max_output_bytes)
         return protocol.read_grep(call, result)
 
     async def usage(self) -> Usage:
@@ -307,9 +345,21 @@ class RunnerClient:
         finally:
             self._close(pending)
 
-    async def _ask_exec(self, head: dict[str, Any], stdin: bytes, timeout_s: float, most: int) -> ExecResult:
+    async def _ask_exec(
+        self, head: dict[str, Any], stdin: bytes | AsyncIterable[bytes], timeout_s: float, most: int
+    ) -> ExecResult:
         """Run a command to its end and collect its output."""
+        if not isinstance(stdin, bytes):
+            async with self._begun(head, stdin, 2 * most, timeout_s) as pending:
+                return await self._collect(pending, most)
         pending = await self._begin(head, stdin, 2 * most, timeout_s)
+        try:
+            return await self._collect(pending, most)
+        finally:
+            self._close(pending)
+
+    async def _collect(self, pending: Pending, most: int) -> ExecResult:
+        """Wait for the end of a command and put its output together."""
         try:
             await pending.over()
             end = self._end_of(pending)
@@ -328,8 +378,6 @@ class RunnerClient:
             return protocol.read_exec_result(end, stdout, stderr)
         except wire.WireError as error:
             raise self._distrust(pending, error) from None
-        finally:
-            self._close(pending)
 
     async def _stream_items(self, pending: Pending) -> AsyncGenerator[Output | ExecResult]:
         while True:
@@ -360,11 +408,14 @@ class RunnerClient:
         if link.is_full:
             await link.wait_writable()
         self._raise_failure()
+        level = self._hello.level if self._hello is not None else 0
+        if head.get("level", 0) > level:
+            raise InvalidRequest(_OLD_RUNNER)
         if len(self._pending) >= MAX_CALLS:
             raise Busy(f"cannot take this call: {MAX_CALLS} are under way in this sandbox")
         is_long = len(body) > wire.CHUNK_BYTES
         call_id = self._last_id = self._last_id % 0xFFFF_FFFF + 1
-        frame = _pack_call(call_id, {**head, "more": True} if is_long else head, b"" if is_long else body)
+        frame = _pack_call(call_id, {**head, "more": True} if is_long else head, b"" if is_long else body, level)
         pending = self._pending[call_id] = Pending(
             call_id, link, allowance, timeout_s + ANSWER_PATIENCE_S, ANSWER_PATIENCE_S if timeout_s else 0.0
         )
@@ -384,13 +435,24 @@ class RunnerClient:
 
     @asynccontextmanager
     async def _begun(
-        self, head: dict[str, Any], body: bytes, allowance: int, timeout_s: float
+        self, head: dict[str, Any], body: bytes | AsyncIterable[bytes], allowance: int, timeout_s: float
     ) -> AsyncGenerator[Pending]:
-        pending = await self._begin(head, body, allowance, timeout_s)
+        """Make a call. A body that is a stream is sent beside whatever is done with the call."""
+        if isinstance(body, bytes):
+            pending = await self._begin(head, body, allowance, timeout_s)
+            sending = None
+        else:
+            pending = await self._begin({**head, "more": True}, b"", allowance, timeout_s)
+            # A plain task: a task group would wrap each error that passes through here, and the end of a generator.
+            sending = asyncio.ensure_future(_send_stream(pending, body))
         try:
             yield pending
         finally:
             self._close(pending)
+            if sending is not None:
+                sending.cancel()
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait((sending,))
 
     async def _reconnected(self) -> RunnerLink:
         with anyio.move_on_after(RECONNECT_PATIENCE_S):
@@ -425,12 +487,24 @@ class RunnerClient:
         changed.set()
 
 
+async def _send_stream(pending: Pending, body: AsyncIterable[bytes]) -> None:
+    """Send a body that is a stream. If the stream fails, the call is cancelled and ends with the stream's error."""
+    try:
+        await pending.send_stream(body)
+    except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to the caller
+        pending.interrupt(error)
+
+
 def _join(pending: Pending, stream: int, rest: bytes) -> bytes:
     return b"".join([*(piece for kind, _head, piece in pending.chunks if kind == stream), rest])
 
 
-def _pack_call(call_id: int, head: dict[str, Any], data: bytes) -> bytes:
+def _pack_call(call_id: int, head: dict[str, Any], data: bytes, level: int) -> bytes:
     frame = wire.pack(wire.CALL, call_id, head, data)
-    if len(frame) - len(data) > wire.MAX_HEAD_BYTES:
-        raise InvalidRequest(f"cannot send this call: it has {len(frame)} bytes, the most is {wire.MAX_HEAD_BYTES}")
+    size = len(frame) - len(data) - wire.HEADER_BYTES
+    if size > wire.MAX_HEAD_BYTES and size > (most := wire.MAX_CALL_HEAD_BYTES if level else wire.MAX_HEAD_BYTES):
+        raise InvalidRequest(
+            f"cannot send this call: its command and environment take {size} bytes as JSON, the most is {most}; "
+            "pass the data through stdin or a file"
+        )
     return frame

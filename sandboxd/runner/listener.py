@@ -16,6 +16,7 @@ from typing import Self
 
 from sandboxd.errors import HostFull, InvalidRequest, SandboxError
 from sandboxd.permissions import PRIVATE_DIRECTORY, PRIVATE_FILE, make_shared
+from sandboxd.runner.calls import DEFAULT_MAX_TIMEOUT_S
 from sandboxd.runner.client import RunnerClient
 from sandboxd.runner.inside import wire
 from sandboxd.runner.link import RunnerLink
@@ -41,6 +42,7 @@ class RunnerListener:
         env: Mapping[str, str] | None = None,
         is_adoption: bool = False,
         is_held: bool = False,
+        max_timeout_s: float = DEFAULT_MAX_TIMEOUT_S,
     ) -> None:
         self._run_dir = run_dir
         self._secret = secret
@@ -54,7 +56,7 @@ class RunnerListener:
         self._runner: RunnerLink | None = None
         self._hello: Hello | None = None
         self._is_open = False
-        self.client = RunnerClient(env or {})
+        self.client = RunnerClient(env or {}, max_timeout_s)
 
     async def __aenter__(self) -> Self:
         self.open()

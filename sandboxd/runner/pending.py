@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterable
 
-from sandboxd.errors import NotReady, SandboxdError
+from sandboxd.errors import NotReady
 from sandboxd.runner.inside import wire
 from sandboxd.runner.link import RunnerLink
 from sandboxd.runner.protocol import read_error
@@ -32,6 +33,7 @@ class Pending:
         "_is_given_up",
         "_loop",
         "_overtime_s",
+        "_room",
         "_timer",
         "_waiter",
         "chunks",
@@ -55,12 +57,13 @@ class Pending:
         self._is_given_up = False
         self._loop = link.loop
         self._waiter: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
         self._overtime_s = overtime_s
         self._deadline = self._loop.time() + patience_s
         self._timer = self._loop.call_at(self._deadline, self._expire, patience_s)
         self.chunks: deque[Chunk] = deque()
         self.credit = wire.WINDOW_BYTES
-        self.error: SandboxdError | None = None
+        self.error: Exception | None = None
         self.head: bytes | None = None
         """Of the last frame, once the call is over."""
         self.data = b""
@@ -91,6 +94,22 @@ class Pending:
         self._body = memoryview(body)
         self._send_more()
 
+    async def send_stream(self, pieces: AsyncIterable[bytes]) -> None:
+        """Send a body as it comes and as there is leave; stop without an error once the call is over."""
+        async for piece in pieces:
+            rest = memoryview(piece)
+            while rest:
+                size = min(len(rest), wire.CHUNK_BYTES)
+                while self.credit < size and not self.is_over:
+                    self._room = self._loop.create_future()
+                    await self._room
+                if self.is_over:
+                    return
+                self.send_chunk(bytes(rest[:size]))
+                rest = rest[size:]
+        if not self.is_over:
+            self.send_end()
+
     def send_chunk(self, chunk: bytes) -> None:
         self.credit -= len(chunk)
         self.link.send(wire.pack(wire.DATA, self.id, None, chunk))
@@ -103,20 +122,20 @@ class Pending:
         self._allowance += size_bytes
         self.link.send(wire.pack_credit(self.id, size_bytes))
 
-    def fail(self, error: SandboxdError) -> None:
+    def fail(self, error: Exception) -> None:
         """End it from this side. What the runner has sent already, or sends before it hears of it, is dropped."""
         if not self.is_over:
             self._is_given_up = True
             self.error = error
             self._wake()
 
-    def interrupt(self, error: SandboxdError) -> None:
+    def interrupt(self, error: Exception) -> None:
         """Give it up from this side: it is cancelled inside, and its caller gets this error."""
         if not self.is_over:
             self.link.send(wire.pack(wire.CANCEL, self.id))
             self.fail(error)
 
-    def freeze(self, error: SandboxdError) -> None:
+    def freeze(self, error: Exception) -> None:
         """The container is frozen: at its own deadline the call ends with this error, without any overtime."""
         if not self.is_over:
             self._timer.cancel()
@@ -157,6 +176,8 @@ class Pending:
         self._has_news = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
 
     def _expire(self, patience_s: float) -> None:
         """A container that is frozen must not hold its callers for ever."""

@@ -7,7 +7,7 @@ container: every field is checked here, and a wrong one is a WireError, never an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ from sandboxd.errors import (
     WorkspaceFull,
 )
 from sandboxd.runner.calls import (
+    DEFAULT_MAX_TIMEOUT_S,
     MAX_OUTPUT_BYTES,
     MAX_STDIN_BYTES,
-    MAX_TIMEOUT_S,
     Edited,
     Exec,
     ExecResult,
@@ -36,6 +36,7 @@ from sandboxd.runner.calls import (
     Limit,
     Process,
     ProcessOutput,
+    Terminal,
     TextSlice,
     Usage,
 )
@@ -66,6 +67,8 @@ class Hello:
     python: str
     protocol: int
     started_at: float
+    level: int = 0
+    """What it understands beyond its protocol: see `wire.LEVEL`."""
     problem: str = ""
     """Why there will be no runner: the image cannot run it. Empty when all is well."""
 
@@ -111,6 +114,7 @@ def read_hello(head: Head) -> Hello:
         python=text(head, "python", 64),
         protocol=integer(head, "version"),
         started_at=number(head, "started_at"),
+        level=integer({"level": 0, **head}, "level"),
         problem=text(head, "problem", 500),
     )
 
@@ -124,14 +128,15 @@ def read_error(head: Head) -> SandboxdError:
     return _ERRORS.get(text(head, "code", 64), SandboxError)(message)
 
 
-def exec_head(call: Exec, *, stream: bool = False) -> dict[str, Any]:
+def exec_head(call: Exec, *, stream: bool = False, max_timeout_s: float = DEFAULT_MAX_TIMEOUT_S) -> dict[str, Any]:
     """Return the head of a call that runs a command; raise InvalidRequest if it cannot be run anywhere."""
-    if not 0 < call.timeout_s <= MAX_TIMEOUT_S:
-        raise InvalidRequest(f"cannot run this: timeout_s must be more than 0 and at most {MAX_TIMEOUT_S:g}")
+    _check_timeout("run this", call.timeout_s, max_timeout_s)
     if not 0 <= call.max_output_bytes <= MAX_OUTPUT_BYTES:
         raise InvalidRequest(f"cannot run this: max_output_bytes must be 0 to {MAX_OUTPUT_BYTES}")
-    if len(call.stdin) > MAX_STDIN_BYTES:
-        raise InvalidRequest(f"cannot run this: stdin has {len(call.stdin)} bytes, the most is {MAX_STDIN_BYTES}")
+    if isinstance(call.stdin, bytes) and len(call.stdin) > MAX_STDIN_BYTES:
+        raise InvalidRequest(
+            f"cannot run this: stdin has {len(call.stdin)} bytes, the most is {MAX_STDIN_BYTES}; stream it instead"
+        )
     if not call.cwd.startswith("/"):
         raise InvalidRequest("cannot run this: the working directory must be absolute")
     _check_text(call.command if isinstance(call.command, str) else "".join(call.command), "command")
@@ -151,7 +156,33 @@ def exec_head(call: Exec, *, stream: bool = False) -> dict[str, Any]:
         raise InvalidRequest("cannot run this: the command is empty")
     if stream:
         head["stream"] = True
+    if call.merge_stderr:
+        head["merge"] = True
+        head["level"] = 1
     return head
+
+
+def terminal_head(terminal: Terminal) -> dict[str, Any]:
+    """Return what the head of a start says of the terminal; a default one is known to every runner."""
+    if terminal == Terminal():
+        return {"tty": True}
+    check_size("start a process", terminal.rows, terminal.columns)
+    _check_text(terminal.term, "terminal type")
+    options = {"term": terminal.term, "rows": terminal.rows, "columns": terminal.columns, "echo": terminal.echo}
+    return {"tty": True, "terminal": options, "level": 1}
+
+
+def check_size(action: str, rows: int, columns: int) -> None:
+    if not (0 < rows < 65_536 and 0 < columns < 65_536):
+        raise InvalidRequest(f"cannot {action}: rows and columns must be 1 to 65535")
+
+
+def _check_timeout(action: str, timeout_s: float, max_timeout_s: float) -> None:
+    if not 0 < timeout_s <= max_timeout_s:
+        raise InvalidRequest(
+            f"cannot {action}: timeout_s must be more than 0 and at most {max_timeout_s:.10g}; "
+            "the daemon's setting max_timeout_s raises it"
+        )
 
 
 def checked_env(env: Mapping[str, str]) -> dict[str, str]:
@@ -199,6 +230,12 @@ def read_process(head: Head) -> Process:
         exit_code=exit_code(head),
         output_bytes=integer(head, "size"),
     )
+
+
+def read_killed(head: Head, asked: str) -> Process:
+    """Return a process that was asked to end with this signal."""
+    was_killed = truth({"killed": True, **head}, "killed")
+    return replace(read_process(head), ended_by="KILL" if was_killed else asked)
 
 
 def read_processes(head: Head) -> list[Process]:
@@ -259,9 +296,8 @@ def read_glob(head: Head, data: bytes) -> GlobResult:
     return GlobResult(paths=paths, truncated=truth(head, "truncated"))
 
 
-def grep_head(call: Grep) -> dict[str, Any]:
-    if not 0 < call.timeout_s <= MAX_TIMEOUT_S:
-        raise InvalidRequest(f"cannot search: timeout_s must be more than 0 and at most {MAX_TIMEOUT_S:g}")
+def grep_head(call: Grep, max_timeout_s: float = DEFAULT_MAX_TIMEOUT_S) -> dict[str, Any]:
+    _check_timeout("search", call.timeout_s, max_timeout_s)
     if not 0 <= call.max_output_bytes <= MAX_OUTPUT_BYTES:
         raise InvalidRequest(f"cannot search: max_output_bytes must be 0 to {MAX_OUTPUT_BYTES}")
     if "\0" in call.pattern or "\0" in (call.glob or ""):

@@ -6,6 +6,7 @@ Memory is a real store without mirrors.
 
 from __future__ import annotations
 
+import asyncio
 import fnmatch
 import os
 import signal
@@ -53,6 +54,7 @@ from sandboxd.idempotency import IdempotencyStore
 from sandboxd.metrics import Metrics
 from sandboxd.mirror import Memory, MirrorFile, Queued, Refused, Written
 from sandboxd.mirror.agent_memory import AgentMemory
+from sandboxd.runner import protocol
 from sandboxd.runner.calls import (
     Edited,
     Exec,
@@ -64,6 +66,9 @@ from sandboxd.runner.calls import (
     Output,
     Process,
     ProcessOutput,
+    SignalName,
+    SignalTarget,
+    Terminal,
     TextSlice,
 )
 from sandboxd.sandbox import SandboxRequest, SandboxView
@@ -81,6 +86,8 @@ class StandInRunner:
     write_pause_s: float = 0
     """How long a write waits before it takes the first byte."""
     stdin_room: int = 1 << 30
+    signals: list[tuple[Any, ...]] = field(default_factory=list)
+    terminals: list[bool | Terminal] = field(default_factory=list)
 
     async def exec(self, call: Exec) -> ExecResult:
         stdout, stderr = bytearray(), bytearray()
@@ -100,18 +107,28 @@ class StandInRunner:
 
     @asynccontextmanager
     async def stream(self, call: Exec) -> AsyncIterator[AsyncIterator[Output | ExecResult]]:
+        protocol.exec_head(call)  # what cannot be run anywhere is refused by every runner
         self.calls.append(call)
         if call.command == ("boom",):
             raise ZeroDivisionError("a bug of the daemon")
         command = ["sh", "-c", call.command] if isinstance(call.command, str) else list(call.command)
         process = await anyio.open_process(
-            command, stdin=subprocess.PIPE, env={"PATH": os.environ["PATH"], **call.env}, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stderr=subprocess.STDOUT if call.merge_stderr else subprocess.PIPE,
+            env={"PATH": os.environ["PATH"], **call.env},
+            start_new_session=True,
         )
+        failure: list[Exception] = []
+        feeding = asyncio.ensure_future(_feed(process, call.stdin, failure))
         items = self._items(process, call)
         try:
             yield items
+            if failure:
+                raise failure[0]
         finally:
             await items.aclose()
+            feeding.cancel()
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 self.killed += 1
@@ -119,18 +136,14 @@ class StandInRunner:
                 await process.aclose()
 
     async def _items(self, process: anyio.abc.Process, call: Exec) -> Any:
-        assert process.stdin
         assert process.stdout
-        assert process.stderr
         started = time.perf_counter()
         with anyio.move_on_after(call.timeout_s) as deadline:
-            with suppress(anyio.BrokenResourceError):
-                await process.stdin.send(call.stdin)
-            await process.stdin.aclose()
             async for piece in process.stdout:
                 yield Output("stdout", piece)
-            async for piece in process.stderr:
-                yield Output("stderr", piece)
+            if process.stderr:
+                async for piece in process.stderr:
+                    yield Output("stderr", piece)
             await process.wait()
         if deadline.cancelled_caught:
             os.killpg(process.pid, signal.SIGKILL)
@@ -140,7 +153,8 @@ class StandInRunner:
         duration_ms = (time.perf_counter() - started) * 1000
         yield ExecResult(code, b"", b"", deadline.cancelled_caught, False, duration_ms)
 
-    async def start_process(self, call: Exec, *, tty: bool = False) -> Process:
+    async def start_process(self, call: Exec, *, tty: bool | Terminal = False) -> Process:
+        self.terminals.append(tty)
         process = Process(f"p{len(self.processes) + 1}", str(call.command), time.time(), True, None, 0)
         self.processes[process.id] = (process, bytearray())
         return process
@@ -167,9 +181,15 @@ class StandInRunner:
     async def resize_process(self, process_id: str, rows: int, columns: int) -> None:
         self._process(process_id)
 
-    async def kill_process(self, process_id: str) -> Process:
+    async def signal_process(self, process_id: str, name: SignalName, to: SignalTarget | None = None) -> int:
+        self._process(process_id)
+        self.signals.append((process_id, name, to))
+        return 1
+
+    async def kill_process(self, process_id: str, name: SignalName = "KILL", grace_s: float = 0) -> Process:
         old, written = self._process(process_id)
-        process = Process(old.id, old.command, old.started_at, False, 137, len(written))
+        self.signals.append((process_id, name, grace_s))
+        process = Process(old.id, old.command, old.started_at, False, 137, len(written), name)
         self.processes[process_id] = (process, written)
         return process
 
@@ -212,6 +232,22 @@ class StandInRunner:
         if process_id not in self.processes:
             raise NotFound(f"cannot find process {process_id}")
         return self.processes[process_id]
+
+
+async def _feed(process: anyio.abc.Process, stdin: bytes | AsyncIterable[bytes], failure: list[Exception]) -> None:
+    """Write stdin as the process reads it; a stream that fails ends the process and is told."""
+    assert process.stdin
+    try:
+        with suppress(anyio.BrokenResourceError):
+            if isinstance(stdin, bytes):
+                await process.stdin.send(stdin)
+            else:
+                async for piece in stdin:
+                    await process.stdin.send(piece)
+        await process.stdin.aclose()
+    except Exception as error:  # noqa: BLE001
+        failure.append(error)
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 class _Reader:

@@ -90,7 +90,7 @@ class Process:
 
     def __init__(self) -> None:
         self.changed: dict[int, Callable[[], None]] = {}
-        self.done: Callable[[], None] = lambda: None
+        self.done: Callable[[bool], None] = lambda was_killed: None
 
     def on_change(self, call: int, action: Callable[[], None]) -> None:
         self.changed[call] = action
@@ -98,7 +98,7 @@ class Process:
     def off_change(self, call: int) -> None:
         self.changed.pop(call, None)
 
-    def kill(self, done: Callable[[], None]) -> None:
+    def kill(self, number: int, grace_s: float, done: Callable[[bool], None]) -> None:
         self.done = done
 
     def reap(self) -> None:
@@ -127,13 +127,13 @@ class Answering:
 @pytest.mark.parametrize("is_reaped_first", [True, False])
 def test_who_kills_a_process_hears_once_when_all_of_it_is_dead(is_reaped_first: bool) -> None:
     runner, process = Answering(), Process()
-    Waiting(runner, 7, process).kill()  # type: ignore[arg-type]
-    steps = [process.reap, process.done]
+    Waiting(runner, 7, process).kill(signal.SIGKILL, 0)  # type: ignore[arg-type]
+    steps = [process.reap, lambda: process.done(True)]
     first, second = steps if is_reaped_first else reversed(steps)
     first()
     assert runner.sent == []
     second()
-    assert runner.sent == [wire.pack(wire.RESULT, 7, {"running": False})]
+    assert runner.sent == [wire.pack(wire.RESULT, 7, {"running": False, "killed": True})]
     process.reap()
     assert len(runner.sent) == 1
 
@@ -141,8 +141,8 @@ def test_who_kills_a_process_hears_once_when_all_of_it_is_dead(is_reaped_first: 
 def test_who_has_left_while_a_process_was_killed_hears_nothing() -> None:
     runner, process = Answering(), Process()
     waiting = Waiting(runner, 7, process)  # type: ignore[arg-type]
-    waiting.kill()
+    waiting.kill(signal.SIGKILL, 0)
     waiting.cancel()
     process.reap()
-    process.done()
+    process.done(True)
     assert runner.sent == []

@@ -1,4 +1,4 @@
-"""Background processes: started, listed, read from any offset, written to, killed. They outlive a daemon.
+"""Background processes: started, listed, read from any offset, written to, signalled, killed. They outlive a daemon.
 
 Output is one ring of bytes per process with absolute offsets. The number of processes, their output and what
 waits for their stdin are bounded.
@@ -7,6 +7,7 @@ waits for their stdin are bounded.
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 from . import wire
@@ -14,20 +15,22 @@ from .failure import Failure
 from .hub import READABLE, exit_code_of
 from .pipes import Feeder, close_all, open_pipe
 from .spawn import NotStarted, make_env, prefer_for_oom
-from .terminal import TERMINAL_EOF, open_terminal, resize_terminal
-from .tree import kill_tree, run_killing
+from .terminal import TERMINAL_EOF, foreground_group, open_terminal, resize_terminal
+from .tree import end_tree, kill_tree, run_killing, signal_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from typing import Any
 
     from .hub import Timer
     from .runner import Runner
+    from .tree import Proc
 
 MAX_PROCESSES = 64
 RING_BYTES = 1_048_576
 MAX_COMMAND_CHARACTERS = 1_024
+TERMINAL = {"term": "xterm-256color", "rows": 24, "columns": 80, "echo": True}
 
 
 class Background:
@@ -52,8 +55,9 @@ class Background:
         argv = head.get("argv") or [*self._runner.shell, head["shell"]]
         actions: tuple[tuple[Any, ...], ...]
         if self._is_tty:
-            env = {**env, "TERM": "xterm-256color", **head["env"]}
-            output, child_end, name = open_terminal()
+            options = {**TERMINAL, **head.get("terminal", {})}
+            env = {**env, "TERM": options["term"], **head["env"]}
+            output, child_end, name = open_terminal(options["rows"], options["columns"], options["echo"])
             given, write_stdin = [child_end], os.dup(output)
             # opened by the child after its setsid: that makes it the controlling terminal
             actions = ((os.POSIX_SPAWN_OPEN, 0, name, os.O_RDWR, 0),)
@@ -126,8 +130,37 @@ class Background:
         if self._output >= 0:
             resize_terminal(self._output, rows, columns)
 
-    def kill(self, done: Callable[[], None]) -> None:
-        run_killing(self._hub, kill_tree(os.getpid(), self._pid, self._mark), done)
+    def signal(self, number: int, to: str | None, told: Callable[[int], None]) -> None:
+        """Signal the process, everything it started, or what its terminal's keyboard belongs to."""
+        to = to or ("foreground" if self._is_tty else "process")
+        if to == "foreground" and not self._is_tty:
+            raise Failure("InvalidRequest", f"cannot signal the foreground of {self.id}: it has no terminal")
+        if to != "children" and not self.is_running:
+            raise Failure("InvalidRequest", f"cannot signal {self.id}: it has ended")
+        group = foreground_group(self._output) if to == "foreground" and self._output >= 0 else 0
+
+        def is_meant(pid: int, proc: Proc) -> bool:
+            if to == "children":
+                return pid != self._pid
+            return proc.group == group if group else pid == self._pid
+
+        def steps() -> Generator[float, None, None]:
+            told((yield from signal_tree(os.getpid(), self._mark, number, is_meant)))
+
+        run_killing(self._hub, steps(), lambda: None)
+
+    def kill(self, number: int, grace_s: float, done: Callable[[bool], None]) -> None:
+        """Signal the whole tree, kill what is left after the grace, and say whether that was needed."""
+        runner = os.getpid()
+
+        def steps() -> Generator[float, None, None]:
+            if number == signal.SIGKILL:
+                yield from kill_tree(runner, self._pid, self._mark)
+                done(True)
+            else:
+                done((yield from end_tree(runner, self._pid, self._mark, number, grace_s)))
+
+        run_killing(self._hub, steps(), lambda: None)
 
     def close(self) -> None:
         """Forget the process; it has exited. Output of what it left behind is dropped from now on."""
@@ -200,7 +233,7 @@ class Processes:
 
 
 class Waiting:
-    """A call that waits for a background process: for output, for room in its stdin, or for its death."""
+    """A call that waits for a background process: for output, for room in its stdin, for a signal or its death."""
 
     def __init__(self, runner: Runner, call: int, process: Background) -> None:
         self._runner = runner
@@ -262,21 +295,24 @@ class Waiting:
         process.on_change(self._call, look)
         look()
 
-    def kill(self) -> None:
+    def kill(self, number: int, grace_s: float) -> None:
         # Both must be true: all of its tree is dead, and it was reaped, so that it is never told as running.
-        is_dead = False
+        was_killed: bool | None = None
 
         def look() -> None:
-            if is_dead and not self._process.is_running:
-                self._answer(self._process.describe())
+            if was_killed is not None and not self._process.is_running:
+                self._answer({**self._process.describe(), "killed": was_killed})
 
-        def killed() -> None:
-            nonlocal is_dead
-            is_dead = True
+        def ended(by_kill: bool) -> None:
+            nonlocal was_killed
+            was_killed = by_kill
             look()
 
         self._process.on_change(self._call, look)
-        self._process.kill(killed)
+        self._process.kill(number, grace_s, ended)
+
+    def signal(self, number: int, to: str | None) -> None:
+        self._process.signal(number, to, lambda count: self._answer({"count": count}))
 
     def take_data(self, data: bytes) -> None:
         raise wire.WireError("data for a call that takes none")

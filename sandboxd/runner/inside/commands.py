@@ -40,7 +40,7 @@ class Intake:
         self.fd = fd
         self.kind = kind
         self.room = room
-        self.is_open = True
+        self.is_open = fd >= 0
         self.pieces: list[bytes] = []
         self.pieces_bytes = 0
 
@@ -115,10 +115,11 @@ class Command:
                 raise
             self._exit_code = error.exit_code
             message = error.message.encode("utf-8", "replace")[: self._head["max"]]
+            intake = self._intakes[0 if "merge" in self._head else 1]
             if self._is_stream:
-                self._send(wire.STDERR, message)
+                self._send(intake.kind, message)
             else:
-                self._intakes[1].pieces.append(message)
+                intake.pieces.append(message)
             self._finish()
             return
         finally:
@@ -167,6 +168,9 @@ class Command:
         """Make the pipes for the output; return what a child does with its ends, and those ends."""
         most = self._head["max"]
         out_read, out_write = open_pipe()
+        if "merge" in self._head:  # one pipe for both: the kernel keeps the order in which they are written
+            self._intakes = (Intake(out_read, wire.STDOUT, most), Intake(-1, wire.STDERR, 0))
+            return [(os.POSIX_SPAWN_DUP2, out_write, 1), (os.POSIX_SPAWN_DUP2, out_write, 2)], (out_write, -1)
         err_read, err_write = open_pipe()
         self._intakes = (Intake(out_read, wire.STDOUT, most), Intake(err_read, wire.STDERR, most))
         actions = [(os.POSIX_SPAWN_DUP2, out_write, 1), (os.POSIX_SPAWN_DUP2, err_write, 2)]
@@ -174,7 +178,7 @@ class Command:
 
     def _close_output(self) -> None:
         for intake in self._intakes:
-            os.close(intake.fd)
+            close_all(intake.fd)
             intake.is_open = False
 
     def _watch(self) -> None:

@@ -116,7 +116,7 @@ class Connection:
         self.send(greeting.take(kind, data))
         if greeting.done:
             self._greeting = None
-            self._frames.trust()
+            self._frames.trust(wire.MAX_CALL_HEAD_BYTES)
             self._pause_s = FIRST_PAUSE_S
             if self._greeting_timer is not None:
                 self._hub.cancel(self._greeting_timer)

@@ -51,6 +51,7 @@ class Greeting:
     def _describe(self) -> dict[str, Any]:
         return {
             "version": wire.VERSION,
+            "level": wire.LEVEL,
             "pid": os.getpid(),
             "python": ".".join(str(part) for part in sys.version_info[:3]),
             "started_at": STARTED_AT,

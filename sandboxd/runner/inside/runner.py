@@ -75,6 +75,7 @@ class Runner:
             "read_process": self._read_process,
             "write_process": self._write_process,
             "resize": self._resize_process,
+            "signal": self._signal_process,
             "kill": self._kill_process,
             "read": self._read,
             "write": self._write,
@@ -175,8 +176,16 @@ class Runner:
         self._processes.get(head["id"]).resize(head["rows"], head["columns"])
         self._answer(call, {})
 
+    def _signal_process(self, call: int, head: dict[str, Any], data: bytes) -> None:
+        waiting = self._waiting(call, head)
+        try:
+            waiting.signal(head["signal"], head["to"])
+        except Failure:
+            self.forget(call, waiting)
+            raise
+
     def _kill_process(self, call: int, head: dict[str, Any], data: bytes) -> None:
-        self._waiting(call, head).kill()
+        self._waiting(call, head).kill(head.get("signal", signal.SIGKILL), head.get("grace", 0.0))
 
     def _read(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
         return Reading(self, call, head["path"], head["offset"], head["length"])

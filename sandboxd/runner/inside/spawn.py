@@ -35,15 +35,19 @@ _FIRST_PAUSE_S = 0.0002
 _SETTLED_AFTER_S = 0.01
 _MAX_CHILDREN = 64
 _LONGEST_PAUSE_S = 1.0
+_MAX_SHOWN_CHARACTERS = 1_024
+MAX_STRING_BYTES = 131_072
+"""The kernel's MAX_ARG_STRLEN: one argument or variable with the NUL at its end."""
 
 
 class NotStarted(Exception):
     """The program is missing or cannot be run: a result, as a shell would give it, not an error."""
 
-    def __init__(self, exit_code: int, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, exit_code: int, name: str, reason: str) -> None:
+        shown = name if len(name) <= _MAX_SHOWN_CHARACTERS else name[:_MAX_SHOWN_CHARACTERS] + "..."
+        super().__init__(reason)
         self.exit_code = exit_code
-        self.message = message
+        self.message = f"{shown}: {reason}\n"
 
 
 def find_shell() -> tuple[str, ...]:
@@ -62,8 +66,8 @@ def find_program(name: str, search_path: str) -> str:
         if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
             return candidate
     if any(os.path.isfile(candidate) for candidate in candidates):
-        raise NotStarted(126, f"{name}: permission denied\n")
-    raise NotStarted(127, f"{name}: command not found\n")
+        raise NotStarted(126, name, "permission denied")
+    raise NotStarted(127, name, "command not found")
 
 
 def ignored_signals() -> list[int]:
@@ -103,7 +107,7 @@ class Spawner:
                     program, argv, env, file_actions=file_actions, setsid=True, setsigmask=(), setsigdef=self._ignored
                 )
         except OSError as error:
-            raise _refusal(error, argv[0]) from None
+            raise _refusal(error, argv, env) from None
         except ValueError:
             raise Failure(
                 "InvalidRequest", "cannot run: the command or its environment holds a NUL or no UTF-8"
@@ -155,12 +159,24 @@ def _children_of(pid: int) -> list[int]:
         os.close(fd)
 
 
-def _refusal(error: OSError, name: str) -> Exception:
-    reason = reason_of(error)
+def _refusal(error: OSError, argv: list[str], env: dict[str, str]) -> Exception:
+    name, reason = argv[0], reason_of(error)
     if error.errno in (errno.EAGAIN, errno.ENOMEM):
         return Failure("LimitReached", f"cannot start a process: the sandbox has no room for one more ({reason})")
     if error.errno == errno.E2BIG:
-        return Failure("InvalidRequest", "cannot run: the command and its environment are too long for the kernel")
+        return _too_long(argv, env)
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return NotStarted(127, f"{name}: {reason}\n")
-    return NotStarted(126, f"{name}: {reason}\n")
+        return NotStarted(127, name, reason)
+    return NotStarted(126, name, reason)
+
+
+def _too_long(argv: list[str], env: dict[str, str]) -> Failure:
+    """Say what the kernel refused, and what it would take."""
+    strings = [*argv, *(f"{name}={value}" for name, value in env.items())]
+    sizes = [len(string.encode()) + 1 for string in strings]
+    return Failure(
+        "InvalidRequest",
+        f"cannot run: the command and its environment have {sum(sizes)} bytes in {len(sizes)} strings, the longest "
+        f"{max(sizes)}; the kernel takes {MAX_STRING_BYTES} for one string and {os.sysconf('SC_ARG_MAX')} in all, "
+        "pointers included; pass the data through stdin or a file",
+    )

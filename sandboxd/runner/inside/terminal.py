@@ -10,18 +10,30 @@ import termios
 from .failure import Failure, reason_of
 
 TERMINAL_EOF = b"\x04"
-ROWS, COLUMNS = 24, 80
+_LOCAL_MODES = 3  # their place in what tcgetattr returns
 
 
-def open_terminal() -> tuple[int, int, str]:
+def open_terminal(rows: int, columns: int, echo: bool) -> tuple[int, int, str]:
     """Return our end (which does not block), the child's end, and the name by which the child opens it."""
     try:
         ours, theirs = os.openpty()
     except OSError as error:
         raise Failure("LimitReached", f"cannot open a terminal: {reason_of(error)}") from None
     os.set_blocking(ours, False)
-    resize_terminal(ours, ROWS, COLUMNS)
+    resize_terminal(ours, rows, columns)
+    if not echo:
+        modes = termios.tcgetattr(theirs)
+        modes[_LOCAL_MODES] &= ~termios.ECHO
+        termios.tcsetattr(theirs, termios.TCSANOW, modes)
     return ours, theirs, os.ttyname(theirs)
+
+
+def foreground_group(fd: int) -> int:
+    """Return the process group that the terminal's keyboard belongs to; 0 if there is none."""
+    try:
+        return os.tcgetpgrp(fd)
+    except OSError:  # its last process is gone
+        return 0
 
 
 def resize_terminal(fd: int, rows: int, columns: int) -> None:

@@ -1,4 +1,4 @@
-"""Killing everything a call has started, also what hides from it. Finds by mark, kills by SIGKILL, in passes.
+"""Signalling and killing everything a call has started, also what hides from it. Finds by mark, kills in passes.
 
 Every process of a call carries the call's mark and cannot change it (`marks`), so neither a double fork nor a new
 session nor a forged environment hides one. It works piece by piece, so that the loop answers other calls in between,
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 from .marks import mark_of
 
@@ -27,16 +28,19 @@ INCONCLUSIVE = 3
 """After so many passes in which processes were gone before they could be looked at, all are stopped for a moment."""
 KILL_ALL_AFTER = 8
 GIVE_UP_AFTER = 32
+_FIRST_LOOK_S = 0.005
+_LONGEST_LOOK_S = 0.1
 
 
 class Proc:
-    __slots__ = ("began", "is_alive", "is_stopped", "mark")
+    __slots__ = ("began", "group", "is_alive", "is_stopped", "mark")
 
-    def __init__(self, is_alive: bool, is_stopped: bool, began: int, mark: int) -> None:
+    def __init__(self, is_alive: bool, is_stopped: bool, began: int, mark: int, group: int = 0) -> None:
         self.is_alive = is_alive
         self.is_stopped = is_stopped
         self.began = began
         self.mark = mark
+        self.group = group
 
 
 def read_proc(pid: int) -> Proc | None:
@@ -49,7 +53,7 @@ def read_proc(pid: int) -> Proc | None:
     fields = text[text.rindex(b")") + 2 :].split()
     state, threads = fields[0], int(fields[17])
     # a process whose first thread has ended looks like a zombie while its other threads go on
-    return Proc(state not in (b"Z", b"X") or threads > 1, state == b"T", int(fields[19]), mark)
+    return Proc(state not in (b"Z", b"X") or threads > 1, state == b"T", int(fields[19]), mark, int(fields[2]))
 
 
 def count_others(own: int) -> int:
@@ -71,6 +75,41 @@ def _read(path: str, size: int) -> bytes:
         os.close(fd)
 
 
+def signal_tree(
+    runner: int, mark: int, number: int, is_meant: Callable[[int, Proc], bool]
+) -> Generator[float, None, int]:
+    """Signal the processes with this mark that `is_meant` picks; return how many. Yields like `kill_tree`."""
+    procs, _ = yield from _scan()
+    meant = [pid for pid, proc in _marked(procs, runner, mark) if is_meant(pid, proc)]
+    for pid in meant:
+        _signal(pid, number)
+    return len(meant)
+
+
+def end_tree(runner: int, leader: int, mark: int, number: int, grace_s: float) -> Generator[float, None, bool]:
+    """Signal every process with this mark, and kill what is left after the grace; return whether anything was.
+
+    Yields like `kill_tree`.
+    """
+    deadline = time.monotonic() + grace_s
+    yield from signal_tree(runner, mark, number, lambda _pid, _proc: True)
+    pause_s = _FIRST_LOOK_S
+    while True:
+        procs, is_complete = yield from _scan()
+        is_left = not is_complete or any(_marked(procs, runner, mark))
+        patience_s = deadline - time.monotonic()
+        if not is_left or patience_s <= 0:
+            break
+        yield min(pause_s, patience_s)
+        pause_s = min(pause_s * 2, _LONGEST_LOOK_S)
+    yield from kill_tree(runner, leader, mark)  # also when nothing is left: only this one cannot be deceived
+    return is_left
+
+
+def _marked(procs: dict[int, Proc], runner: int, mark: int) -> Iterator[tuple[int, Proc]]:
+    return ((pid, proc) for pid, proc in procs.items() if proc.mark == mark and proc.is_alive and pid != runner)
+
+
 def kill_tree(runner: int, leader: int, mark: int) -> Generator[float, None, None]:
     """Kill every process with this mark. Yields how long to wait before going on; ends when a whole pass found none.
 
@@ -87,7 +126,7 @@ def kill_tree(runner: int, leader: int, mark: int) -> Generator[float, None, Non
         _freeze(runner, [])
     for number in range(GIVE_UP_AFTER):
         procs, is_complete = yield from _scan()
-        victims = [pid for pid, proc in procs.items() if proc.mark == mark and proc.is_alive and pid != runner]
+        victims = [pid for pid, _ in _marked(procs, runner, mark)]
         fresh = [pid for pid in victims if (pid, procs[pid].began) not in dying]
         missed += not is_complete
         is_last = number == GIVE_UP_AFTER - 1  # what is frozen then would stay so
@@ -160,7 +199,7 @@ def _signal_group(group: int, number: int) -> None:
 
 
 def run_killing(hub: Hub, steps: Iterator[float], done: Callable[[], None]) -> None:
-    """Carry out the steps of `kill_tree` on the loop, then call `done`."""
+    """Carry out the steps of `kill_tree` and its like on the loop, then call `done`."""
     for delay in steps:
         hub.after(delay, lambda: run_killing(hub, steps, done))
         return

@@ -17,10 +17,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 VERSION = 1
+LEVEL = 1
+"""What a runner understands beyond its version; it says so in its greeting. 1: merged output, signals, options of a
+terminal, long command lines. A container outlives the daemon that started it, so its runner may be of a lower level."""
 
 HEADER = struct.Struct("!BIII")  # kind, call, size of the head, size of the data
 HEADER_BYTES = HEADER.size
 MAX_HEAD_BYTES = 1_048_576
+MAX_CALL_HEAD_BYTES = 8_388_608
+"""The bound of what a runner takes: a command line of 2 MiB, which is what the kernel takes, written as JSON."""
 MAX_DATA_BYTES = 262_144
 MAX_GREETING_BYTES = 4_096
 """The bound of head and data until the other side has proved itself."""
@@ -117,16 +122,18 @@ def read_head(text: bytes) -> dict[str, Any]:
 class FrameReader:
     """Cuts a stream of bytes into frames. Holds at most one incomplete frame."""
 
-    __slots__ = ("_buffer", "_greeting", "_needed")
+    __slots__ = ("_buffer", "_greeting", "_max_head_bytes", "_needed")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._needed = HEADER_BYTES
         self._greeting = True
+        self._max_head_bytes = MAX_HEAD_BYTES
 
-    def trust(self) -> None:
+    def trust(self, max_head_bytes: int = MAX_HEAD_BYTES) -> None:
         """The other side has proved itself: from the next frame on the full sizes and all kinds are allowed."""
         self._greeting = False
+        self._max_head_bytes = max_head_bytes
 
     def feed(self, piece: bytes) -> Iterator[tuple[int, int, bytes, bytes]]:
         """Yield (kind, call, head, data) of every complete frame. The first bad header raises WireError."""
@@ -160,7 +167,7 @@ class FrameReader:
                 raise WireError(f"a frame of kind {kind} before the greeting was over")
             if head_size > MAX_GREETING_BYTES or data_size > MAX_GREETING_BYTES:
                 raise WireError(f"a greeting of {head_size + data_size} bytes")
-        elif head_size > MAX_HEAD_BYTES or data_size > MAX_DATA_BYTES:
+        elif head_size > self._max_head_bytes or data_size > MAX_DATA_BYTES:
             raise WireError(f"a frame of {head_size + data_size} bytes")
 
 

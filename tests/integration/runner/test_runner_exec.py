@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import resource
+from typing import Any
 
 import anyio
 import pytest
@@ -38,6 +39,8 @@ async def test_a_missing_program_is_a_result_and_not_an_error(runner: RunnerClie
     assert b"no-such-program" in result.stderr
     assert (await run(runner, ("/etc/passwd",))).exit_code == 126
     assert (await run(runner, ("/workspace",))).exit_code == 126
+    result = await run(runner, ("x" * 2_000_000,))
+    assert (result.exit_code, result.stderr) == (127, b"x" * 1024 + b"...: command not found\n")
 
 
 async def test_a_missing_directory_is_refused(runner: RunnerClient) -> None:
@@ -70,7 +73,7 @@ async def test_what_the_kernel_cannot_take_is_refused(runner: RunnerClient) -> N
         (),
         ("",),
         ("echo", "x" * 200_000),
-        ("x" * 2_000_000,),
+        ("x" * 9_000_000,),
     ):
         with pytest.raises(InvalidRequest):
             await run(runner, command)
@@ -271,3 +274,63 @@ async def test_too_many_calls_at_once_are_refused_and_the_rest_goes_on(runner: R
             group.start_soon(one)
     assert set(codes) == {0, "cannot"}
     assert (await run(runner, ("true",))).exit_code == 0
+
+
+async def test_merged_output_comes_in_the_order_in_which_it_was_written(runner: RunnerClient) -> None:
+    command = "for i in $(seq 200); do echo out $i; echo err $i >&2; done; exit 3"
+    wanted = "".join(f"out {i}\nerr {i}\n" for i in range(1, 201)).encode()
+    result = await run(runner, command, merge_stderr=True)
+    assert (result.exit_code, result.stdout, result.stderr) == (3, wanted, b"")
+    result = await run(runner, ("no-such-program",), merge_stderr=True)
+    assert (result.exit_code, result.stdout, result.stderr) == (127, b"no-such-program: command not found\n", b"")
+    async with runner.stream(Exec(command, merge_stderr=True)) as items:
+        pieces = [item async for item in items if isinstance(item, Output)]
+    assert {piece.stream for piece in pieces} == {"stdout"}
+    assert b"".join(piece.data for piece in pieces) == wanted
+
+
+async def test_merged_output_is_bounded_and_its_tree_dies_at_the_timeout(runner: RunnerClient) -> None:
+    result = await run(runner, "yes & yes >&2", merge_stderr=True, timeout_s=1, max_output_bytes=1000)
+    assert (len(result.stdout), result.stderr, result.truncated, result.timed_out) == (1000, b"", True, True)
+    assert (await run(runner, "pgrep -c yes")).stdout == b"0\n"
+
+
+async def test_a_command_line_may_be_as_long_as_the_kernel_takes(runner: RunnerClient) -> None:
+    longest = "x" * 131_071
+    assert len((await run(runner, ("printf", "%s", longest))).stdout) == 131_071
+    arguments = tuple("a" * 100_000 for _ in range(20))
+    count = "import sys; print(sum(map(len, sys.argv)))"
+    assert (await run(runner, ("python3", "-c", count, *arguments))).stdout == b"2000002\n"
+    env = {f"NAME{number}": "é" * 50_000 for number in range(15)}
+    size = "import os; print(sum(len(value) for name, value in os.environ.items() if name.startswith('NAME')))"
+    assert (await run(runner, ("python3", "-c", size), env=env)).stdout == b"750000\n"
+    process = await runner.start_process(Exec(("python3", "-c", count, *arguments)))
+    assert (await runner.read_process(process.id, wait_s=30)).data == b"2000002\n"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"command": ("true", "x" * 131_072)},
+        {"command": ("true", *("a" * 100_000 for _ in range(21)))},
+        {"command": "true", "env": {"A": "x" * 131_070}},
+        {"command": ("true", *("" for _ in range(240_000)))},
+    ],
+    ids=["one", "all", "variable", "pointers"],
+)
+async def test_a_command_line_that_the_kernel_refuses_says_the_limits(
+    runner: RunnerClient, options: dict[str, Any]
+) -> None:
+    advice = r"^cannot run: .* the kernel takes 131072 for one string and 2097152 in all.* through stdin or a file$"
+    with pytest.raises(InvalidRequest, match=advice):
+        await runner.exec(Exec(**options))
+    with pytest.raises(InvalidRequest, match=advice):
+        await runner.start_process(Exec(**options))
+    with pytest.raises(InvalidRequest, match=r"take \d+ bytes as JSON, the most is 8388608; pass the data through"):
+        await runner.exec(Exec(("true", "\x01" * 100_000, *("\x01" * 100_000 for _ in range(20)))))
+
+
+async def test_a_timeout_is_bounded_by_the_daemons_setting(runner: RunnerClient, box: Box) -> None:
+    for client, most in ((runner, 3600), (RunnerClient({}, max_timeout_s=7200), 7200)):
+        with pytest.raises(InvalidRequest, match=rf"at most {most}; the daemon's setting max_timeout_s raises it$"):
+            await client.exec(Exec("true", timeout_s=most + 1))

@@ -7,7 +7,7 @@ import pytest
 
 from sandboxd.errors import Busy, InvalidRequest, LimitReached, NotFound, NotReady
 from sandboxd.runner import client
-from sandboxd.runner.calls import Exec
+from sandboxd.runner.calls import Exec, SignalName, Terminal
 from sandboxd.runner.client import RunnerClient
 from tests.integration.runner.box import HANG_S, Box
 
@@ -192,3 +192,106 @@ async def test_at_most_64_processes_are_kept(runner: RunnerClient) -> None:
         await runner.kill_process(process.id)
     assert (await runner.start_process(Exec(("true",)))).id not in [process.id for process in started]
     assert len(await runner.list_processes()) <= 64
+
+
+async def test_a_read_returns_as_much_as_it_was_asked_for(runner: RunnerClient) -> None:
+    process = await runner.start_process(Exec("seq 1000000 | head -c 1048576; sleep 1000"))
+    with anyio.fail_after(HANG_S):
+        while (await runner.read_process(process.id, 1_048_575, wait_s=20)).data == b"":
+            pass
+    wanted = (await runner.exec(Exec("seq 1000000 | head -c 1048576", max_output_bytes=1_048_576))).stdout
+    for offset, limit in ((0, 1_048_576), (0, 1_000_000), (500_000, 400_001), (1_000_000, 1_048_576)):
+        output = await runner.read_process(process.id, offset, limit)
+        assert output.data == wanted[offset : offset + limit]
+        assert (output.offset, output.next_offset) == (offset, min(offset + limit, len(wanted)))
+    with pytest.raises(InvalidRequest, match="limit must be 0 to 1048576"):
+        await runner.read_process(process.id, limit=1_048_577)
+    await runner.kill_process(process.id)
+
+
+async def test_a_process_that_heeds_a_signal_is_not_killed(runner: RunnerClient) -> None:
+    command = "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
+    process = await runner.start_process(Exec(command))
+    await read_until(runner, process.id, b"ready")
+    with anyio.fail_after(HANG_S):
+        ended = await runner.kill_process(process.id, "TERM", grace_s=30)
+    assert (ended.running, ended.exit_code, ended.ended_by) == (False, 3, "TERM")
+    assert (await runner.read_process(process.id)).data.endswith(b"bye\n")
+
+
+async def test_what_does_not_heed_a_signal_is_killed_after_the_grace(runner: RunnerClient) -> None:
+    command = "trap '' TERM; echo ready; sleep 4711 & setsid sleep 4711 & wait; while :; do sleep 4711; done"
+    process = await runner.start_process(Exec(command))
+    await read_until(runner, process.id, b"ready")
+    with anyio.fail_after(HANG_S):
+        ended = await runner.kill_process(process.id, "TERM", grace_s=0.5)
+    assert (ended.running, ended.exit_code, ended.ended_by) == (False, 137, "KILL")
+    assert (await runner.exec(Exec("pgrep -fc '^sleep 4711'"))).stdout == b"0\n"
+    assert (await runner.kill_process(process.id)).ended_by == "KILL"
+
+
+async def test_a_signal_reaches_the_process_and_nothing_else(runner: RunnerClient) -> None:
+    bystander = await runner.start_process(Exec("trap 'echo hit' USR1; echo ready; while :; do sleep 0.05; done"))
+    process = await runner.start_process(Exec("trap 'echo hit' USR1; echo ready; while :; do sleep 0.05; done"))
+    for one in (bystander, process):
+        await read_until(runner, one.id, b"ready")
+    assert await runner.signal_process(process.id, "USR1") == 1
+    await read_until(runner, process.id, b"hit")
+    assert (await runner.read_process(bystander.id)).data == b"ready\n"
+    with pytest.raises(InvalidRequest, match="has no terminal"):
+        await runner.signal_process(process.id, "INT", "foreground")
+    for one in (bystander, process):
+        await runner.kill_process(one.id)
+        with pytest.raises(InvalidRequest, match="has ended"):
+            await runner.signal_process(one.id, "INT")
+    with pytest.raises(NotFound):
+        await runner.signal_process("p999", "INT")
+
+
+@pytest.mark.parametrize("number", ["INT", "TERM", "KILL"])
+async def test_a_shell_fed_through_stdin_outlives_what_is_interrupted_in_it(
+    runner: RunnerClient, number: SignalName
+) -> None:
+    shell = await runner.start_process(Exec(("bash",)))
+    await runner.write_process(shell.id, b"cd /tmp; x=kept; echo ready; sleep 4712; echo code $?\n")
+    await read_until(runner, shell.id, b"ready")
+    await runner.exec(Exec("until pgrep -f '^sleep 4712'; do sleep 0.01; done", timeout_s=20))
+    assert await runner.signal_process(shell.id, number, "children") == 1
+    code = {"INT": b"code 130", "TERM": b"code 143", "KILL": b"code 137"}[number]
+    assert code in await read_until(runner, shell.id, code)
+    await runner.write_process(shell.id, b"echo $x in $PWD\n")
+    assert b"kept in /tmp" in await read_until(runner, shell.id, b"kept in /tmp")
+    assert await runner.signal_process(shell.id, "INT", "children") == 0
+    await runner.kill_process(shell.id)
+
+
+async def test_a_shell_in_a_terminal_outlives_what_is_interrupted_in_it(runner: RunnerClient) -> None:
+    terminal = Terminal(term="dumb", echo=False, rows=50, columns=200)
+    shell = await runner.start_process(Exec(("bash", "--norc", "-i")), tty=terminal)
+    await runner.write_process(shell.id, b"x=kept; PS1='$ '; echo go; sleep 4713\n")
+    await read_until(runner, shell.id, b"go")
+    await runner.exec(Exec("until pgrep -f '^sleep 4713'; do sleep 0.01; done", timeout_s=20))
+    assert await runner.signal_process(shell.id, "INT") == 1
+    await runner.write_process(shell.id, b"echo code $? $x\n")
+    assert b"code 130 kept" in await read_until(runner, shell.id, b"code 130 kept")
+    assert await runner.signal_process(shell.id, "INT") == 1  # at its prompt: the shell itself
+    await runner.write_process(shell.id, b"echo still $x\n")
+    assert b"still kept" in await read_until(runner, shell.id, b"still kept")
+    assert await runner.signal_process(shell.id, "HUP", "process") == 1
+    await read_until(runner, shell.id, b"never")
+    assert not (await runner.read_process(shell.id)).process.running
+
+
+async def test_a_terminal_is_what_it_was_asked_to_be(runner: RunnerClient) -> None:
+    command = "echo $TERM; stty size; read line; echo got $line"
+    quiet = await runner.start_process(Exec(command), tty=Terminal("vt100", echo=False, rows=33, columns=111))
+    await runner.write_process(quiet.id, b"secret\n")
+    assert await read_until(runner, quiet.id, b"got secret\r\n") == b"vt100\r\n33 111\r\ngot secret\r\n"
+    usual = await runner.start_process(Exec(command), tty=True)
+    await runner.write_process(usual.id, b"shown\n")
+    text = await read_until(runner, usual.id, b"got shown\r\n")
+    assert text.count(b"shown") == 2
+    assert b"xterm-256color" in text
+    assert b"24 80" in text
+    named = await runner.start_process(Exec("echo $TERM", env={"TERM": "mine"}), tty=Terminal("vt100"))
+    assert b"mine" in await read_until(runner, named.id, b"mine")

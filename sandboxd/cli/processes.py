@@ -1,0 +1,72 @@
+"""`ps`, `kill`: background processes of a sandbox."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from sandboxd.cli.connection import connected
+from sandboxd.cli.options import Json, Session, Socket, Tenant
+from sandboxd.cli.output import print_json, print_line, print_table
+
+
+def ps(session: Session, tenant: Tenant = "default", socket: Socket = None, json: Json = False) -> None:
+    """List the background processes of a session's sandbox.
+
+    Example: sandboxd ps demo
+    """
+    with connected(socket, tenant, json, session=session) as client:
+        found = client.list_processes(session)
+    if json:
+        print_json({"items": [asdict(process) for process in found]})
+        return
+    rows = [
+        (
+            process.id,
+            "running" if process.running else f"exit {process.exit_code}",
+            process.started_at.isoformat(timespec="seconds") if process.started_at else "",
+            process.command,
+        )
+        for process in found
+    ]
+    print_table(("process", "state", "started", "command"), rows)
+
+
+def kill(
+    session: Session,
+    process: Annotated[str, typer.Argument(help="The process, as `sandboxd ps` names it.")],
+    signal: Annotated[str, typer.Option("--signal", "-s", help="KILL, TERM, INT, HUP, USR1, ...")] = "KILL",
+    grace: Annotated[float | None, typer.Option(help="Seconds until what is left is killed; 5 by default.")] = None,
+    only: Annotated[bool, typer.Option("--only", help="Send the signal once, and kill nothing.")] = False,
+    to: Annotated[
+        str | None, typer.Option(help="With --only: process, foreground (of its terminal) or children.")
+    ] = None,
+    tenant: Tenant = "default",
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """End a background process and everything it started.
+
+    With another signal than KILL, all of them get that first, and what is left after the grace is killed. With --only
+    the signal is all that is sent: `--only --signal INT --to children` stops what a shell runs and leaves the shell.
+
+    Example: sandboxd kill demo p1 --signal TERM --grace 10
+    """
+    if to is not None and not only:
+        raise typer.BadParameter("needs --only", param_hint="--to")
+    name = signal.upper().removeprefix("SIG")
+    with connected(socket, tenant, json, session=session) as client:
+        if only:
+            count = client.signal_process(session, process, name, to=to)
+            answer = {"process": process, "signalled": count}
+            text = f"{name} sent to {count} processes"
+        else:
+            ended = client.kill_process(session, process, signal=name, grace_s=grace)
+            answer = asdict(ended)
+            text = f"ended by {ended.ended_by}"
+    if json:
+        print_json(answer)
+    else:
+        print_line(text)

@@ -1,0 +1,82 @@
+"""The stdin of a command, as callers give it: a small one goes into the call, any other is streamed after it.
+
+It reads a source piece by piece, and never holds more than one piece of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from typing import Protocol, runtime_checkable
+
+from sandboxd.errors import InvalidRequest
+
+PIECE_BYTES = 65_536
+INLINE_BYTES = 1_048_576
+"""What is larger is streamed, unless the call must be repeatable."""
+MAX_INLINE_BYTES = 16_777_216
+
+
+@runtime_checkable
+class BinaryFile(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+Stdin = str | bytes | BinaryFile | Iterable[bytes] | None
+AsyncStdin = Stdin | AsyncIterable[bytes]
+
+
+def inline_stdin(stdin: AsyncStdin, key: str | None) -> tuple[str | bytes | None, bool]:
+    """Return what goes into the call, and whether stdin is streamed instead."""
+    if stdin is None or isinstance(stdin, str | bytes):
+        size = 0 if stdin is None else len(stdin) if isinstance(stdin, bytes) else _size_of(stdin)
+        if size <= INLINE_BYTES or (key is not None and size <= MAX_INLINE_BYTES):
+            return stdin, False
+    if key is not None:
+        raise InvalidRequest(
+            f"cannot use an idempotency key with stdin that is streamed or has more than {MAX_INLINE_BYTES} bytes: "
+            "write it to a file of the sandbox first"
+        )
+    return None, True
+
+
+def pieces_of(stdin: Stdin) -> Iterator[bytes]:
+    """Yield stdin piece by piece."""
+    if isinstance(stdin, str):
+        stdin = stdin.encode()
+    if isinstance(stdin, bytes):
+        for start in range(0, len(stdin), PIECE_BYTES):
+            yield stdin[start : start + PIECE_BYTES]
+        return
+    source = _read(stdin) if isinstance(stdin, BinaryFile) else stdin or ()
+    for piece in source:
+        if not isinstance(piece, bytes | bytearray | memoryview):
+            raise InvalidRequest(
+                f"cannot use this stdin: it gives {type(piece).__name__}, not bytes; open a file in binary mode"
+            )
+        yield bytes(piece)
+
+
+async def async_pieces_of(stdin: AsyncStdin) -> AsyncIterator[bytes]:
+    """Yield stdin piece by piece; a source that blocks is read in a thread."""
+    if isinstance(stdin, AsyncIterable):
+        async for piece in stdin:
+            yield piece
+    elif isinstance(stdin, str | bytes):
+        for piece in pieces_of(stdin):
+            yield piece
+    else:
+        import asyncio  # the ordinary client never comes here
+
+        source = pieces_of(stdin)
+        while (next_piece := await asyncio.to_thread(next, source, None)) is not None:
+            yield next_piece
+
+
+def _read(file: BinaryFile) -> Iterator[bytes]:
+    read = getattr(file, "read1", file.read)  # read1 returns what there is: a pipe is passed on as it is filled
+    while piece := read(PIECE_BYTES):
+        yield piece
+
+
+def _size_of(text: str) -> int:
+    return len(text) if text.isascii() or len(text) > MAX_INLINE_BYTES else len(text.encode())
