@@ -16,6 +16,7 @@ echo 'agent:x:10001:' >> /etc/group
 echo 'agent:x:10001:10001:agent:/workspace:/bin/bash' >> /etc/passwd
 echo 'agent:!:19000::::::' >> /etc/shadow
 echo 'agent:!::' >> /etc/gshadow
+chmod 0640 /etc/shadow /etc/gshadow # made just now where no package had made them
 rm -f /etc/passwd- /etc/group- /etc/shadow- /etc/gshadow-
 mkdir -p /workspace/memo /skills
 chown -R 10001:10001 /workspace

@@ -13,6 +13,7 @@ MEMO = "/workspace/memo"
 SKILLS = "/skills"
 LABEL_MIRROR = "sandboxd.mirror"
 """Which directory the container shows as memory; see `Layout.mirror_identity`."""
+TEMPORARY = "/var/tmp"  # noqa: S108 - a place inside the container
 
 
 def container_spec(
@@ -22,12 +23,14 @@ def container_spec(
     uid: int,
     gid: int,
     workspace: Path,
+    temporary: Path | None,
     mirror: Path,
     mirror_identity: str,
     run_dir: Path,
     runner: Path,
     skills: Path | None,
     runtime: str | None,
+    tmp_exec: bool,
 ) -> ContainerSpec:
     mounts = [
         Mount(workspace, WORKSPACE, read_only=False),
@@ -35,6 +38,8 @@ def container_spec(
         Mount(run_dir, RUN_TARGET, read_only=True),
         Mount(runner, RUNNER_TARGET, read_only=True),
     ]
+    if temporary is not None:
+        mounts.append(Mount(temporary, TEMPORARY, read_only=False))
     if skills is not None:
         mounts.append(Mount(skills, SKILLS, read_only=True))
     return ContainerSpec(
@@ -48,4 +53,5 @@ def container_spec(
         mounts=tuple(mounts),
         limits=record.shape.limits,
         runtime=runtime,
+        tmp_exec=tmp_exec,
     )

@@ -46,7 +46,7 @@ from sandboxd.registry import Registry
 from sandboxd.runner.calls import Exec
 from sandboxd.runner.listener import RunnerListener
 from sandboxd.settings import Settings
-from sandboxd.workspace import Workspaces
+from sandboxd.workspace import Workspaces, temporary_of
 
 _log = structlog.get_logger()
 
@@ -111,7 +111,8 @@ class Effects:
     def fittings(self) -> str:
         """A digest of what every container of this daemon gets, whatever is asked for."""
         settings = self._settings
-        parts = (self._runner_files.name, settings.skills, settings.runtime, settings.uid, settings.gid)
+        chosen = (settings.skills, settings.runtime, settings.tmp_exec)
+        parts = (self._runner_files.name, *chosen, settings.uid, settings.gid)
         return sha256_of(repr(parts).encode())[:16]
 
     async def begin(self, sandbox: Sandbox) -> None:
@@ -249,12 +250,14 @@ class Effects:
             uid=self._settings.uid,
             gid=self._settings.gid,
             workspace=workspace,
+            temporary=temporary_of(workspace),
             mirror=self._layout.mirror_dir(record.id),
             mirror_identity=sandbox.mirror_identity,
             run_dir=self._layout.run_dir(record.id),
             runner=self._runner_files,
             skills=self._settings.skills,
             runtime=self._settings.runtime,
+            tmp_exec=self._settings.tmp_exec,
         )
         await self._within_start_time(sandbox, self._launching.acquire, "the launch queue")
         try:

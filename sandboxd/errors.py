@@ -1,10 +1,11 @@
 """Everything the daemon can answer with, as one tree.
 
     SandboxdError
-    ├─ RequestError      InvalidRequest · Unauthorised · NotFound (also for a foreign id) · Conflict
-    │                    · OutsideSandbox · LimitReached · Busy
+    ├─ RequestError      InvalidRequest · Unauthorised · Conflict · OutsideSandbox · LimitReached · Busy
+    │                    · NotFound: SandboxNotFound · SessionNotFound · ProcessNotFound · ToolNotFound · RouteNotFound
+    ├─ FileError         FileNotFound (also a NotFound) · IsADirectory · NotADirectory · PermissionDenied · ReadOnly
+    │                    · FileExists · WorkspaceFull
     ├─ SandboxError      NotReady · Paused · Gone (cause: exited, oom, killed, engine, idle, mirror) · ToolTimeout
-    │                    · WorkspaceFull
     ├─ DependencyError   EngineUnavailable · EngineRefused · StoreUnavailable
     │                    · HostError: HostFull · HostBusy · HostIO · HostCorrupt
     └─ InternalError     InvalidTransition · RegistryCorrupt
@@ -39,7 +40,29 @@ class Unauthorised(RequestError):
 
 
 class NotFound(RequestError):
+    """There is no such thing, or it belongs to another tenant: the answer is the same."""
+
     code = "request.not_found"
+
+
+class SandboxNotFound(NotFound):
+    code = "sandbox.not_found"
+
+
+class SessionNotFound(NotFound):
+    code = "session.not_found"
+
+
+class ProcessNotFound(NotFound):
+    code = "process.not_found"
+
+
+class ToolNotFound(NotFound):
+    code = "tool.not_found"
+
+
+class RouteNotFound(NotFound):
+    code = "route.not_found"
 
 
 class Conflict(RequestError):
@@ -57,6 +80,44 @@ class LimitReached(RequestError):
 class Busy(RequestError):
     code = "request.busy"
     retryable = True
+
+
+class FileError(SandboxdError):
+    """A path of the sandbox is not what the call needs."""
+
+    code = "file.error"
+
+
+class FileNotFound(FileError, NotFound):
+    code = "file.not_found"
+
+
+class IsADirectory(FileError):
+    code = "file.is_directory"
+
+
+class NotADirectory(FileError):
+    code = "file.not_a_directory"
+
+
+class PermissionDenied(FileError):
+    """The mode of the file, or of a directory on its path, refuses the agent's user."""
+
+    code = "file.permission_denied"
+
+
+class ReadOnly(FileError):
+    """The file system is read-only there, whatever the mode of the file."""
+
+    code = "file.read_only"
+
+
+class FileExists(FileError):
+    code = "file.exists"
+
+
+class WorkspaceFull(FileError):
+    code = "sandbox.workspace_full"
 
 
 class SandboxError(SandboxdError):
@@ -87,10 +148,6 @@ class Gone(SandboxError):
 
 class ToolTimeout(SandboxError):
     code = "sandbox.tool_timeout"
-
-
-class WorkspaceFull(SandboxError):
-    code = "sandbox.workspace_full"
 
 
 class DependencyError(SandboxdError):

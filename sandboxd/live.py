@@ -11,7 +11,7 @@ from types import TracebackType
 
 import anyio
 
-from sandboxd.errors import Gone, NotFound, NotReady, Paused, SandboxdError
+from sandboxd.errors import Gone, NotReady, Paused, SandboxdError, SandboxNotFound
 from sandboxd.lifecycle import Owner, Record, State
 from sandboxd.runner.client import RunnerClient
 from sandboxd.runner.listener import RunnerListener
@@ -105,7 +105,7 @@ class Sandbox:
     def owner(self) -> Owner:
         """Whose it is. Only the pool holds sandboxes that are nobody's, and it shows them to nobody."""
         if self.record.owner is None:
-            raise NotFound("cannot use this sandbox: it belongs to nobody yet")
+            raise SandboxNotFound("cannot use this sandbox: it belongs to nobody yet")
         return self.record.owner
 
     def view(self) -> SandboxView:

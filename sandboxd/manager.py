@@ -33,9 +33,9 @@ from sandboxd.errors import (
     Gone,
     HostFull,
     LimitReached,
-    NotFound,
     NotReady,
     SandboxdError,
+    SandboxNotFound,
     host_error,
 )
 from sandboxd.events import EventBus
@@ -324,7 +324,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
     def _find(self, ref: SessionRef) -> Sandbox:
         sandbox = self._sandboxes.get(ref)
         if sandbox is None:
-            raise NotFound("cannot find a sandbox for this session; create it first")
+            raise SandboxNotFound("cannot find a sandbox for this session; create it first")
         return sandbox
 
     def _admit(self, ref: SessionRef, request: SandboxRequest) -> Sandbox:

@@ -71,6 +71,8 @@ class Settings(BaseSettings):
     """After so long without a miss the pool gives one sandbox back that demand had added."""
     nice: int = Field(default=-10, ge=-20, le=0)
     """How far the event loop goes before other processes of the host, as root; 0 is not at all."""
+    tmp_exec: bool = False
+    """Whether programs may run from /tmp, in containers launched from now on. From /var/tmp they always may."""
     skills: Path | None = None
     """A directory shown read-only at /skills in every container."""
     limits: Limits = Limits()

@@ -15,9 +15,9 @@ from memo.errors import MemoError, RevisionConflict
 from sandboxd.api.admission import Admission, tenant_of
 from sandboxd.api.budget import Allotment, ByteBudget
 from sandboxd.api.problems import large_problem, problem, problem_of, render
-from sandboxd.api.refusals import ClientLeft, MethodNotAllowed, NoSuchRoute
+from sandboxd.api.refusals import ClientLeft, MethodNotAllowed
 from sandboxd.api.request_path import check_path
-from sandboxd.errors import InternalError, SandboxdError
+from sandboxd.errors import InternalError, RouteNotFound, SandboxdError
 
 _log = structlog.get_logger("sandboxd.api")
 
@@ -85,7 +85,7 @@ def _answer(error: Exception, scope: Scope, allotment: Allotment) -> Response:
 
 def _answer_routing(error: HTTPException) -> Response:
     if error.status_code == 404:
-        return render(problem_of(NoSuchRoute("cannot find this route: GET /openapi.json lists them")))
+        return render(problem_of(RouteNotFound("cannot find this route: GET /openapi.json lists them")))
     if error.status_code == 405:
         allow = (error.headers or {}).get("Allow", "")
         refusal = MethodNotAllowed(f"cannot use this method here: {allow} is allowed")

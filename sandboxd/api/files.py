@@ -11,18 +11,18 @@ from starlette.responses import Response
 from memo.ids import SessionRef
 from sandboxd.api import render
 from sandboxd.api.budget import STREAM_BYTES, allotment
-from sandboxd.api.models import FileAnswer, FileQuery
+from sandboxd.api.models import FileAnswer, FileQuery, ReadableFileQuery
 from sandboxd.api.once import BEGUN
-from sandboxd.api.requests import chunks, read_query, session_ref
+from sandboxd.api.requests import chunks, declared_size, read_query, session_ref
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.api.streams import Head, Source, Streamed
-from sandboxd.errors import InvalidRequest
+from sandboxd.errors import ReadOnly
 from sandboxd.runner.calls import MAX_FILE_BYTES
 from sandboxd.tools.context import MEMO, SKILLS, is_under
 
 
 async def read_file(services: Services, request: Request) -> Response:
-    query = read_query(request, FileQuery)
+    query = read_query(request, ReadableFileQuery)
     allotment(request).take(STREAM_BYTES)
     return Streamed(_content(services, session_ref(request), query.path), services.watch)
 
@@ -44,11 +44,12 @@ async def _content(services: Services, ref: SessionRef, path: str) -> Source:
 async def write_file(services: Services, request: Request) -> Response:
     query = read_query(request, FileQuery)
     if is_under(query.path, MEMO) or is_under(query.path, SKILLS):
-        raise InvalidRequest(f"cannot write {query.path}: it is read-only")
+        raise ReadOnly(f"cannot write {query.path}: it is read-only; documents are written with PUT .../memo/NAME")
     allotment(request).take(STREAM_BYTES)
     with services.manager.call(session_ref(request)) as runner:
         request.scope[BEGUN] = True
-        stat = await runner.write_file(query.path, chunks(request, MAX_FILE_BYTES))
+        body = chunks(request, MAX_FILE_BYTES)
+        stat = await runner.write_file(query.path, body, size_bytes=declared_size(request))
     return render.json_answer(render.file_stat(stat))
 
 
@@ -62,7 +63,7 @@ ENDPOINTS = (
         "file",
         Access.READ,
         "The bytes of a file",
-        query=FileQuery,
+        query=ReadableFileQuery,
         answers={200: "application/octet-stream"},
     ),
     Endpoint(
@@ -71,7 +72,7 @@ ENDPOINTS = (
         write_file,
         "file",
         Access.WRITE,
-        "Write a file, whole or not at all",
+        "Write a file; it is the old one until it is the new one",
         body_limit=MAX_FILE_BYTES,
         body="application/octet-stream",
         query=FileQuery,

@@ -25,7 +25,7 @@ from sandboxd.api.ports import Memory
 from sandboxd.api.refusals import BodyTooLarge, UnsupportedMediaType
 from sandboxd.api.requests import header, read_body
 from sandboxd.api.routes import Services
-from sandboxd.errors import InvalidRequest, NotFound, SandboxdError, StoreUnavailable
+from sandboxd.errors import InvalidRequest, NotFound, SandboxdError, SessionNotFound, StoreUnavailable
 from sandboxd.idempotency import parse_key
 from sandboxd.mirror.answers import Queued, Written
 
@@ -119,7 +119,7 @@ async def user_of(services: Services, ref: SessionRef) -> UserId:
     except NotFound:
         session = await find_session(services, ref)
     if session is None:
-        raise NotFound("cannot find this session")
+        raise SessionNotFound("cannot find this session")
     return UserId(getattr(session, "user", None))
 
 

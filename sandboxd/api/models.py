@@ -26,7 +26,7 @@ from sandboxd.runner.calls import (
     SignalTarget,
     Terminal,
 )
-from sandboxd.tools.context import SandboxPath
+from sandboxd.tools.context import AbsolutePath, SandboxPath
 
 MAX_ARGUMENT_BYTES = 131_071
 """The kernel refuses a longer single argument or variable."""
@@ -246,7 +246,13 @@ class ProcessQuery(Query):
 
 
 class FileQuery(Query):
-    path: SandboxPath = Field(description="Absolute path under /workspace, /skills or /tmp.")
+    path: SandboxPath = Field(description="Absolute path under /workspace, /tmp or /var/tmp.")
+
+
+class ReadableFileQuery(Query):
+    path: AbsolutePath = Field(
+        description="Absolute path under /workspace, /skills, /tmp or /var/tmp, or of a file that every user may read."
+    )
 
 
 class EventsQuery(Query):

@@ -24,7 +24,7 @@ from sandboxd.api.models import (
 from sandboxd.api.once import BEGUN
 from sandboxd.api.requests import MAX_JSON_BYTES, MAX_STDIN_JSON_BYTES, read_json, read_query, session_ref
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
-from sandboxd.errors import NotFound
+from sandboxd.errors import ProcessNotFound
 
 _MAX_ID_CHARS = 64
 
@@ -32,7 +32,7 @@ _MAX_ID_CHARS = 64
 def _process_id(request: Request) -> str:
     process_id: str = request.scope["path_params"]["process"]
     if len(process_id) > _MAX_ID_CHARS or not process_id.isascii() or not process_id.isalnum():
-        raise NotFound("cannot find this process")
+        raise ProcessNotFound("cannot find this process")
     return process_id
 
 

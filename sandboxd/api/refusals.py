@@ -9,10 +9,6 @@ class Forbidden(RequestError):
     code = "request.forbidden"
 
 
-class NoSuchRoute(RequestError):
-    code = "request.not_found"
-
-
 class MethodNotAllowed(RequestError):
     code = "request.method_not_allowed"
 

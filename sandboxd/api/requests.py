@@ -204,11 +204,16 @@ def _describe_one(one: ErrorDetails) -> str:
     return f"{where}: {message}" if where else message
 
 
-def _refuse_declared_size(request: Request, limit: int) -> int:
-    """Return how many bytes the request says its body has, 0 if it does not say."""
+def declared_size(request: Request) -> int | None:
+    """Return how many bytes the request says its body has, None if it does not say."""
     declared = header(request, b"content-length")
     # The server has refused what is not a number, and the pieces are counted anyway.
-    size = int(declared[:20]) if declared is not None and declared.isdecimal() else 0
+    return int(declared[:20]) if declared is not None and declared.isdecimal() else None
+
+
+def _refuse_declared_size(request: Request, limit: int) -> int:
+    """Return how many bytes the request says its body has, 0 if it does not say."""
+    size = declared_size(request) or 0
     if size > limit:
         raise _too_large(limit)
     return size

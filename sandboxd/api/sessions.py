@@ -14,7 +14,7 @@ from sandboxd.api.memory_models import SessionAnswer, SessionBody, SessionsAnswe
 from sandboxd.api.once import BEGUN
 from sandboxd.api.requests import MAX_JSON_BYTES, read_json, read_query, session_ref
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
-from sandboxd.errors import Conflict, NotFound
+from sandboxd.errors import Conflict, NotFound, SessionNotFound
 
 DEFAULT_AGENT = "default"
 
@@ -35,7 +35,7 @@ async def get_session(services: Services, request: Request) -> Response:
     memory_of(services)
     session = await find_session(services, session_ref(request))
     if session is None:
-        raise NotFound("cannot find this session")
+        raise SessionNotFound("cannot find this session")
     return foreign_answer("a session", lambda: _session(session))
 
 

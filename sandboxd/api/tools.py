@@ -15,7 +15,7 @@ from sandboxd.api.once import BEGUN, REPEATED, UNSETTLED
 from sandboxd.api.pieces import object_answer
 from sandboxd.api.requests import MAX_STDIN_JSON_BYTES, header, read_json, session_ref
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
-from sandboxd.errors import NotFound, StoreUnavailable
+from sandboxd.errors import StoreUnavailable, ToolNotFound
 from sandboxd.idempotency import OutcomeUnknown
 from sandboxd.runner.calls import DEFAULT_OUTPUT_BYTES
 from sandboxd.tools import run_tool
@@ -34,7 +34,7 @@ async def call_tool(services: Services, request: Request) -> Response:
     ref = session_ref(request)
     tool = services.toolbox.get(request.scope["path_params"]["tool"])
     if tool is None:
-        raise NotFound(f"cannot find this tool: there are {', '.join(services.toolbox)}")
+        raise ToolNotFound(f"cannot find this tool: there are {', '.join(services.toolbox)}")
     arguments = await read_json(request, tool.arguments, MAX_STDIN_JSON_BYTES)
     is_keyed = header(request, b"idempotency-key") is not None
     # The key goes to the store with the write: it knows a retry, also after a crash. Nothing else that a tool does can.

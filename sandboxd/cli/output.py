@@ -23,7 +23,7 @@ _USAGE_CODES = frozenset({"request.invalid", "memo.invalid_key", "memo.invalid_c
 
 _NEXT_STEPS = {
     "daemon.unreachable": "Start one with `sandboxd serve`, or say where it is with --socket.",
-    "request.not_found": "`sandboxd ls` lists the sandboxes of a tenant; `sandboxd create SESSION` makes one.",
+    "sandbox.not_found": "`sandboxd ls` lists the sandboxes of a tenant; `sandboxd create SESSION` makes one.",
     "request.conflict": "`sandboxd ls` shows who has it.",
     "sandbox.not_ready": "Try again in a moment.",
     "memo.absent": "`sandboxd memo ls SESSION` lists what there is.",

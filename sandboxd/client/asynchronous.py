@@ -330,7 +330,7 @@ class AsyncClient(AsyncMemoryClient):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> FileInfo:
-        """Write a file, whole or not at all. `content` may be an iterable of pieces."""
+        """Write a file; it is the old one until it is the new one. `content` may be an iterable of pieces."""
         body = content.encode() if isinstance(content, str) else content
         return await self._send(calls.write_file(tenant or self.tenant, session, path, idempotency_key), body)
 

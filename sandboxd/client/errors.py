@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from memo.errors import MemoError, RevisionConflict
-from sandboxd.errors import DependencyError, Gone, InternalError, RequestError, SandboxdError, SandboxError
+from sandboxd.errors import DependencyError, FileError, Gone, InternalError, RequestError, SandboxdError, SandboxError
 
 
 class DaemonUnreachable(SandboxdError):
@@ -41,6 +41,11 @@ class WriteIncomplete(SandboxdError):
 
 _FAMILIES: dict[str, type[SandboxdError]] = {
     "request": RequestError,
+    "session": RequestError,
+    "process": RequestError,
+    "tool": RequestError,
+    "route": RequestError,
+    "file": FileError,
     "sandbox": SandboxError,
     "dependency": DependencyError,
     "engine": DependencyError,

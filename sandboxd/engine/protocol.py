@@ -43,6 +43,8 @@ class ContainerSpec:
     limits: Limits
     env: Mapping[str, str] = field(default_factory=dict)
     runtime: str | None = None
+    tmp_exec: bool = False
+    """Whether programs may run from /tmp."""
 
 
 @dataclass(frozen=True, slots=True)

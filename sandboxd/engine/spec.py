@@ -38,6 +38,7 @@ class Hardening:
     no_new_privileges: bool = True
     tmp_size_mb: int = 128
     tmp_flags: tuple[str, ...] = ("rw", "noexec", "nosuid", "nodev")
+    """`noexec` becomes `exec` for a spec with `tmp_exec`."""
     tmp_mode: str = "1777"
     shm_size_mb: int = 64
     open_files: int = 8192
@@ -85,9 +86,10 @@ def ulimits_of(spec: ContainerSpec, hardening: Hardening = HARDENING) -> tuple[U
     )
 
 
-def tmp_options(hardening: Hardening = HARDENING) -> str:
+def tmp_options(spec: ContainerSpec, hardening: Hardening = HARDENING) -> str:
     """How `/tmp` is mounted. Its inodes need no bound of their own: the kernel counts them as memory."""
-    return ",".join((*hardening.tmp_flags, f"size={hardening.tmp_size_mb}m", f"mode={hardening.tmp_mode}"))
+    flags = ("exec" if flag == "noexec" and spec.tmp_exec else flag for flag in hardening.tmp_flags)
+    return ",".join((*flags, f"size={hardening.tmp_size_mb}m", f"mode={hardening.tmp_mode}"))
 
 
 def environment_of(spec: ContainerSpec) -> list[str]:
@@ -147,7 +149,7 @@ def render_host_config(spec: ContainerSpec, seccomp: str, hardening: Hardening =
         "UTSMode": "",
         "UsernsMode": "",
         "Mounts": [_render_mount(mount) for mount in spec.mounts],
-        "Tmpfs": {"/tmp": tmp_options(hardening)},  # noqa: S108 - the container's, not ours
+        "Tmpfs": {"/tmp": tmp_options(spec, hardening)},  # noqa: S108 - the container's, not ours
         "ShmSize": hardening.shm_size_mb * _MIB,
         "Memory": memory_bytes,
         "MemorySwap": memory_bytes,  # memory and swap together: equal means no swap

@@ -287,9 +287,20 @@ class RunnerClient:
             finally:
                 await chunks.aclose()
 
-    async def write_file(self, path: str, data: AsyncIterable[bytes] | bytes, *, make_parents: bool = True) -> FileStat:
-        """Write a file whole: it is the old one until it is the new one."""
-        head = {"op": "write", "path": path, "parents": make_parents}
+    async def write_file(
+        self,
+        path: str,
+        data: AsyncIterable[bytes] | bytes,
+        *,
+        make_parents: bool = True,
+        size_bytes: int | None = None,
+    ) -> FileStat:
+        """Write a file whole: it is the old one until it is the new one.
+
+        With `size_bytes`, which bytes need not give, a large file can be replaced without room for both versions.
+        """
+        size = len(data) if isinstance(data, bytes) else size_bytes
+        head = {"op": "write", "path": path, "parents": make_parents, "size": size}
         if isinstance(data, bytes):
             return await self._ask(head, lambda head, _data: protocol.read_stat(head), data)
         async with self._begun({**head, "more": True}, b"", 0, TRANSFER_TIMEOUT_S) as pending:

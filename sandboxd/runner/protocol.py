@@ -13,10 +13,17 @@ from typing import Any
 
 from sandboxd.errors import (
     Busy,
+    FileExists,
+    FileNotFound,
     InvalidRequest,
+    IsADirectory,
     LimitReached,
+    NotADirectory,
     NotFound,
     OutsideSandbox,
+    PermissionDenied,
+    ProcessNotFound,
+    ReadOnly,
     SandboxdError,
     SandboxError,
     ToolTimeout,
@@ -55,7 +62,10 @@ _MAX_INTEGER = 2**63
 _MAX_MESSAGE = 1_000
 _ERRORS: dict[str, type[SandboxdError]] = {
     kind.__name__: kind
-    for kind in (Busy, InvalidRequest, LimitReached, NotFound, OutsideSandbox, SandboxError, WorkspaceFull)
+    for kind in (
+        *(Busy, InvalidRequest, LimitReached, NotFound, OutsideSandbox, ProcessNotFound, SandboxError),
+        *(FileExists, FileNotFound, IsADirectory, NotADirectory, PermissionDenied, ReadOnly, WorkspaceFull),
+    )
 }
 
 

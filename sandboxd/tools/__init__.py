@@ -14,12 +14,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from memo.errors import MemoError
-from sandboxd.errors import InvalidRequest, LimitReached, NotFound, OutsideSandbox, StoreUnavailable, WorkspaceFull
+from sandboxd.errors import (
+    FileError,
+    FileNotFound,
+    InvalidRequest,
+    LimitReached,
+    NotFound,
+    OutsideSandbox,
+    StoreUnavailable,
+)
 from sandboxd.tools.context import ToolArguments, ToolContext, ToolResult
 
 _SUPPORT = frozenset({"context", "commands", "memory", "checklist"})
 """Modules here that are not tools."""
-_FOR_THE_MODEL = (NotFound, InvalidRequest, OutsideSandbox, LimitReached, WorkspaceFull, MemoError, StoreUnavailable)
+_FOR_THE_MODEL = (NotFound, InvalidRequest, OutsideSandbox, LimitReached, FileError, MemoError, StoreUnavailable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,4 +88,5 @@ async def run_tool(tool: Tool, context: ToolContext, arguments: ToolArguments) -
     try:
         return await tool.run(context, arguments)
     except _FOR_THE_MODEL as error:
-        return ToolResult(False, str(error), {"code": error.code})
+        advice = "; Glob or Bash shows what is there" if isinstance(error, FileNotFound) else ""
+        return ToolResult(False, f"{error}{advice}", {"code": error.code})

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from memo.documents import HOST, ArtifactKey, Author, Document, DocumentKey
 from memo.ids import SessionRef
-from sandboxd.errors import OutsideSandbox
+from sandboxd.errors import OutsideSandbox, ReadOnly
 from sandboxd.mirror.agent_memory import AgentMemory
 from sandboxd.mirror.answers import Queued, Written
 from sandboxd.runner.calls import (
@@ -33,7 +33,7 @@ from sandboxd.sandbox import SandboxView
 WORKSPACE = "/workspace"
 MEMO = "/workspace/memo"
 SKILLS = "/skills"
-ROOTS = (WORKSPACE, SKILLS, "/tmp")  # noqa: S108  # a place inside the container
+ROOTS = (WORKSPACE, SKILLS, "/tmp", "/var/tmp")  # noqa: S108  # places inside the container
 MODEL_CHARS = 30_000
 """How much output a model gets to read. The rest is cut from the middle, where it is missed least."""
 
@@ -45,7 +45,12 @@ class ToolRunner(Protocol):
     async def start_process(self, call: Exec, *, tty: bool = False) -> Process: ...
     async def read_text(self, path: str, offset: int = 1, limit: int = 2000) -> TextSlice: ...
     async def write_file(
-        self, path: str, data: AsyncIterable[bytes] | bytes, *, make_parents: bool = True
+        self,
+        path: str,
+        data: AsyncIterable[bytes] | bytes,
+        *,
+        make_parents: bool = True,
+        size_bytes: int | None = None,
     ) -> FileStat: ...
     async def edit_file(self, path: str, old: str, new: str, *, replace_all: bool = False) -> Edited: ...
     async def glob(self, pattern: str, path: str = WORKSPACE, limit: int = 1000) -> GlobResult: ...
@@ -105,17 +110,22 @@ class ToolArguments(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-def parse_path(text: str) -> str:
-    """Normalise an absolute path and refuse one that is not under a root."""
+def normalise_path(text: str) -> str:
+    """Normalise an absolute path. Where it leads is for the runner to decide."""
     if "\0" in text:
         raise ValueError("must not hold a NUL character")
     if not text.startswith("/"):
         raise ValueError("must be an absolute path, for example /workspace/notes.txt")
     if len(text.encode()) > 4095:
         raise ValueError("must be at most 4095 bytes long")
-    path = "/" + posixpath.normpath(text).lstrip("/")
+    return "/" + posixpath.normpath(text).lstrip("/")
+
+
+def parse_path(text: str) -> str:
+    """Normalise an absolute path and refuse one that is not under a root."""
+    path = normalise_path(text)
     if not any(is_under(path, root) for root in ROOTS):
-        raise OutsideSandbox("cannot use this path: it is not under /workspace, /skills or /tmp")
+        raise OutsideSandbox("cannot use this path: it is not under /workspace, /skills, /tmp or /var/tmp")
     return path
 
 
@@ -125,6 +135,7 @@ def parse_text(text: str) -> str:
     return text
 
 
+AbsolutePath = Annotated[str, AfterValidator(normalise_path)]
 SandboxPath = Annotated[str, AfterValidator(parse_path)]
 CleanText = Annotated[str, AfterValidator(parse_text)]
 
@@ -133,11 +144,10 @@ def is_under(path: str, root: str) -> bool:
     return path == root or path.startswith(root + "/")
 
 
-def refuse_write(path: str) -> ToolResult | None:
-    """Say why a tool must not write here, or None if it may. A memo path is not for the runner: see `memory`."""
+def check_writable(path: str) -> None:
+    """Raise ReadOnly where no tool may write. A memo path is not for the runner: see `memory`."""
     if is_under(path, SKILLS):
-        return ToolResult(False, f"cannot write {path}: {SKILLS} is read-only", {"path": path})
-    return None
+        raise ReadOnly(f"cannot write {path}: {SKILLS} is read-only; write under {WORKSPACE} instead")
 
 
 def cut_for_model(text: str) -> tuple[str, int]:

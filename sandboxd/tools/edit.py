@@ -7,7 +7,7 @@ from functools import partial
 from pydantic import Field
 
 from sandboxd.errors import InvalidRequest
-from sandboxd.tools.context import MEMO, SandboxPath, ToolArguments, ToolContext, ToolResult, is_under, refuse_write
+from sandboxd.tools.context import MEMO, SandboxPath, ToolArguments, ToolContext, ToolResult, check_writable, is_under
 from sandboxd.tools.memory import edit_memo
 
 name = "Edit"
@@ -33,8 +33,7 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     path = arguments.file_path
     if is_under(path, MEMO):
         return await edit_memo(context, path, partial(replace, arguments), name)
-    if (refusal := refuse_write(path)) is not None:
-        return refusal
+    check_writable(path)
     edited = await context.runner.edit_file(
         path, arguments.old_string, arguments.new_string, replace_all=arguments.replace_all
     )

@@ -10,7 +10,7 @@ from memo.documents import DocumentKey
 from memo.errors import InvalidKey
 from sandboxd.errors import NotFound
 from sandboxd.runner.calls import TextSlice
-from sandboxd.tools.context import MEMO, SandboxPath, ToolArguments, ToolContext, ToolResult, is_under
+from sandboxd.tools.context import MEMO, AbsolutePath, ToolArguments, ToolContext, ToolResult, is_under
 from sandboxd.tools.memory import key_of
 
 name = "Read"
@@ -25,7 +25,7 @@ MAX_SLICE_BYTES = 262_144
 
 
 class Arguments(ToolArguments):
-    file_path: SandboxPath = Field(description="Absolute path of the file.")
+    file_path: AbsolutePath = Field(description="Absolute path of the file.")
     offset: int = Field(default=1, ge=0, le=2**31, description="The first line to return, counted from 1.")
     limit: int = Field(default=2000, ge=1, le=100_000, description="How many lines to return at most.")
 

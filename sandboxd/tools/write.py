@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from sandboxd.tools.context import MEMO, SandboxPath, ToolArguments, ToolContext, ToolResult, is_under, refuse_write
+from sandboxd.tools.context import MEMO, SandboxPath, ToolArguments, ToolContext, ToolResult, check_writable, is_under
 from sandboxd.tools.memory import write_memo
 
 name = "Write"
@@ -27,8 +27,7 @@ def writes_memory(arguments: Arguments) -> bool:
 async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     if is_under(arguments.file_path, MEMO):
         return await write_memo(context, arguments.file_path, arguments.contents, name)
-    if (refusal := refuse_write(arguments.file_path)) is not None:
-        return refusal
+    check_writable(arguments.file_path)
     stat = await context.runner.write_file(arguments.file_path, arguments.contents.encode())
     return ToolResult(
         True, f"Wrote {stat.size_bytes} bytes to {stat.path}.", {"path": stat.path, "size_bytes": stat.size_bytes}

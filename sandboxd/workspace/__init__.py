@@ -1,6 +1,6 @@
 """Workspaces: each sandbox's own directory, limited in bytes and files."""
 
 from sandboxd.workspace.limit import inode_limit, is_over
-from sandboxd.workspace.workspaces import Workspaces
+from sandboxd.workspace.workspaces import Workspaces, temporary_of
 
-__all__ = ["Workspaces", "inode_limit", "is_over"]
+__all__ = ["Workspaces", "inode_limit", "is_over", "temporary_of"]

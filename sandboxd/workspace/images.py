@@ -19,6 +19,9 @@ from sandboxd.workspace.limit import MIB, inode_limit
 
 MEMO = "memo"
 """The mount point of the mirror inside a workspace."""
+TEMPORARY = "tmp"
+"""What containers see as /var/tmp. It lies below MEMO: in the workspace's volume, but hidden by the mirror's mount."""
+TEMPORARY_MODE = 0o1777
 _KEPT_TEMPLATES = 8
 _TOOL_TIMEOUT_S = 60
 _TOOL_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
@@ -91,9 +94,35 @@ def _furnish(image: Path, target: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             (target / "lost+found").rmdir()
         target.chmod(PRIVATE_DIRECTORY)  # mkfs made it 0755; its owner is the container's user
-        (target / MEMO).mkdir(mode=PRIVATE_DIRECTORY)
+        make_memo(target)
     finally:
         loop.unmount(target)
+
+
+def make_memo(files: Path) -> None:
+    """Make the mount point of the mirror, and the temporary directory below it."""
+    (files / MEMO).mkdir(mode=PRIVATE_DIRECTORY)
+    make_temporary(files)
+
+
+def make_temporary(files: Path) -> None:
+    """Make the temporary directory of a workspace without a container, unless it is there or there is no room for it.
+
+    The name MEMO can be trusted: it is a mount point in every container, and the kernel refuses to rename those.
+    """
+    memo = os.open(files / MEMO, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(memo).st_uid != os.geteuid():
+            raise OSError(errno.EPERM, f"{MEMO} in a workspace is not the daemon's own directory")
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(TEMPORARY, PRIVATE_DIRECTORY, dir_fd=memo)
+        os.chmod(TEMPORARY, TEMPORARY_MODE, dir_fd=memo)  # each time: a daemon may have died before this line
+    except OSError as error:
+        # A workspace of an older daemon that its agent has filled still starts, without a /var/tmp of its own.
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+    finally:
+        os.close(memo)
 
 
 def copy_sparse(source: Path, target: Path) -> None:

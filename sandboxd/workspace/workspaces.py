@@ -25,7 +25,7 @@ from sandboxd.errors import DependencyError, HostFull, InvalidRequest
 from sandboxd.limits import Limits
 from sandboxd.permissions import PRIVATE_DIRECTORY, make_private, tighten
 from sandboxd.workspace import images, loop
-from sandboxd.workspace.images import MEMO, Templates
+from sandboxd.workspace.images import Templates
 from sandboxd.workspace.removal import delete_tree
 
 T = TypeVar("T")
@@ -92,7 +92,10 @@ class Workspaces:
         return any(self._root.glob(f"*/{_IMAGE}")) or any(self._root.glob(f"{_TEMPLATES}/*"))
 
     async def create(self, workspace_id: str, disk_mb: int) -> Path:
-        """Return the directory to mount at /workspace. One that exists is mounted again with its contents."""
+        """Return the directory to mount at /workspace. One that exists is mounted again with its contents.
+
+        `temporary_of` has what to mount at /var/tmp.
+        """
         _check(workspace_id)
         if self.kind == "loop" and not self._templates.path(disk_mb).exists():
             async with self._alone(_TEMPLATES):
@@ -110,6 +113,7 @@ class Workspaces:
             if not is_new:
                 images.check(home / _IMAGE)
             loop.mount_image(home / _IMAGE, files)
+        images.make_temporary(files)
         return files
 
     def _make(self, home: Path, disk_mb: int) -> None:
@@ -120,7 +124,7 @@ class Workspaces:
             if self.kind == "loop":
                 images.copy_sparse(self._templates.make(disk_mb), draft / _IMAGE)
             else:
-                (draft / _FILES / MEMO).mkdir(mode=PRIVATE_DIRECTORY)
+                images.make_memo(draft / _FILES)
                 if os.geteuid() == 0:
                     os.chown(draft / _FILES, self._uid, self._gid)
             draft.rename(home)  # whole or not at all
@@ -225,6 +229,12 @@ class Workspaces:
             if error.errno in _FULL:
                 raise HostFull(f"cannot {what}: {error.strerror}") from error
             raise DependencyError(f"cannot {what}: {error.strerror}") from error
+
+
+def temporary_of(files: Path) -> Path | None:
+    """Return the directory to mount at /var/tmp beside these files at /workspace; None if there was no room for it."""
+    path = files / images.MEMO / images.TEMPORARY
+    return path if path.is_dir() else None
 
 
 def _check(workspace_id: str) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
+from sandboxd.client import Client
+from sandboxd.errors import FileNotFound, InvalidRequest, IsADirectory, OutsideSandbox, PermissionDenied
 from tests.escape.conftest import Report, probe_sandbox
+from tests.running import RunningDaemon
 
 pytestmark = pytest.mark.engine
 
@@ -16,6 +21,52 @@ def test_every_door_of_a_sandbox_is_shut(probe_report: Report) -> None:
 def test_every_door_of_a_bubblewrap_sandbox_is_shut_too() -> None:
     report = probe_sandbox("bubblewrap", "host")
     assert {name: outcome["detail"] for name, outcome in report.items() if not outcome["ok"]} == {}
+
+
+HIDDEN = (
+    *("/proc/1/environ", "/proc/1/mem", "/proc/1/maps", "/proc/1/status", "/proc/1/cmdline", "/proc/1/fd/0"),
+    *("/proc/1/root/etc/passwd", "/proc/1/cwd", "/proc/1/task/1/status", "/proc/self/environ", "/proc/self/status"),
+    *("/proc/self/exe", "/proc/thread-self/status", "/proc/version", "/proc/mounts", "/proc/sys/kernel/hostname"),
+    *("/sys/kernel/mm/transparent_hugepage/enabled", "/sys/fs/cgroup/cgroup.procs"),
+    *("/dev/null", "/dev/zero", "/dev/urandom", "/dev/tty", "/dev/fd/0", "/dev/stdin", "/dev/shm/mine"),
+    *("/run/sandboxd/secret", "/run/sandboxd/socket", "/run/sandboxd-runner/server.py", "/var/run/sandboxd/secret"),
+    *("/etc", "/", "/workspace/memo/tmp"),
+)
+REFUSALS = (OutsideSandbox, FileNotFound, IsADirectory, PermissionDenied, InvalidRequest)
+
+
+@pytest.mark.parametrize("engine", ["docker", "bubblewrap"])
+def test_the_runner_reads_nothing_for_an_agent_but_its_own_and_what_is_public(
+    engine_socket: str, agent_image: str, engine: str
+) -> None:
+    daemon = RunningDaemon(engine=engine)
+    try:
+        with daemon.start().client() as client:
+            client.ensure_sandbox("s", user="u")
+            (run_dir,) = (daemon.data / "run").iterdir()
+            (run_dir / "secret").write_text("as if it were still there, and open")
+            run_dir.chmod(0o755)
+            (run_dir / "secret").chmod(0o644)
+            assert "as if" in client.exec("s", "cat /run/sandboxd/secret; echo mine > /dev/shm/mine").stdout
+            got = {path: found for path in HIDDEN if (found := read_by_every_way(client, path))}
+            assert got == {}
+            assert read_by_every_way(client, "/etc/passwd") != []  # the ways themselves work
+    finally:
+        daemon.stop()
+
+
+def read_by_every_way(client: Client, path: str) -> list[str]:
+    """Return what the file calls give of a path: by its name, through a link, and through a link to its directory."""
+    parent, _, name = path.rpartition("/")
+    client.exec("s", f"rm -rf link chain dir; ln -s {path} link; ln -s link chain; ln -s {parent or '/'} dir")
+    found = []
+    for way in (path, "/workspace/link", "/workspace/chain", f"/workspace/dir/{name}"):
+        with suppress(*REFUSALS):
+            found.append(f"{way}: {client.read_file('s', way)[:100]!r}")
+        result = client.tool("s", "Read", {"file_path": way})
+        if result.ok:
+            found.append(f"{way}: {result.content[:100]}")
+    return found
 
 
 def test_enough_doors_are_tried(probe_report: Report) -> None:
@@ -53,6 +104,8 @@ def test_probes_can_fail_in_a_weak_container(weak_report: Report, probe_report: 
         "priority of all processes of this user is out of reach",
         "disk priority of all processes of this user is out of reach",
         "the mark of a call cannot be changed",
+        "/var/tmp is nosuid, nodev and within the workspace's quota",
+        "/var/tmp cannot be replaced, nor reached through the mirror that hides it",
         "no engine socket",
         "no secret and no name from outside is in sight",
         "processes are limited",

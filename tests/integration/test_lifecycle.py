@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sandboxd.client import Client
-from sandboxd.errors import Conflict, EngineRefused, Gone, NotFound, NotReady, SandboxdError
+from sandboxd.errors import Conflict, EngineRefused, Gone, NotFound, NotReady, SandboxdError, SandboxNotFound
 from tests.running import RunningDaemon, docker, newest_event, wait_for_state
 
 pytestmark = [pytest.mark.engine]
@@ -113,7 +113,7 @@ def test_stats_during_a_destroy_name_the_sandbox_and_not_the_engine(engine_socke
     finally:
         daemon.stop()
     assert any(isinstance(refusal, NotReady) for refusal in refusals)
-    assert {refusal.code for refusal in refusals} <= {NotReady.code, NotFound.code}
+    assert {refusal.code for refusal in refusals} <= {NotReady.code, SandboxNotFound.code}
 
 
 def test_the_same_session_created_used_and_destroyed_by_many_at_once_ends_consistent(

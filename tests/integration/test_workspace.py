@@ -12,8 +12,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sandboxd.errors import HostFull, InvalidRequest
-from sandboxd.workspace import Workspaces, images, loop
+from sandboxd.errors import DependencyError, HostFull, InvalidRequest
+from sandboxd.workspace import Workspaces, images, loop, temporary_of
+from sandboxd.workspace.removal import delete_tree
 from tests.ordinary_user import run_as_ordinary_user
 
 pytestmark = [
@@ -106,6 +107,58 @@ async def test_new_workspace_is_the_agents_and_has_only_the_mirrors_mount_point(
     assert os.listdir(files) == ["memo"]
     assert (files.stat().st_uid, files.stat().st_gid, files.stat().st_mode & 0o777) == (UID, UID, 0o700)
     assert ((files / "memo").stat().st_uid, (files / "memo").stat().st_mode & 0o777) == (0, 0o700)
+
+
+async def test_temporary_directory_is_below_the_mirrors_mount_point_and_open_to_the_agent(
+    workspaces: Workspaces,
+) -> None:
+    files = await workspaces.create("one", 64)
+    temporary = temporary_of(files)
+    assert temporary == files / "memo" / "tmp"
+    assert temporary is not None
+    assert (temporary.stat().st_uid, temporary.stat().st_mode & 0o7777) == (0, 0o1777)
+    assert temporary.stat().st_dev == files.stat().st_dev
+
+
+async def test_workspace_of_an_older_daemon_gets_its_temporary_directory_and_keeps_its_files(
+    workspaces: Workspaces,
+) -> None:
+    files = await workspaces.create("one", 64)
+    (files / "kept").write_text("kept")
+    (files / "memo" / "tmp").rmdir()
+    await workspaces.rest("one")
+    assert temporary_of(await workspaces.create("one", 64)) is not None
+    (files / "memo" / "tmp").chmod(0o700)  # as a daemon leaves it that dies while it makes it
+    await workspaces.create("one", 64)
+    assert (files / "memo" / "tmp").stat().st_mode & 0o7777 == 0o1777
+    assert (files / "kept").read_text() == "kept"
+
+
+async def test_full_workspace_of_an_older_daemon_starts_without_a_temporary_directory(workspaces: Workspaces) -> None:
+    files = await workspaces.create("one", 16)
+    (files / "memo" / "tmp").rmdir()
+    fill(files)
+    make_files_until_full(files)
+    await workspaces.rest("one")
+    assert temporary_of(await workspaces.create("one", 16)) is None
+    (files / "filler").unlink()
+    for file in files.glob("f*"):
+        file.unlink()
+    assert temporary_of(await workspaces.create("one", 16)) is not None
+
+
+@pytest.mark.parametrize("planted", ["link", "foreign directory"])
+async def test_mount_point_that_is_not_the_daemons_own_is_refused(workspaces: Workspaces, planted: str) -> None:
+    files = await workspaces.create("one", 64)
+    delete_tree(files / "memo")
+    if planted == "link":
+        (files / "memo").symlink_to("/etc")
+    else:
+        (files / "memo").mkdir()
+        os.chown(files / "memo", UID, UID)
+    with pytest.raises(DependencyError, match="cannot create workspace one"):
+        await workspaces.create("one", 64)
+    assert not Path("/etc/tmp").exists()
 
 
 async def test_bytes_are_limited_by_the_kernel(workspaces: Workspaces) -> None:

@@ -48,7 +48,15 @@ from sandboxd.api.guard import TcpGuard
 from sandboxd.api.routes import Check, Readiness
 from sandboxd.consolidation.background import Consolidation
 from sandboxd.engine.protocol import Stats
-from sandboxd.errors import Busy, Conflict, InvalidRequest, NotFound, StoreUnavailable
+from sandboxd.errors import (
+    Busy,
+    Conflict,
+    FileNotFound,
+    InvalidRequest,
+    ProcessNotFound,
+    SandboxNotFound,
+    StoreUnavailable,
+)
 from sandboxd.events import EventBus
 from sandboxd.idempotency import IdempotencyStore
 from sandboxd.metrics import Metrics
@@ -197,7 +205,14 @@ class StandInRunner:
     async def read_file(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[_Reader]:
         yield _Reader(FileStat(path, len(self._file(path)), 0o644, 0.0), self._file(path), self.grown)
 
-    async def write_file(self, path: str, data: AsyncIterable[bytes] | bytes, *, make_parents: bool = True) -> FileStat:
+    async def write_file(
+        self,
+        path: str,
+        data: AsyncIterable[bytes] | bytes,
+        *,
+        make_parents: bool = True,
+        size_bytes: int | None = None,
+    ) -> FileStat:
         await anyio.sleep(self.write_pause_s)
         content = data if isinstance(data, bytes) else b"".join([piece async for piece in data])
         self.files[path] = content
@@ -225,12 +240,12 @@ class StandInRunner:
 
     def _file(self, path: str) -> bytes:
         if path not in self.files:
-            raise NotFound(f"cannot read {path}: no such file")
+            raise FileNotFound(f"cannot read {path}: no such file")
         return self.files[path]
 
     def _process(self, process_id: str) -> tuple[Process, bytearray]:
         if process_id not in self.processes:
-            raise NotFound(f"cannot find process {process_id}")
+            raise ProcessNotFound(f"cannot find process {process_id}")
         return self.processes[process_id]
 
 
@@ -297,7 +312,7 @@ class StandInManager:
 
     def get(self, ref: SessionRef) -> SandboxView:
         if ref not in self.views:
-            raise NotFound("cannot find a sandbox of this session")
+            raise SandboxNotFound("cannot find a sandbox of this session")
         return self.views[ref]
 
     def of_tenant(self, tenant: TenantId) -> list[SandboxView]:

@@ -12,6 +12,8 @@ import aiohttp
 import anyio
 import pytest
 
+from sandboxd.client.errors import rebuild
+from sandboxd.errors import NotFound
 from tests.unit.standin import World, serving
 
 pytestmark = pytest.mark.anyio
@@ -88,7 +90,7 @@ async def test_a_foreign_or_unknown_session_is_not_found_in_every_verb(wire: Wir
         ("POST", f"{foreign}/tools/Bash", {"json": {"command": "true"}}),
     ]:
         problem = await wire.problem(method, target, **options)
-        assert (problem["status"], problem["code"]) == (404, "request.not_found"), (method, target)
+        assert (problem["status"], problem["code"]) == (404, "sandbox.not_found"), (method, target)
     _, _, body = await wire.ask("GET", "/v1/tenants/other/sandboxes")
     assert json.loads(body) == {"items": []}
 
@@ -336,8 +338,18 @@ async def test_files_pass_through_as_they_are(wire: Wire) -> None:
     assert body == content
 
 
-async def test_a_missing_file_is_not_found(wire: Wire) -> None:
-    assert (await wire.problem("GET", f"{SESSION}/files?path=/workspace/none"))["status"] == 404
+async def test_everything_that_is_not_found_says_what_it_is(wire: Wire) -> None:
+    for method, target, options, code in [
+        ("GET", "/v1/tenants/acme/sessions/none/sandbox", {}, "sandbox.not_found"),
+        ("GET", f"{SESSION}/files?path=/workspace/none", {}, "file.not_found"),
+        ("GET", f"{SESSION}/processes/p9", {}, "process.not_found"),
+        ("GET", f"{SESSION}/processes/{'p' * 200}", {}, "process.not_found"),
+        ("POST", f"{SESSION}/tools/None", {"json": {}}, "tool.not_found"),
+        ("GET", f"{SESSION}/nothing/here", {}, "route.not_found"),
+    ]:
+        problem = await wire.problem(method, target, **options)
+        assert (problem["status"], problem["code"], problem["retryable"]) == (404, code, False), target
+        assert isinstance(rebuild(problem), NotFound), target
 
 
 @pytest.mark.parametrize(
@@ -351,22 +363,27 @@ async def test_a_missing_file_is_not_found(wire: Wire) -> None:
         ("path=/workspace/a&path=/workspace/b", "request.invalid"),
         ("path=/workspace/a&x=1", "request.invalid"),
         ("path=/workspace/" + "x" * 5000, "request.invalid"),
-        ("path=/etc/passwd", "request.outside_sandbox"),
-        ("path=/workspace/../etc/passwd", "request.outside_sandbox"),
-        ("path=/workspacex", "request.outside_sandbox"),
-        ("path=//etc/passwd", "request.outside_sandbox"),
-        ("path=/proc/self/mem", "request.outside_sandbox"),
     ],
 )
-async def test_a_path_outside_is_refused(wire: Wire, query: str, code: str) -> None:
+async def test_a_path_that_is_none_is_refused(wire: Wire, query: str, code: str) -> None:
     assert (await wire.problem("GET", f"{SESSION}/files?{query}"))["code"] == code
     assert (await wire.problem("PUT", f"{SESSION}/files?{query}", data=b"x"))["code"] == code
     assert wire.world.manager.runner.files == {}
 
 
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "/workspace/../etc/passwd", "/workspacex", "//etc/passwd", "/proc/self/mem", "/var/tmpx"]
+)
+async def test_a_path_outside_is_not_written_and_the_runner_decides_about_reading_it(wire: Wire, path: str) -> None:
+    assert (await wire.problem("PUT", f"{SESSION}/files?path={path}", data=b"x"))["code"] == "request.outside_sandbox"
+    assert wire.world.manager.runner.files == {}
+    assert (await wire.problem("GET", f"{SESSION}/files?path={path}"))["code"] == "file.not_found"
+
+
 async def test_memo_and_skills_are_read_only_for_files(wire: Wire) -> None:
     for path in ("/workspace/memo/NOTES.md", "/workspace/x/../memo/a", "/skills/a"):
-        assert (await wire.problem("PUT", f"{SESSION}/files?path={path}", data=b"x"))["status"] == 400
+        problem = await wire.problem("PUT", f"{SESSION}/files?path={path}", data=b"x")
+        assert (problem["status"], problem["code"]) == (403, "file.read_only")
 
 
 async def test_processes_are_started_read_written_and_killed(wire: Wire) -> None:

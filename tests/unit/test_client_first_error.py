@@ -48,7 +48,7 @@ async def test_the_first_calls_and_errors_of_a_process_load_no_module(tmp_path: 
         done = await anyio.run_process([sys.executable, "-c", MEET_ERRORS, str(world.socket)], check=False)
     assert done.returncode == 0, done.stderr.decode()
     met, loaded = json.loads(done.stdout)
-    assert met == ["NotFound", "Conflict", "RevisionConflict", "InvalidKey", "DaemonUnreachable"]
+    assert met == ["SandboxNotFound", "Conflict", "RevisionConflict", "InvalidKey", "DaemonUnreachable"]
     assert loaded == []
 
 

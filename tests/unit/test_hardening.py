@@ -103,7 +103,12 @@ def test_masks_cover_what_engines_mask_by_default() -> None:
 
 
 def test_temporary_directory_cannot_run_programs() -> None:
-    assert {"noexec", "nosuid", "nodev"} <= set(tmp_options().split(","))
+    assert {"noexec", "nosuid", "nodev"} <= set(tmp_options(SPEC).split(","))
+
+
+def test_temporary_directory_runs_programs_only_when_asked_for_and_gains_nothing_else() -> None:
+    before, after = tmp_options(SPEC).split(","), tmp_options(replace(SPEC, tmp_exec=True)).split(",")
+    assert set(before) ^ set(after) == {"noexec", "exec"}
 
 
 @pytest.mark.parametrize(

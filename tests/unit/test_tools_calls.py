@@ -135,7 +135,8 @@ async def test_a_missing_file_is_a_result_the_model_can_read() -> None:
     result = await call(StandInRunner(), "Read", file_path="/workspace/none")
     assert result.ok is False
     assert "/workspace/none" in result.content
-    assert result.details["code"] == "request.not_found"
+    assert "Glob" in result.content
+    assert result.details["code"] == "file.not_found"
 
 
 async def test_write_then_edit_changes_the_file() -> None:
@@ -156,6 +157,8 @@ async def test_memo_and_skills_are_never_written_behind_the_stores_back() -> Non
         assert result.ok is False
         result = await call(runner, "Edit", file_path=path, old_string="a", new_string="b")
         assert result.ok is False
+        if path == "/skills/a":
+            assert result.details["code"] == "file.read_only"
     assert runner.files == {}
 
 
@@ -209,9 +212,22 @@ def test_wrong_arguments_are_refused(tool: str, arguments: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "/workspace/../etc/x", "/", "//etc/x", "/workspacex", "/proc/1/mem"])
-@pytest.mark.parametrize("tool", ["Read", "Write", "Edit"])
+@pytest.mark.parametrize("tool", ["Write", "Edit", "Glob", "Grep"])
 def test_a_path_outside_is_refused(tool: str, path: str) -> None:
-    extra = {"contents": "x"} if tool == "Write" else {}
-    extra |= {"old_string": "a", "new_string": "b"} if tool == "Edit" else {}
+    arguments: dict[str, dict[str, str]] = {
+        "Write": {"file_path": path, "contents": "x"},
+        "Edit": {"file_path": path, "old_string": "a", "new_string": "b"},
+        "Glob": {"pattern": "*", "path": path},
+        "Grep": {"pattern": "x", "path": path},
+    }
     with pytest.raises(OutsideSandbox):
-        TOOLBOX[tool].arguments.model_validate({"file_path": path, **extra})
+        TOOLBOX[tool].arguments.model_validate(arguments[tool])
+
+
+async def test_every_root_can_be_named() -> None:
+    runner = StandInRunner()
+    for path in ("/workspace/a", "/tmp/a", "/var/tmp/a"):
+        assert (await call(runner, "Write", file_path=path, contents="x")).ok
+        assert (await call(runner, "Read", file_path=path)).ok
+    runner.files["/etc/os-release"] = b"NAME=x\n"  # whether it may be read is for the runner to decide
+    assert (await call(runner, "Read", file_path="/etc/os-release")).ok

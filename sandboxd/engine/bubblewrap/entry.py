@@ -62,9 +62,10 @@ def build_stage(stage: str, steps: list[list[str]]) -> None:
             case "bind" | "tree":
                 os.makedirs(target, exist_ok=True)
                 _mount(first, target, "", MS_BIND | (MS_REC if verb == "tree" else 0))
-            case "tmpfs":
+            case "tmpfs" | "exec_tmpfs":
                 os.makedirs(target, exist_ok=True)
-                _mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, first)
+                flags = MS_NOSUID | MS_NODEV | (MS_NOEXEC if verb == "tmpfs" else 0)
+                _mount("tmpfs", target, "tmpfs", flags, first)
             case "dir":
                 os.makedirs(target, exist_ok=True)
             case "link":

@@ -12,7 +12,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from sandboxd.engine.protocol import ContainerSpec
+from sandboxd.engine.protocol import ContainerSpec, Mount
 from sandboxd.engine.spec import HARDENING, Hardening, environment_of
 from sandboxd.errors import EngineRefused
 
@@ -27,6 +27,8 @@ _ENVIRONMENT = {
     "LANG": "C.UTF-8",
 }
 """What an image would say of its environment; the spec's own values go over it."""
+_SPARE_PLACE = "/usr/local/sbin"
+"""In the path of every command, and empty on nearly every host."""
 _SOURCES = "sandbox"
 """The directory of the stage that holds what bwrap binds into the container."""
 
@@ -44,12 +46,15 @@ def plan_rootfs(spec: ContainerSpec, *, ready_fd: int, hardening: Hardening = HA
     _check(spec)
     steps: list[Step] = [*_stage_programs(), ("tree", "/proc", "proc"), ("tree", "/dev", "dev"), ("dir", "", "tmp")]
     arguments: list[str] = []
-    reserved = _RESERVED | {PurePosixPath(mount.target).parts[1] for mount in spec.mounts}
+    reserved = _RESERVED | {parts[1] for parts in map(_parts, spec.mounts) if not _has_place(spec.image, parts)}
 
     if spec.image == HOST_IMAGE:
         steps += _etc_steps(spec)
         arguments += _show_entries("/", [name for name in _PROGRAMS if name not in reserved])
-        arguments += ["--ro-bind", f"/{_SOURCES}/etc", "/etc", "--dir", "/var", "--symlink", "/tmp", "/var/tmp"]  # noqa: S108
+        arguments += ["--ro-bind", f"/{_SOURCES}/etc", "/etc"]
+        if (python3 := _python_without_a_plain_name()) is not None:
+            steps.append(("link", python3, f"{_SOURCES}/programs/python"))
+            arguments += ["--ro-bind", f"/{_SOURCES}/programs", _SPARE_PLACE]
     else:
         steps.append(("bind", spec.image, f"{_SOURCES}/image"))
         names = sorted(set(os.listdir(spec.image)) - reserved)
@@ -57,13 +62,14 @@ def plan_rootfs(spec: ContainerSpec, *, ready_fd: int, hardening: Hardening = HA
 
     arguments += ["--proc", "/proc", *_mask_arguments(hardening)]
     for name, size_mb, target in (("tmp", hardening.tmp_size_mb, "/tmp"), ("shm", hardening.shm_size_mb, "/dev/shm")):  # noqa: S108
-        steps.append(("tmpfs", f"mode={hardening.tmp_mode},size={size_mb}m", f"{_SOURCES}/{name}"))
+        verb = "exec_tmpfs" if name == "tmp" and spec.tmp_exec else "tmpfs"
+        steps.append((verb, f"mode={hardening.tmp_mode},size={size_mb}m", f"{_SOURCES}/{name}"))
         if name == "shm":
             arguments += ["--dev", "/dev"]
         arguments += ["--bind", f"/{_SOURCES}/{name}", target]
     arguments += ["--remount-ro", "/dev", "--dir", "/run"]
     # A parent is mounted before what is mounted inside it.
-    for number, mount in enumerate(sorted(spec.mounts, key=lambda mount: len(PurePosixPath(mount.target).parts))):
+    for number, mount in enumerate(sorted(spec.mounts, key=lambda mount: len(_parts(mount)))):
         steps.append(("bind", str(mount.source), f"{_SOURCES}/mounts/{number}"))
         arguments += ["--ro-bind" if mount.read_only else "--bind", f"/{_SOURCES}/mounts/{number}", mount.target]
     arguments += ["--file", str(ready_fd), "/run/ready", "--remount-ro", "/"]
@@ -94,11 +100,34 @@ def _check(spec: ContainerSpec) -> None:
     if not is_image(spec.image):
         raise EngineRefused(f'cannot launch from {spec.image}: an image is "host" or the path of a directory here')
     for mount in spec.mounts:
-        parts = PurePosixPath(mount.target).parts
+        parts = _parts(mount)
         if len(parts) < 2 or parts[0] != "/" or ".." in parts:
             raise EngineRefused(f"cannot launch: {mount.target} is no absolute path below the root")
         if not mount.source.is_dir():
             raise EngineRefused(f"cannot launch: {mount.source} is not a directory, so it cannot be mounted")
+
+
+def _parts(mount: Mount) -> tuple[str, ...]:
+    return PurePosixPath(mount.target).parts
+
+
+def _has_place(image: str, parts: tuple[str, ...]) -> bool:
+    """Say whether an image's own directory can hold this mount: it is below one that is shown, and no link is on it."""
+    if image == HOST_IMAGE or len(parts) < 3:
+        return False
+    places = [Path(image, *parts[1:end]) for end in range(2, len(parts) + 1)]
+    return all(place.is_dir() and not place.is_symlink() for place in places)
+
+
+def _python_without_a_plain_name() -> str | None:
+    """Return the host's `python3` if the host has no `python` and there is a place to show a link of that name."""
+    places = [Path(place) for place in _ENVIRONMENT["PATH"].split(":")]
+    if any(os.path.lexists(place / "python") for place in places):
+        return None
+    spare = Path(_SPARE_PLACE)
+    if spare.is_symlink() or not spare.is_dir() or any(spare.iterdir()):
+        return None
+    return next((str(place / "python3") for place in places if (place / "python3").exists()), None)
 
 
 def _stage_programs() -> list[Step]:

@@ -228,7 +228,7 @@ class Processes:
     def get(self, process_id: str) -> Background:
         process = self._all.get(process_id)
         if process is None:
-            raise Failure("NotFound", f"cannot find process {process_id!r}")
+            raise Failure("ProcessNotFound", f"cannot find process {process_id!r}")
         return process
 
 

@@ -15,19 +15,24 @@ class Failure(Exception):
         self.message = message
 
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_MISSING = (errno.ENOENT, errno.ENOTDIR)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""No space left, or a file larger than the whole workspace may be."""
+_REASONS = {
+    errno.ENOENT: ("FileNotFound", "no such file or directory"),
+    errno.ENOTDIR: ("NotADirectory", "a part of this path is a file, not a directory"),
+    errno.EISDIR: ("IsADirectory", "it is a directory; name a file in it"),
+    errno.EACCES: ("PermissionDenied", "permission denied; change its mode or that of its directory first"),
+    errno.EPERM: ("PermissionDenied", "operation not permitted"),
+    errno.EROFS: ("ReadOnly", "it is read-only; write under /workspace, /var/tmp or /tmp instead"),
+    errno.EEXIST: ("FileExists", "it exists already; remove it first or choose another name"),
+    **dict.fromkeys(FULL, ("WorkspaceFull", "no space is left there; remove files first")),
+}
 
 
 def explain(error: OSError, action: str, path: str) -> Failure:
     """Turn what the kernel said about a path into a failure of the call that named it."""
-    if error.errno in _MISSING:
-        return Failure("NotFound", f"cannot {action} {path}: no such file or directory")
-    if error.errno in _FULL:
-        return Failure("WorkspaceFull", f"cannot {action} {path}: the workspace is full")
-    if error.errno == errno.EROFS:
-        return Failure("InvalidRequest", f"cannot {action} {path}: read-only file system")
-    return Failure("InvalidRequest", f"cannot {action} {path}: {reason_of(error)}")
+    code, reason = _REASONS.get(error.errno or 0, ("InvalidRequest", reason_of(error)))
+    return Failure(code, f"cannot {action} {path}: {reason}")
 
 
 def reason_of(error: OSError) -> str:

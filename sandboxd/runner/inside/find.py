@@ -10,7 +10,7 @@ import os
 import stat
 import time
 
-from . import paths
+from . import files, paths
 from .failure import Failure
 from .patterns import Pattern, expand_braces
 
@@ -117,7 +117,7 @@ def glob(pattern: str, path: str, limit: int) -> tuple[dict[str, Any], bytes]:
     fd = paths.open_any(path, "glob in")
     try:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
-            raise Failure("InvalidRequest", f"cannot glob in {path}: it is not a directory")
+            raise Failure("NotADirectory", f"cannot glob in {path}: it is not a directory; name the one it is in")
         base = paths.real_path(fd)
     finally:
         os.close(fd)
@@ -171,12 +171,13 @@ def _bounded(found: list[bytes], truncated: bool) -> tuple[dict[str, Any], bytes
 
 
 def measure_usage() -> tuple[dict[str, Any], bytes]:
-    """Return what the workspace holds, without the memo mirror, which is not the agent's.
+    """Return what the workspace and /var/tmp hold, without the memo mirror, which is not the agent's.
 
     Each of a file's links counts for its share: all of them are in the workspace, a filesystem does not link outwards.
     """
     walk = Walk()
     total = inodes = 0.0
+    walk.add(b"/var", bytearray(b"tmp\0"), None)
     directory = b"/workspace"
     while True:
         deeper = bytearray()
@@ -197,5 +198,6 @@ def measure_usage() -> tuple[dict[str, Any], bytes]:
         walk.add(directory, deeper, None)
         found = walk.take()
         if found is None:
-            return {"bytes": round(total), "inodes": round(inodes)}, b""
+            used = max(0, round(total) - files.doubled_bytes())
+            return {"bytes": used, "inodes": round(inodes)}, b""
         directory = found[0]

@@ -1,4 +1,4 @@
-"""Opening what the agent's paths name, and only inside its own directories. Opens first, then checks what it got.
+"""Opening what the agent's paths name: its own directories, and for reading what every user may read anyway.
 
 A path means nothing until it is open: the agent may swap links while we look. So every check is made on the
 descriptor, by the path the kernel gives it. The runner's own /proc is never reachable from here.
@@ -12,9 +12,12 @@ import os
 import stat
 import struct
 
-from .failure import Failure, explain, reason_of
+from .failure import Failure, explain
 
-ROOTS = (b"/workspace", b"/tmp", b"/skills")
+ROOTS = (b"/workspace", b"/tmp", b"/var/tmp", b"/skills")
+_NAMES_OF_ROOTS = "/workspace, /tmp, /var/tmp and /skills"
+_PRIVATE = (b"/proc", b"/sys", b"/dev", b"/run")
+"""Never read through the runner: /proc answers about the process that asks, /run holds the runner's own socket."""
 MAX_LINKS = 16
 _OPENAT2 = 437
 _AT_FDCWD = -100
@@ -35,8 +38,8 @@ def encode_path(path: str) -> bytes:
         raise Failure("InvalidRequest", "cannot use this path: it is not valid UTF-8") from None
 
 
-def is_inside(real: bytes) -> bool:
-    return any(real == root or real.startswith(root + b"/") for root in ROOTS)
+def is_inside(real: bytes, roots: tuple[bytes, ...] = ROOTS) -> bool:
+    return any(real == root or real.startswith(root + b"/") for root in roots)
 
 
 def real_path(fd: int) -> bytes:
@@ -46,8 +49,38 @@ def real_path(fd: int) -> bytes:
 def _check_inside(fd: int, action: str, path: str) -> bytes:
     real = real_path(fd)
     if not is_inside(real):
-        raise Failure("OutsideSandbox", f"cannot {action} {path}: it leads outside /workspace, /tmp and /skills")
+        raise Failure("OutsideSandbox", f"cannot {action} {path}: it leads outside {_NAMES_OF_ROOTS}")
     return real
+
+
+def _check_readable(fd: int, action: str, path: str) -> None:
+    real = real_path(fd)
+    if not is_inside(real) and not _is_public(fd, real):
+        why = f"it leads outside {_NAMES_OF_ROOTS} to something other than a file that every user may read"
+        raise Failure("OutsideSandbox", f"cannot {action} {path}: {why}")
+
+
+def _is_public(fd: int, real: bytes) -> bool:
+    """Say whether any user of the container could read this file by this name: then asking us gains nothing.
+
+    The runner has the agent's user but is another process, so what depends on the process is out: all of /proc,
+    whatever name leads there. Nothing outside the roots can be renamed, so the directories are looked at by name.
+    """
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or not status.st_mode & stat.S_IROTH or is_inside(real, _PRIVATE):
+        return False
+    try:
+        named = os.stat(real, follow_symlinks=False)
+        if (named.st_dev, named.st_ino) != (status.st_dev, status.st_ino) or status.st_dev == os.stat("/proc").st_dev:
+            return False
+        parent = real
+        while parent != b"/":
+            parent = os.path.dirname(parent)
+            if not os.stat(parent, follow_symlinks=False).st_mode & stat.S_IXOTH:
+                return False
+    except OSError:
+        return False
+    return True
 
 
 def _open_name(path: bytes, flags: int) -> int:
@@ -74,29 +107,34 @@ def enter(directory: str) -> None:
             os.fchdir(fd)
         finally:
             os.close(fd)
+    except FileNotFoundError:
+        raise Failure("FileNotFound", f"cannot run in {directory}: no such directory") from None
+    except NotADirectoryError:
+        raise Failure("NotADirectory", f"cannot run in {directory}: it is not a directory") from None
     except OSError as error:
-        raise Failure("InvalidRequest", f"cannot run in {directory}: {reason_of(error)}") from None
+        raise explain(error, "run in", directory) from None
 
 
-def open_any(path: str, action: str) -> int:
-    """Return a descriptor that only names the file (O_PATH), inside the roots. Opening it has no side effect."""
+def open_any(path: str, action: str, *, public: bool = False) -> int:
+    """Return a descriptor that only names the file (O_PATH): inside the roots or, with `public`, readable by everyone.
+
+    Opening it has no side effect.
+    """
     try:
         fd = _open_name(encode_path(path), 0)
     except OSError as error:
-        if error.errno == errno.EACCES:
-            raise Failure("OutsideSandbox", f"cannot {action} {path}: permission denied") from None
         raise explain(error, action, path) from None
     try:
-        _check_inside(fd, action, path)
+        (_check_readable if public else _check_inside)(fd, action, path)
     except BaseException:
         os.close(fd)
         raise
     return fd
 
 
-def open_regular(path: str, action: str) -> tuple[int, os.stat_result]:
-    """Return a readable descriptor of a regular file inside the roots."""
-    named = open_any(path, action)
+def open_regular(path: str, action: str, *, public: bool = False) -> tuple[int, os.stat_result]:
+    """Return a readable descriptor of a regular file; `public` as for `open_any`."""
+    named = open_any(path, action, public=public)
     try:
         check_regular(os.fstat(named), action, path)
         # the same file, whatever the path leads to by now; NONBLOCK so that not even a lease can hold us
@@ -109,13 +147,14 @@ def open_regular(path: str, action: str) -> tuple[int, os.stat_result]:
 
 
 def check_regular(status: os.stat_result, action: str, path: str) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise explain(OSError(errno.EISDIR, ""), action, path)
     if not stat.S_ISREG(status.st_mode):
         raise Failure("InvalidRequest", f"cannot {action} {path}: it is {_noun(status.st_mode)}, not a regular file")
 
 
 def _noun(mode: int) -> str:
     for test, noun in (
-        (stat.S_ISDIR, "a directory"),
         (stat.S_ISFIFO, "a FIFO"),
         (stat.S_ISSOCK, "a socket"),
         (stat.S_ISLNK, "a symbolic link"),
@@ -142,8 +181,8 @@ def open_target(path: str, make_parents: bool, action: str) -> Target:
     current = encode_path(path)
     for _ in range(MAX_LINKS):
         parent, _slash, name = current.rstrip(b"/").rpartition(b"/")
-        if name in (b"", b".", b"..") or current.endswith(b"/"):
-            raise Failure("InvalidRequest", f"cannot {action} {path}: it does not name a file")
+        if name in (b"", b".", b"..") or current.endswith(b"/") or current in ROOTS:
+            raise explain(OSError(errno.EISDIR, ""), action, path)
         directory = _open_directory(parent or b"/", make_parents, action, path)
         try:
             real = _check_inside(directory, action, path)
@@ -208,4 +247,4 @@ def _make_directory(name: bytes, parent: int) -> None:
     try:
         os.mkdir(name, 0o755, dir_fd=parent)
     except FileExistsError:
-        return  # somebody else just made it
+        return  # made by another process at the same moment

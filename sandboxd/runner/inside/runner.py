@@ -191,7 +191,7 @@ class Runner:
         return Reading(self, call, head["path"], head["offset"], head["length"])
 
     def _write(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
-        writing = Writing(self, call, head["path"], head["parents"])
+        writing = Writing(self, call, head["path"], head["parents"], head.get("size"))
         writing.take_data(data)
         if not head.get("more"):
             writing.take_end()

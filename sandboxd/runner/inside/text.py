@@ -36,7 +36,7 @@ _editing = threading.Lock()
 
 def read_text(path: str, first_line: int, limit: int) -> tuple[dict[str, Any], bytes]:
     """Return some lines, joined by newlines. Lines and their sum are bounded, and so is how far the file is scanned."""
-    fd, status = paths.open_regular(path, "read")
+    fd, status = paths.open_regular(path, "read", public=True)
     try:
         head = os.pread(fd, SNIFF_BYTES, 0)
         if head.count(0) > len(head) // 100:
@@ -128,7 +128,7 @@ def edit(path: str, old: Bytes, new: Bytes, replace_all: bool) -> dict[str, Any]
                 raise Failure("InvalidRequest", too_large("edit", path, status.st_size, MAX_EDIT_BYTES))
             found, size = _replace(fd, old, b"", lambda _piece: None)
             _check_found(path, found, size, size + found * (len(new) - len(old)), replace_all)
-            draft = Draft(path, False, "edit")
+            draft = Draft(path, False, "edit")  # without its size: the old file is read until the new one is whole
             try:
                 replaced, size = _replace(fd, old, new, draft.write)
                 # the file may have been written to since it was looked at

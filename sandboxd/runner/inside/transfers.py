@@ -165,7 +165,7 @@ class Reading:
 class Writing:
     """Takes a file in chunks, then renames it into place. Nothing is left of it when it does not get that far."""
 
-    def __init__(self, runner: Runner, call: int, path: str, make_parents: bool) -> None:
+    def __init__(self, runner: Runner, call: int, path: str, make_parents: bool, size: int | None) -> None:
         self._runner = runner
         self._call = call
         self._draft: files.Draft | None = None
@@ -173,7 +173,7 @@ class Writing:
         self._ended = False
         self._cancelled = False
         self._busy = True
-        runner.workers.submit(lambda: files.Draft(path, make_parents), self._opened, self._refused)
+        runner.workers.submit(lambda: files.Draft(path, make_parents, size=size), self._opened, self._refused)
 
     def take_data(self, data: bytes) -> None:
         if data and not self._cancelled:

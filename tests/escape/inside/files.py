@@ -191,6 +191,22 @@ def temporary():
     return found.f_flag & wanted == wanted and 0 < size <= 1 << 30, f"flags {found.f_flag:#x} size {size}"
 
 
+@probe("/var/tmp is nosuid, nodev and within the workspace's quota")
+def lasting_temporary():
+    found = os.statvfs("/var/tmp")
+    wanted = os.ST_NOSUID | os.ST_NODEV
+    is_same = os.stat("/var/tmp").st_dev == os.stat("/workspace").st_dev
+    return found.f_flag & wanted == wanted and is_same, f"flags {found.f_flag:#x} same volume {is_same}"
+
+
+@probe("/var/tmp cannot be replaced, nor reached through the mirror that hides it")
+def hidden_temporary():
+    seen = [entry.path for place in ("/workspace", MEMO, "/var") for entry in os.scandir(place) if entry.name == "tmp"]
+    moved = refused(lambda: (os.rename("/var/tmp", "/var/probe"), os.rename("/var/probe", "/var/tmp")))
+    gone = refused(lambda: (os.rmdir("/var/tmp"), os.mkdir("/var/tmp", 0o1777)))
+    return seen == ["/var/tmp"] and moved[0] and gone[0], f"seen {seen} {moved[1]} {gone[1]}"
+
+
 @probe("/dev/shm is noexec and small")
 def shared_memory():
     found = os.statvfs("/dev/shm")

@@ -69,7 +69,7 @@ class Box:
         command = ["docker", "run", "--detach", "--name", self.name, "--network", "none", "--read-only"]
         command += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", f"{UID}:{UID}"]
         command += ["--pids-limit", str(PIDS), "--memory", self._memory, "--memory-swap", self._memory]
-        command += ["--tmpfs", "/tmp:size=32m,mode=1777"]
+        command += ["--tmpfs", "/tmp:size=32m,mode=1777", "--tmpfs", "/var/tmp:size=32m,mode=1777,exec"]
         for mount in mounts:
             command += ["--volume", mount]
         subprocess.run([*command, self._image, *RUNNER_COMMAND], check=True, stdout=subprocess.DEVNULL)

@@ -9,7 +9,15 @@ from typing import Any
 import anyio
 import pytest
 
-from sandboxd.errors import InvalidRequest, LimitReached, OutsideSandbox
+from sandboxd.errors import (
+    FileError,
+    FileNotFound,
+    InvalidRequest,
+    LimitReached,
+    NotADirectory,
+    OutsideSandbox,
+    PermissionDenied,
+)
 from sandboxd.runner.calls import Exec, ExecResult, Output
 from sandboxd.runner.client import RunnerClient
 from tests.integration.runner.box import HANG_S, Box
@@ -44,8 +52,18 @@ async def test_a_missing_program_is_a_result_and_not_an_error(runner: RunnerClie
 
 
 async def test_a_missing_directory_is_refused(runner: RunnerClient) -> None:
-    with pytest.raises(InvalidRequest, match=r"^cannot run in /workspace/none"):
-        await run(runner, "true", cwd="/workspace/none")
+    await run(runner, "echo x > plain; mkdir -p shut; chmod 600 shut")
+    refusals: list[tuple[str, type[FileError], str]] = [
+        ("/workspace/none", FileNotFound, "cannot run in /workspace/none: no such directory"),
+        ("/x", FileNotFound, "cannot run in /x: no such directory"),
+        ("/workspace/plain", NotADirectory, "cannot run in /workspace/plain: it is not a directory"),
+        ("/workspace/shut", PermissionDenied, "cannot run in /workspace/shut: permission denied"),
+    ]
+    for cwd, kind, message in refusals:
+        with pytest.raises(kind, match=f"^{message}"):
+            await run(runner, "true", cwd=cwd)
+        with pytest.raises(kind, match=f"^{message}"):
+            await runner.start_process(Exec("true", cwd=cwd))
     with pytest.raises(InvalidRequest):
         await run(runner, "true", cwd="relative")
 

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Literal
 
 import anyio
 import pytest
 
-from sandboxd.errors import InvalidRequest, NotFound, OutsideSandbox, RequestError, SandboxdError, WorkspaceFull
+from sandboxd.errors import (
+    FileError,
+    FileNotFound,
+    InvalidRequest,
+    IsADirectory,
+    NotADirectory,
+    NotFound,
+    OutsideSandbox,
+    PermissionDenied,
+    ReadOnly,
+    RequestError,
+    SandboxdError,
+    WorkspaceFull,
+)
 from sandboxd.runner.calls import Exec, Grep
 from sandboxd.runner.client import RunnerClient
 from sandboxd.runner.protocol import RUNNER_TARGET
@@ -44,7 +59,15 @@ TRICKS = {
     "link to a secret": "ln -sfn /etc/shadow trick",
     "link to our memory": "ln -sfn /proc/self/mem trick",
     "link to our environment": "ln -sfn /proc/1/environ trick",
-    "link through a directory": "ln -sfn /etc dirlink; ln -sfn dirlink/passwd trick",
+    "link to our status": "ln -sfn /proc/1/status trick",
+    "link to the status of whoever looks": "ln -sfn /proc/self/status trick",
+    "link through our root": "ln -sfn /proc/1/root/etc/passwd trick",
+    "link through our descriptors": "ln -sfn /proc/self/fd/0 trick",
+    "link to our program": "ln -sfn /proc/self/exe trick",
+    "link to a knob": "ln -sfn /sys/kernel/mm/transparent_hugepage/enabled trick",
+    "link to shared memory": "echo x > /dev/shm/x; ln -sfn /dev/shm/x trick",
+    "link to the runner's own code": f"ln -sfn {RUNNER_TARGET}/server.py trick",
+    "link to a directory outside": "ln -sfn /etc trick",
     "link to the secret file": "ln -sfn /run/sandboxd/secret trick",
     "link to a device": "ln -sfn /dev/zero trick",
     "link in a circle": "ln -sfn trick trick",
@@ -57,7 +80,7 @@ TRICKS = {
 @pytest.mark.parametrize("trick", TRICKS)
 async def test_no_trick_of_a_path_gets_anywhere_or_hangs(runner: RunnerClient, trick: str, verb: str) -> None:
     await sh(runner, f"rm -rf trick dirlink; {TRICKS[trick]}")
-    with anyio.fail_after(HANG_S), pytest.raises(RequestError, match=r"^cannot"):
+    with anyio.fail_after(HANG_S), pytest.raises((RequestError, FileError), match=r"^cannot"):
         await VERBS[verb](runner, "/workspace/trick")
     assert await sh(runner, "ls -A | grep -c sandboxd- || true") == "0\n"
 
@@ -65,13 +88,24 @@ async def test_no_trick_of_a_path_gets_anywhere_or_hangs(runner: RunnerClient, t
 @pytest.mark.parametrize("verb", ["read", "write", "text", "edit"])
 async def test_a_directory_is_no_file(runner: RunnerClient, verb: str) -> None:
     await sh(runner, "mkdir -p directory")
-    with pytest.raises(InvalidRequest, match="directory"):
+    with pytest.raises(IsADirectory, match=r"^cannot .* it is a directory; name a file in it$"):
         await VERBS[verb](runner, "/workspace/directory")
+
+
+@pytest.mark.parametrize("root", ["/workspace", "/tmp", "/var/tmp"])
+async def test_a_root_is_a_directory_to_a_writer(runner: RunnerClient, root: str) -> None:
+    with pytest.raises(IsADirectory):
+        await runner.write_file(root, b"x")
 
 
 @pytest.mark.parametrize("verb", [*VERBS, "stat", "glob"])
 @pytest.mark.parametrize(
-    "path", ["/etc/passwd", "/workspace/../etc/passwd", "/proc/self/mem", "/workspacex", "/", "/run/sandboxd/socket"]
+    "path",
+    [
+        *("/etc/shadow", "/workspace/../etc/shadow", "/proc/self/mem", "/proc/self/status", "/proc/1/cmdline"),
+        *("/proc/version", "/sys/kernel/mm/transparent_hugepage/enabled", "/dev/null", "/dev/zero", "/etc", "/"),
+        *("/workspacex", "/var/tmpx", "/run/sandboxd/socket", "/run/sandboxd/secret", f"{RUNNER_TARGET}/server.py"),
+    ],
 )
 async def test_a_path_outside_is_refused(runner: RunnerClient, path: str, verb: str) -> None:
     verbs: dict[str, Verb] = {
@@ -79,14 +113,39 @@ async def test_a_path_outside_is_refused(runner: RunnerClient, path: str, verb: 
         "stat": lambda runner, path: runner.stat(path),
         "glob": lambda runner, path: runner.glob("*", path),
     }
-    with pytest.raises((OutsideSandbox, NotFound, InvalidRequest)):
+    with pytest.raises((OutsideSandbox, FileNotFound, PermissionDenied, IsADirectory)):
         await verbs[verb](runner, path)
+
+
+PUBLIC = ("/etc/os-release", "/etc/passwd", "/usr/bin/env", "/usr/lib/os-release")
+
+
+@pytest.mark.parametrize("path", [*PUBLIC, "/workspace/public"])
+async def test_a_file_that_every_user_may_read_is_read_wherever_it_is(runner: RunnerClient, path: str) -> None:
+    await sh(runner, "ln -sfn /etc/os-release public")
+    content = await read_all(runner, path)
+    assert hashlib.sha256(content).hexdigest() == (await sh(runner, f"sha256sum < {path}")).split()[0]
+    assert (await runner.stat(path)).size_bytes == len(content)
+    if path != "/usr/bin/env":
+        assert (await runner.read_text(path)).lines == tuple(content.decode().splitlines())
+
+
+@pytest.mark.parametrize("path", [*PUBLIC, "/workspace/public"])
+async def test_a_file_outside_that_can_be_read_is_still_not_written_nor_searched(
+    runner: RunnerClient, path: str
+) -> None:
+    await sh(runner, "ln -sfn /etc/os-release public")
+    before = await sh(runner, f"sha256sum < {path}")
+    for verb in ("write", "edit", "grep"):
+        with pytest.raises(OutsideSandbox):
+            await VERBS[verb](runner, path)
+    assert await sh(runner, f"sha256sum < {path}; readlink public") == f"{before}/etc/os-release\n"
 
 
 @pytest.mark.parametrize("path", ["", "relative", "/workspace/a\0b", "/workspace/\udc80", "/workspace/" + "x/" * 4000])
 async def test_a_path_that_is_none_is_refused(runner: RunnerClient, path: str) -> None:
     for verb in VERBS.values():
-        with pytest.raises(RequestError):
+        with pytest.raises(RequestError, match=r"^cannot"):
             await verb(runner, path)
 
 
@@ -135,13 +194,21 @@ async def test_a_write_keeps_the_mode_and_follows_a_link_inside(runner: RunnerCl
 
 
 async def test_missing_parents_are_made_only_when_asked(runner: RunnerClient) -> None:
-    with pytest.raises(NotFound):
+    with pytest.raises(FileNotFound):
         await runner.write_file("/workspace/none/file", b"", make_parents=False)
     await sh(runner, "ln -sfn /etc outside")
     with pytest.raises(OutsideSandbox):
         await runner.write_file("/workspace/outside/new/file", b"")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound):  # what it was before there were errors of files
         await read_all(runner, "/workspace/none/file")
+    await sh(runner, "echo x > plain")
+    for act in (
+        lambda: read_all(runner, "/workspace/plain/file"),
+        lambda: runner.write_file("/workspace/plain/file", b""),
+        lambda: runner.glob("*", "/workspace/plain"),
+    ):
+        with pytest.raises(NotADirectory):
+            await act()
 
 
 async def test_the_memo_directory_is_read_only(runner: RunnerClient) -> None:
@@ -151,8 +218,136 @@ async def test_the_memo_directory_is_read_only(runner: RunnerClient) -> None:
         lambda: runner.write_file("/workspace/memo/new/x", b"x"),
         lambda: runner.edit_file("/workspace/memo/NOTES.md", "remember", "forget"),
     ):
-        with pytest.raises(InvalidRequest, match="read-only"):
+        with pytest.raises(ReadOnly, match="read-only"):
             await act()
+
+
+async def test_a_file_without_write_permission_is_refused_and_stays_as_it_is(runner: RunnerClient) -> None:
+    await sh(runner, "rm -rf locked; echo kept > locked; chmod 444 locked; stat -c %i locked > inode")
+    for act in (
+        lambda: runner.write_file("/workspace/locked", b"x"),
+        lambda: runner.edit_file("/workspace/locked", "kept", "lost"),
+    ):
+        with pytest.raises(PermissionDenied, match=r"^cannot (write|edit) /workspace/locked: permission denied; "):
+            await act()
+    assert await sh(runner, "cat locked; stat -c %i locked | cmp - inode; ls -A | grep -c sandboxd- || true") == (
+        "kept\n0\n"
+    )
+
+
+async def test_a_file_without_read_permission_is_refused(runner: RunnerClient) -> None:
+    await sh(runner, "rm -rf hidden closed; echo x > hidden; chmod 200 hidden; mkdir closed; echo x > closed/file")
+    await sh(runner, "chmod 600 closed")
+    for path in ("/workspace/hidden", "/workspace/closed/file"):
+        for verb in ("read", "text", "edit"):
+            with pytest.raises(PermissionDenied):
+                await VERBS[verb](runner, path)
+    await sh(runner, "chmod 700 closed; rm -r hidden closed")
+
+
+async def test_a_writable_file_in_a_directory_that_is_not_is_overwritten_in_place(runner: RunnerClient) -> None:
+    await sh(runner, "rm -rf sealed; mkdir sealed; echo old > sealed/file; ln sealed/file twin; chmod 640 sealed/file")
+    await sh(runner, "chmod 555 sealed; stat -c %i sealed/file > inode")
+    for content in (b"a" * 3_000_000, b"short\n", b""):
+        written = await runner.write_file("/workspace/sealed/file", content)
+        assert (written.size_bytes, stat.S_IMODE(written.mode)) == (len(content), 0o640)
+        assert await read_all(runner, "/workspace/twin") == content
+    await runner.write_file("/workspace/sealed/file", b"one two\n")
+    await runner.edit_file("/workspace/sealed/file", "two", "three")
+    assert await sh(runner, "cat twin; stat -c %i sealed/file | cmp - inode; ls -A sealed /var/tmp") == (
+        "one three\n/var/tmp:\n\nsealed:\nfile\n"
+    )
+    with pytest.raises(PermissionDenied):
+        await runner.write_file("/workspace/sealed/new", b"x")
+    await sh(runner, "chmod 755 sealed; rm -r sealed twin")
+
+
+async def test_a_write_in_place_that_is_cut_short_changes_nothing(runner: RunnerClient) -> None:
+    async def stuck() -> AsyncIterator[bytes]:
+        yield b"x" * 100_000
+        await anyio.sleep_forever()
+
+    await sh(runner, "rm -rf sealed; mkdir sealed; echo old > sealed/file; chmod 555 sealed")
+    with anyio.move_on_after(0.5):
+        await runner.write_file("/workspace/sealed/file", stuck())
+    with pytest.raises(WorkspaceFull):
+        await runner.write_file("/workspace/sealed/file", b"x" * 64_000_000)
+    assert await sh(runner, "cat sealed/file; ls -A /var/tmp; chmod 755 sealed; rm -r sealed") == "old\n"
+
+
+async def test_a_large_file_is_replaced_without_room_for_both_versions(runner: RunnerClient) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(24):
+            yield b"c" * 1_000_000
+
+    large = 24_000_000  # of 32 MiB
+    await runner.write_file("/tmp/large", b"a" * large)
+    await runner.write_file("/tmp/large", b"b" * large)
+    assert await sh(runner, "head -c 1 /tmp/large; stat -c ' %s' /tmp/large; ls -A /tmp") == f"b {large}\nlarge\n"
+    await runner.write_file("/tmp/large", pieces(), size_bytes=large)
+    assert await sh(runner, "head -c 1 /tmp/large; tail -c 1 /tmp/large; stat -c ' %s' /tmp/large; rm /tmp/large") == (
+        f"cc {large}\n"
+    )
+
+
+async def test_a_large_file_that_another_program_has_open_is_replaced_too(runner: RunnerClient) -> None:
+    await runner.write_file("/tmp/large", b"a" * 24_000_000)
+    held = await runner.start_process(Exec("exec 3< /tmp/large; echo open; sleep 600"))
+    with anyio.fail_after(HANG_S):
+        while not (await runner.read_process(held.id, 0, wait_s=5)).data:
+            pass
+    await runner.write_file("/tmp/large", b"b" * 24_000_000)
+    assert await sh(runner, "head -c 1 /tmp/large; stat -c ' %s' /tmp/large") == "b 24000000\n"
+    await runner.kill_process(held.id)
+    await sh(runner, "rm /tmp/large")
+
+
+@pytest.mark.parametrize("why", ["too large", "size unknown", "second name", "small"])
+async def test_the_old_file_stays_whole_when_giving_it_up_would_not_help_or_is_not_safe(
+    runner: RunnerClient, why: str
+) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(24):
+            yield b"b" * 1_000_000
+
+    old, fill = (500_000, 40_000_000) if why == "small" else (20_000_000, 0)
+    await runner.write_file("/tmp/old", b"a" * old)
+    await sh(runner, f"head -c {fill} /dev/zero > /tmp/fill 2> /dev/null || true")
+    if why == "second name":
+        await sh(runner, "ln /tmp/old /tmp/twin")
+    data = {"too large": b"b" * 40_000_000, "size unknown": pieces(), "small": b"b" * 600_000}.get(
+        why, b"b" * 24_000_000
+    )
+    with pytest.raises(WorkspaceFull, match=r"no space is left there; remove files first$"):
+        await runner.write_file("/tmp/old", data)
+    assert await sh(
+        runner, "tr -d a < /tmp/old | wc -c; stat -c %s /tmp/old; ls -A /tmp | grep -c sandboxd- || true"
+    ) == (f"0\n{old}\n0\n")
+    await sh(runner, "rm -f /tmp/old /tmp/twin /tmp/fill")
+
+
+async def test_a_replacement_that_is_cut_short_after_the_old_file_went_is_never_half_a_file(
+    runner: RunnerClient,
+) -> None:
+    async def stuck() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b"b" * 1_000_000
+        await anyio.sleep_forever()
+
+    await runner.write_file("/tmp/large", b"a" * 24_000_000)
+    with anyio.move_on_after(HANG_S) as waiting:
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(runner.write_file, "/tmp/large", stuck(), size_bytes=24_000_000))
+            while await sh(runner, "cat /tmp/large > /dev/null 2>&1 && echo there || true"):
+                pass
+            group.cancel_scope.cancel()
+    assert not waiting.cancelled_caught
+    with pytest.raises(FileNotFound):
+        await runner.stat("/tmp/large")
+    for _ in range(100):
+        if not (left := await sh(runner, "ls -A /tmp")):
+            break
+    assert left == ""
 
 
 async def test_a_full_disk_is_named_and_leaves_nothing(runner: RunnerClient) -> None:

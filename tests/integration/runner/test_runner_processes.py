@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from sandboxd.errors import Busy, InvalidRequest, LimitReached, NotFound, NotReady
+from sandboxd.errors import Busy, InvalidRequest, LimitReached, NotReady, ProcessNotFound
 from sandboxd.runner import client
 from sandboxd.runner.calls import Exec, SignalName, Terminal
 from sandboxd.runner.client import RunnerClient
@@ -149,7 +149,7 @@ async def test_a_process_that_is_not_there_is_not_found(runner: RunnerClient) ->
         lambda: runner.write_process("../x", b""),
         lambda: runner.resize_process("", 1, 1),
     ):
-        with pytest.raises(NotFound):
+        with pytest.raises(ProcessNotFound):
             await verb()
     with pytest.raises(InvalidRequest, match="no-such"):
         await runner.start_process(Exec(("no-such",)))
