@@ -27,8 +27,8 @@ from memo.documents import ArtifactKey, DocumentKey
 from memo.ids import SessionRef, TenantId, UserId
 from sandboxd import cache_place
 from sandboxd.events import EventBus
-from sandboxd.mirror import Memory
-from sandboxd.mirror.texts import Text
+from sandboxd.memory import Memory
+from sandboxd.memory.text import Text
 from sandboxd.serving import settle_collector
 
 ACME, ANN = TenantId("acme"), UserId("ann")

@@ -32,9 +32,9 @@ from sandboxd.effects import Effects
 from sandboxd.events import EventBus
 from sandboxd.limits import Limits
 from sandboxd.manager import SandboxManager
-from sandboxd.mirror import Memory, filling
-from sandboxd.mirror.asking import Source
-from sandboxd.mirror.live import Mirrors
+from sandboxd.memory import Memory, snapshot
+from sandboxd.memory.mirror import Mirrors
+from sandboxd.memory.store_client import StoreClient
 from sandboxd.registry import Registry
 from sandboxd.runner.client import RunnerClient
 from sandboxd.sandbox import SandboxRequest
@@ -51,13 +51,13 @@ STAGES: tuple[tuple[Any, str, str], ...] = (
     (Effects, "_hand_over", "the whole claim"),
     (Registry, "save", "the intent, on the disk"),
     (RunnerClient, "configure", "the environment, to the runner"),
-    (Source, "lines", "the list of what the session has"),
+    (StoreClient, "list_files", "the list of what the session has"),
     (stored, "list_of", "  of it, in the store"),
-    (filling, "_look", "what the directory has"),
-    (filling._Filling, "link_known", "links to texts that are here"),
-    (Source, "read_texts", "the other texts, from the store"),
+    (snapshot, "_look", "what the directory has"),
+    (snapshot._Snapshot, "link_known", "links to texts that are here"),
+    (StoreClient, "read_batch", "the other texts, from the store"),
     (stored, "read", "  of it, in the store"),
-    (filling._Filling, "_keep", "hash and write them"),
+    (snapshot._Snapshot, "_keep", "hash and write them"),
     (Mirrors, "write_manifest", "the manifest"),
 )
 

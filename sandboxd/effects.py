@@ -40,7 +40,7 @@ from sandboxd.lifecycle import (
     step,
 )
 from sandboxd.live import Sandbox
-from sandboxd.mirror import Memory
+from sandboxd.memory import Memory
 from sandboxd.pauses import Pauses
 from sandboxd.registry import Registry
 from sandboxd.runner.calls import Exec

@@ -6,7 +6,7 @@
     ├─ FileError         FileNotFound (also a NotFound) · IsADirectory · NotADirectory · PermissionDenied · ReadOnly
     │                    · FileExists · WorkspaceFull
     ├─ SandboxError      NotReady · Paused · Gone (cause: exited, oom, killed, engine, idle, mirror) · ToolTimeout
-    ├─ DependencyError   EngineUnavailable · EngineRefused · StoreUnavailable
+    ├─ DependencyError   EngineUnavailable · EngineRefused · StoreUnavailable: StoreCorrupt
     │                    · HostError: HostFull · HostBusy · HostIO · HostCorrupt
     └─ InternalError     InvalidTransition · RegistryCorrupt
 
@@ -165,7 +165,16 @@ class EngineRefused(DependencyError):
 
 
 class StoreUnavailable(DependencyError):
+    """The store did not answer, failed, or answered with something that cannot be used."""
+
     code = "store.unavailable"
+
+
+class StoreCorrupt(StoreUnavailable):
+    """What the store holds cannot be read; asking again does not help."""
+
+    code = "store.corrupt"
+    retryable = False
 
 
 class HostError(DependencyError):

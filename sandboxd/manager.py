@@ -55,7 +55,7 @@ from sandboxd.lifecycle import (
 )
 from sandboxd.limits import Limits
 from sandboxd.live import Call, Sandbox
-from sandboxd.mirror import Memory
+from sandboxd.memory import Memory
 from sandboxd.pool import Pool, PoolFigures
 from sandboxd.reconciler import GarbageReport, Reconciler
 from sandboxd.registry import Registry
@@ -306,6 +306,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             gid=self.settings.gid,
             outbox=self.settings.outbox,
             limits=self.settings.store_limits,
+            store_timeout_s=self.settings.store_timeout_s,
             blob_bytes=self.settings.blob_cache_mb * 1024 * 1024,
             is_shown=self._is_mirror_shown,
         )

@@ -53,6 +53,8 @@ class Settings(BaseSettings):
     or Podman socket on the host it always may."""
     store: str | None = None
     """Where memory is kept. The default is `sqlite:///<data>/memo.db`."""
+    store_timeout_s: float = Field(default=10, gt=0)
+    """How long one call to the store may take."""
     outbox: bool = False
     """Whether a write to memory while the store is down is kept and delivered later, instead of refused."""
     cache: CachePlace = "auto"

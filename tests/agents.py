@@ -12,7 +12,7 @@ from memo import SQLiteStore
 from memo.documents import DocumentKey
 from memo.ids import SessionRef, UserId
 from sandboxd.events import EventBus
-from sandboxd.mirror import Memory
+from sandboxd.memory import Memory
 from sandboxd.runner.calls import TextSlice
 from sandboxd.sandbox import SandboxRequest
 from sandboxd.tools import Toolbox, run_tool

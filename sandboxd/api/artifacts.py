@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memo.documents import ArtifactEntry, ArtifactKey
-from memo.errors import Absent, ProviderError
+from memo.errors import Absent
 from memo.ids import ToolCallId
 from sandboxd.api.memory import (
     AUTHOR_HEADERS,
@@ -20,6 +20,7 @@ from sandboxd.api.memory import (
     read_text,
     require_session,
     text_answer,
+    unusable,
     written,
 )
 from sandboxd.api.memory_models import ArtifactsAnswer, QueuedAnswer, WrittenAnswer
@@ -50,11 +51,11 @@ async def read_artifact(services: Services, request: Request) -> Response:
     if text is None:
         raise Absent(f"cannot find the artifact {key.tool_call}: it was never written")
     if not isinstance(text, str):
-        raise ProviderError("cannot read this artifact: the store returned something else than text")
+        raise unusable("an artifact is not text")
     try:
         return text_answer(request, text, TEXT)
     except UnicodeEncodeError:
-        raise ProviderError("cannot read this artifact: the store returned text that has no UTF-8 form") from None
+        raise unusable("an artifact is not valid UTF-8") from None
 
 
 async def write_artifact(services: Services, request: Request) -> Response:

@@ -1,23 +1,18 @@
-"""What the memory routes share: the memory, its store asked safely, whose session it is, who writes, texts as bodies.
-
-A store may be anybody's code. Whatever it raises, and however long it takes, a route answers with an error of ours.
-"""
+"""What the memory routes share: the store, the session's user, the author of a write, and texts as bodies."""
 
 from __future__ import annotations
 
 import hashlib
-import inspect
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-import anyio
 from pydantic_core import PydanticSerializationError
 from starlette.requests import Request
 from starlette.responses import Response
 
 from memo.documents import Author
-from memo.errors import InvalidKey, MemoError, ProviderError, Timeout, TooLarge, Unsupported
+from memo.errors import InvalidKey, TooLarge
 from memo.ids import SessionId, SessionRef, UserId
 from sandboxd.api import pieces, render
 from sandboxd.api.budget import allotment
@@ -25,13 +20,12 @@ from sandboxd.api.ports import Memory
 from sandboxd.api.refusals import BodyTooLarge, UnsupportedMediaType
 from sandboxd.api.requests import header, read_body
 from sandboxd.api.routes import Services
-from sandboxd.errors import InvalidRequest, NotFound, SandboxdError, SessionNotFound, StoreUnavailable
+from sandboxd.errors import InvalidRequest, NotFound, SessionNotFound, StoreUnavailable
 from sandboxd.idempotency import parse_key
-from sandboxd.mirror.answers import Queued, Written
+from sandboxd.memory.outcomes import Queued, Written
 
 T = TypeVar("T")
 
-STORE_S = 30.0
 MAX_TEXT_BYTES = 67_108_864
 """No text is larger, however a store is set; it bounds what is read to compare a retry with the first request."""
 MAX_ACTOR_CHARS = 100
@@ -51,48 +45,33 @@ def remembers_requests(services: Services) -> bool:
 
 
 def takes_requests(services: Services, verb: str) -> bool:
-    """Say whether a method of the store knows a retry by its request."""
-    method = getattr(services.memory.store, verb, None) if services.memory is not None else None
-    if not callable(method):
-        return False
-    try:
-        return "request" in inspect.signature(method).parameters
-    except (TypeError, ValueError):  # something callable that does not say what it takes
-        return False
+    """Return whether a method of the store recognises a retry by its request id."""
+    return services.memory is not None and services.memory.client.takes(verb, "request")
 
 
 def can(services: Services, verb: str) -> bool:
-    return callable(getattr(memory_of(services).store, verb, None))
+    return memory_of(services).client.has(verb)
 
 
-async def ask_store(services: Services, verb: str, *args: Any, **named: Any) -> Any:
-    """Call a method of the store. One that it does not have is Unsupported."""
-    method = getattr(memory_of(services).store, verb, None)
-    if not callable(method):
-        raise Unsupported(f"cannot do this with this store: it has no {verb}")
-    try:
-        with anyio.fail_after(STORE_S):
-            return await method(*args, **named)
-    except (MemoError, SandboxdError):
-        raise
-    except TimeoutError:
-        raise Timeout(f"cannot wait longer for the store: {verb} took more than {STORE_S:g} s") from None
-    except Exception as error:  # somebody else's code: what it raises is not ours to foresee
-        # Only the kind of the error: its message may hold a credential of the store.
-        kind = type(error).__name__
-        raise ProviderError(f"cannot use the store: {verb} failed with {kind}", outcome_unknown=True) from error
+async def ask_store(services: Services, verb: str, *args: Any, writes: bool = False, **named: Any) -> Any:
+    """Call a method of the store, through the one client that has a deadline and maps errors."""
+    return await memory_of(services).client.call(verb.replace("_", " "), verb, *args, writes=writes, **named)
 
 
-_NOT_OURS = (AttributeError, TypeError, InvalidKey, PydanticSerializationError, UnicodeError)
-"""What goes wrong when a store returns something else than it should."""
+_UNUSABLE = (AttributeError, TypeError, InvalidKey, PydanticSerializationError, UnicodeError)
+"""Raised when a store's answer does not have the shape that it must have."""
 
 
 def foreign_answer(noun: str, build: Callable[[], Any], status: int = 200) -> Response:
-    """Answer with what a store returned. What cannot be read as `noun`, or is not JSON, is the store's fault."""
+    """Answer with what a store returned. An answer that is not `noun`, or not JSON, is StoreUnavailable."""
     try:
         return render.json_answer(build(), status)
-    except _NOT_OURS as error:
-        raise ProviderError(f"cannot use the store: what it returned is not {noun}") from error
+    except _UNUSABLE as error:
+        raise unusable(f"it is not {noun}") from error
+
+
+def unusable(why: str) -> StoreUnavailable:
+    return StoreUnavailable(f"cannot use the store's answer: {why}")
 
 
 async def foreign_list(
@@ -101,8 +80,8 @@ async def foreign_list(
     """Answer with a list that a store returned, however long it is."""
     try:
         return await pieces.list_answer(items(), describe, allotment(request))
-    except _NOT_OURS as error:
-        raise ProviderError(f"cannot use the store: what it returned is not {noun}") from error
+    except _UNUSABLE as error:
+        raise unusable(f"it is not {noun}") from error
 
 
 async def find_session(services: Services, ref: SessionRef) -> Any:

@@ -5,17 +5,15 @@ They are asked of the store directly; what compaction writes to memory is shown 
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from memo.documents import NOTES, ArtifactKey, Scope
-from memo.errors import Absent, ProviderError
+from memo.documents import ArtifactKey
+from memo.errors import Absent
 from memo.ids import SessionRef
 from memo.messages import Message
-from memo.paths import DocumentPath
 from memo.sessions import Usage
 from memo.tool_results import compact_tool_results
 from sandboxd.api import render
@@ -53,7 +51,7 @@ from sandboxd.api.requests import (
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.api.sessions import introduce_session
 from sandboxd.api.summaries import outline
-from sandboxd.errors import NotFound, StoreUnavailable
+from sandboxd.errors import NotFound
 
 
 async def append_messages(services: Services, request: Request) -> Response:
@@ -104,11 +102,8 @@ async def compact(services: Services, request: Request) -> Response:
         return body.summary if body.summary is not None else outline(messages)
 
     request.scope[BEGUN] = True
-    compacted = await ask_store(
-        services,
-        "compact_if_needed",
-        ref.tenant,
-        ref.session,
+    compacted = await memory.compact(
+        ref,
         summarize,
         trigger_tokens=body.trigger_tokens,
         compact_fraction=body.compact_fraction,
@@ -119,9 +114,6 @@ async def compact(services: Services, request: Request) -> Response:
     if not compacted:
         await require_session(services, ref)
         return render.json_answer({"compacted": False, "archived": 0})
-    # It is committed, whatever becomes of this: the mirror is only made to show it before the answer.
-    with suppress(StoreUnavailable, ProviderError):
-        await memory.refresh(ref, str(DocumentPath(Scope.SESSION, NOTES)))
     return render.json_answer({"compacted": True, "archived": archived})
 
 
@@ -149,14 +141,14 @@ async def compact_results(services: Services, request: Request) -> Response:
 async def _write(services: Services, ref: SessionRef, verb: str, *args: Any, **named: Any) -> None:
     """Write to the session. One that has a sandbox, and that the store has not met yet, is introduced first."""
     try:
-        await ask_store(services, verb, ref.tenant, ref.session, *args, **named)
+        await ask_store(services, verb, ref.tenant, ref.session, *args, writes=True, **named)
     except Absent as absent:
         try:
             view = services.manager.get(ref)
         except NotFound:
             raise absent from None
         await introduce_session(services, ref, view.user, view.agent)
-        await ask_store(services, verb, ref.tenant, ref.session, *args, **named)
+        await ask_store(services, verb, ref.tenant, ref.session, *args, writes=True, **named)
 
 
 def _request(services: Services, request: Request, verb: str, body: MessagesBody) -> dict[str, str]:

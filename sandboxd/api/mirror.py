@@ -19,7 +19,7 @@ from sandboxd.api.pieces import list_answer
 from sandboxd.api.requests import MAX_STDIN_JSON_BYTES, read_json, read_optional_json, session_ref
 from sandboxd.api.routes import SESSION, USER, Access, Endpoint, Services
 from sandboxd.errors import InvalidRequest
-from sandboxd.mirror.answers import MirrorFile, Refused
+from sandboxd.memory.outcomes import MirrorFile, Refused
 
 
 async def refresh_mirror(services: Services, request: Request) -> Response:

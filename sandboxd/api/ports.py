@@ -9,9 +9,11 @@ from typing import Any, Protocol
 from memo.documents import ANY, HOST, Author, Document, DocumentEntry, DocumentKey, Expected, Revision, Scope
 from memo.ids import OwnerId, SessionRef, TenantId, UserId
 from memo.provider import Capabilities
+from memo.sessions import Summarize
 from sandboxd.engine.protocol import Stats
 from sandboxd.events import EventBus
-from sandboxd.mirror.answers import MirrorFile, Queued, Refused, Written
+from sandboxd.memory.outcomes import MirrorFile, Queued, Refused, Written
+from sandboxd.memory.store_client import StoreClient
 from sandboxd.runner.calls import (
     Exec,
     ExecResult,
@@ -85,7 +87,7 @@ class Manager(Protocol):
 
 
 class Memory(ToolMemory, Protocol):
-    """The store, and the mirrors of live sandboxes. `mirror.Memory` is one.
+    """The store, and the mirrors of live sandboxes. `memory.Memory` implements it.
 
     Every write goes through it: store first, then mirrors, then the answer.
     """
@@ -94,8 +96,8 @@ class Memory(ToolMemory, Protocol):
     def capabilities(self) -> Capabilities: ...
 
     @property
-    def store(self) -> Any:
-        """The provider itself, which may be anybody's; sessions are asked of it directly."""
+    def client(self) -> StoreClient:
+        """The store for everything that is not mirrored: sessions, messages, usage."""
 
     async def read(self, key: DocumentKey, revision: int | None = None) -> Document | None:
         """Return the document as it is, or as it was; None if that was never written."""
@@ -116,6 +118,9 @@ class Memory(ToolMemory, Protocol):
     async def history(self, key: DocumentKey, limit: int | None = None) -> Sequence[Revision]: ...
     async def diff(self, key: DocumentKey, before: int, after: int) -> str: ...
     async def restore(self, key: DocumentKey, revision: int, author: Author = HOST) -> Written | Queued: ...
+
+    async def compact(self, ref: SessionRef, summarize: Summarize, **options: Any) -> bool:
+        """Compact the session's log if it is due, and show its notes; return whether it was due."""
 
     async def refresh(self, ref: SessionRef, path: str | None = None, content: str | None = None) -> int:
         """Read again what the session's mirror shows; return how many files changed, 0 without a live sandbox."""

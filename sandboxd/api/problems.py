@@ -16,7 +16,7 @@ from memo.errors import MemoError, ProviderError, RevisionConflict
 from sandboxd.api.budget import Allotment
 from sandboxd.api.pieces import object_answer
 from sandboxd.errors import Busy, Gone, InvalidRequest, SandboxdError
-from sandboxd.mirror.answers import WriteConflict, WriteOutcomeUnknown
+from sandboxd.memory.outcomes import WriteConflict, WriteOutcomeUnknown
 
 MEDIA_TYPE = "application/problem+json"
 

@@ -27,7 +27,7 @@ async def ensure_session(services: Services, request: Request) -> Response:
     _refuse_another_user(services, ref, user)
     known = await find_session(services, ref)
     request.scope[BEGUN] = True
-    session = await ask_store(services, "get_or_create", ref.tenant, user, agent, ref.session)
+    session = await ask_store(services, "get_or_create", ref.tenant, user, agent, ref.session, writes=True)
     return foreign_answer("a session", lambda: _session(session), 200 if known is not None else 201)
 
 
@@ -58,7 +58,7 @@ async def introduce_session(services: Services, ref: SessionRef, user: UserId, a
     if services.memory is None or not can(services, "get_or_create"):
         return
     try:
-        await ask_store(services, "get_or_create", ref.tenant, user, agent or DEFAULT_AGENT, ref.session)
+        await ask_store(services, "get_or_create", ref.tenant, user, agent or DEFAULT_AGENT, ref.session, writes=True)
     except SessionTaken:
         raise Conflict("cannot create this sandbox: the session belongs to another user") from None
 

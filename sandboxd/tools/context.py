@@ -15,8 +15,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 from memo.documents import HOST, ArtifactKey, Author, Document, DocumentKey
 from memo.ids import SessionRef
 from sandboxd.errors import OutsideSandbox, ReadOnly
-from sandboxd.mirror.agent_memory import AgentMemory
-from sandboxd.mirror.answers import Queued, Written
+from sandboxd.memory.agent_memory import AgentMemory
+from sandboxd.memory.outcomes import Queued, Written
 from sandboxd.runner.calls import (
     Edited,
     Exec,

@@ -13,8 +13,8 @@ from memo.documents import ArtifactKey, Author, Document, DocumentKey, Scope
 from memo.errors import RevisionConflict
 from memo.paths import ArtifactPath, parse_path, path_of
 from sandboxd.errors import InvalidRequest, NotFound, StoreUnavailable
-from sandboxd.mirror.agent_memory import AgentWrite
-from sandboxd.mirror.answers import Queued, Written
+from sandboxd.memory.agent_memory import AgentWrite
+from sandboxd.memory.outcomes import Queued, Written
 from sandboxd.tools.context import ToolContext, ToolMemory, ToolResult, cut_for_model
 
 Change = Callable[[str], tuple[str, str]]

@@ -21,7 +21,7 @@ from memo.ids import OwnerId, SessionRef, UserId
 from memo.stores.filesystem.store import FilesystemStore
 from sandboxd import failpoints
 from sandboxd.events import EventBus
-from sandboxd.mirror import Memory, WriteConflict, Written
+from sandboxd.memory import Memory, WriteConflict, Written
 
 pytestmark = pytest.mark.anyio
 

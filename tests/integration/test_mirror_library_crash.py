@@ -18,7 +18,7 @@ from memo.stores import BaseStore
 from memo.stores.filesystem.store import FilesystemStore
 from sandboxd.events import EventBus
 from sandboxd.failpoints import POINTS
-from sandboxd.mirror import Memory
+from sandboxd.memory import Memory
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,7 @@ from memo.ids import SessionRef
 from memo.stores.filesystem.store import FilesystemStore
 from sandboxd import failpoints
 from sandboxd.events import EventBus
-from sandboxd.mirror import Memory
+from sandboxd.memory import Memory
 from tests.integration.test_mirror_library_crash import ANN, NOTES, REF, USER
 
 kind, directory, point = sys.argv[1], Path(sys.argv[2]), sys.argv[3]

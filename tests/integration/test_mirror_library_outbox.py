@@ -17,7 +17,7 @@ from memo.errors import Timeout, TooLarge, Unavailable
 from memo.ids import OwnerId, SessionRef, UserId
 from sandboxd.errors import StoreUnavailable
 from sandboxd.events import EventBus
-from sandboxd.mirror import Memory, Queued, WriteConflict, WriteOutcomeUnknown, Written
+from sandboxd.memory import Memory, Queued, WriteConflict, WriteOutcomeUnknown, Written
 
 pytestmark = pytest.mark.anyio
 

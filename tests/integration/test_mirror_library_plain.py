@@ -12,7 +12,7 @@ from memo.errors import Unavailable, Unsupported
 from memo.ids import OwnerId, SessionRef, UserId
 from sandboxd.errors import StoreUnavailable
 from sandboxd.events import EventBus
-from sandboxd.mirror import Memory, Queued, WriteConflict, WriteOutcomeUnknown, Written
+from sandboxd.memory import Memory, Queued, WriteConflict, WriteOutcomeUnknown, Written
 
 pytestmark = pytest.mark.anyio
 
@@ -127,7 +127,7 @@ async def test_an_artifact_nobody_else_can_read_is_shown_as_given(tmp_path: Path
 
 
 async def test_a_write_without_an_answer_is_unknown_and_says_so(tmp_path: Path) -> None:
-    async with Memory(tmp_path, HangsAfterCommit(), events=EventBus(), outbox=True, read_timeout_s=0.1) as memory:
+    async with Memory(tmp_path, HangsAfterCommit(), events=EventBus(), outbox=True, store_timeout_s=0.1) as memory:
         with pytest.raises(WriteOutcomeUnknown, match="may or may not"):
             await memory.write(NOTES, "text")
 

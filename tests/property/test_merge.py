@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sandboxd.mirror.merge import MOST_STEPS, contains, lines_of, merge
+from sandboxd.memory.merge import MOST_STEPS, contains, lines_of, merge
 
 FEW = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "\n"]), max_size=8).map("".join)
 """Texts full of equal lines, in which a diff is ambiguous."""

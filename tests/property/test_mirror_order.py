@@ -18,10 +18,10 @@ from memo.changes import Change
 from memo.documents import DocumentKey, sha256_of
 from memo.ids import SessionRef, UserId
 from sandboxd.events import EventBus
-from sandboxd.mirror import Memory
-from sandboxd.mirror.live import is_due
-from sandboxd.mirror.manifest import Shown
-from sandboxd.mirror.texts import Text
+from sandboxd.memory import Memory
+from sandboxd.memory.manifest import Shown
+from sandboxd.memory.mirror import is_due
+from sandboxd.memory.text import Text
 
 REF, ANN = SessionRef.of("acme", "s1"), UserId("ann")
 NOTES = DocumentKey.of_session(REF, "NOTES.md")

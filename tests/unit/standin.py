@@ -26,6 +26,7 @@ import anyio.abc
 from memo.documents import (
     ANY,
     HOST,
+    NOTES,
     ArtifactKey,
     Author,
     Document,
@@ -39,7 +40,8 @@ from memo.documents import (
 from memo.errors import RevisionConflict, Unsupported
 from memo.ids import OwnerId, SessionRef, TenantId, UserId
 from memo.limits import StoreLimits
-from memo.provider import capabilities_of
+from memo.paths import DocumentPath
+from memo.sessions import Summarize
 from sandboxd.api.admission import MAX_CALLS
 from sandboxd.api.app import create_app
 from sandboxd.api.budget import MEMORY_BYTES, ByteBudget
@@ -59,9 +61,10 @@ from sandboxd.errors import (
 )
 from sandboxd.events import EventBus
 from sandboxd.idempotency import IdempotencyStore
+from sandboxd.memory import Memory, MirrorFile, Queued, Refused, Written
+from sandboxd.memory.agent_memory import AgentMemory
+from sandboxd.memory.store_client import StoreClient
 from sandboxd.metrics import Metrics
-from sandboxd.mirror import Memory, MirrorFile, Queued, Refused, Written
-from sandboxd.mirror.agent_memory import AgentMemory
 from sandboxd.runner import protocol
 from sandboxd.runner.calls import (
     Edited,
@@ -345,7 +348,8 @@ class StandInMemory:
 
     def __init__(self, store: Any, manager: StandInManager, *, outbox: bool = False) -> None:
         self.store = store
-        self.capabilities = capabilities_of(store)
+        self.client = StoreClient(store, StoreLimits(), 10)
+        self.capabilities = self.client.capabilities
         self.is_away = False
         self.artifact_hashes: dict[ArtifactKey, str] = {}
         self.refreshed: list[tuple[str, ...]] = []
@@ -410,6 +414,13 @@ class StandInMemory:
         self.artifact_hashes[key] = sha256_of(content.encode())
         entry = await self.store.write_artifact(key, content)
         return Written(key, entry.revision, entry.sha256, entry.size_bytes)
+
+    async def compact(self, ref: SessionRef, summarize: Summarize, **options: Any) -> bool:
+        named = {"writes": True, **options}
+        compacted = await self.client.call("compact", "compact_if_needed", ref.tenant, ref.session, summarize, **named)
+        if compacted:
+            await self.refresh(ref, str(DocumentPath(Scope.SESSION, NOTES)))
+        return bool(compacted)
 
     async def list(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> Sequence[DocumentEntry]:
         self._require("list_documents", "cannot list documents with this store")
@@ -490,13 +501,21 @@ async def serving(
     wire: WireLimits | None = None,
     drain_s: float = 5,
     call_memory_bytes: int = MEMORY_BYTES,
+    store_timeout_s: float = 10,
 ) -> AsyncIterator[World]:
     """Serve the API. With a store it has memory: a stand-in's, or with `mirrored` the real one."""
     manager = manager or StandInManager()
     memory = None if store is None or mirrored else StandInMemory(store, manager, outbox=outbox)
     stack = AsyncExitStack()
     if mirrored:
-        manager.mirrors = Memory(directory / "data", store, events=manager.events, limits=store_limits, outbox=outbox)
+        manager.mirrors = Memory(
+            directory / "data",
+            store,
+            events=manager.events,
+            limits=store_limits,
+            outbox=outbox,
+            store_timeout_s=store_timeout_s,
+        )
     token = "t" * 32
     with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
         path = directory / "api.sock"

@@ -373,7 +373,7 @@ async def test_a_store_that_cannot_do_it_says_so_and_one_that_breaks_tells_no_se
                 problem = await wire.problem(method, target, **options)
                 assert (problem["status"], problem["code"]) == (501, "memo.unsupported"), target
             problem = await wire.problem("GET", f"{SESSION}/messages")
-            assert (problem["status"], problem["code"]) == (502, "store.error")
+            assert (problem["status"], problem["code"]) == (503, "store.unavailable")
             assert "password" not in json.dumps(problem)
 
 

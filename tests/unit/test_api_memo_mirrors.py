@@ -106,7 +106,7 @@ async def test_a_stale_write_is_refused_or_merged(seen: Seen) -> None:
 
 
 async def test_a_program_that_writes_to_the_store_itself_is_seen_inside(seen: Seen) -> None:
-    store = seen.wire.world.manager.mirrors.store  # type: ignore[union-attr]
+    store = seen.wire.world.manager.mirrors.client.store  # type: ignore[union-attr]
     await store.write_document(DocumentKey.of_session(SessionRef.of("acme", "s1"), "NOTES.md"), "direct")
     assert await seen.wire.json("POST", f"{SESSION}/mirror/refresh", json={"path": f"{MEMO}/session/NOTES.md"}) == {
         "refreshed": 1

@@ -202,4 +202,4 @@ async def test_a_store_that_answers_nonsense_is_named_as_such(tmp_path: Path) ->
                 ("PUT", OTHER, {"json": {"user": "u"}}),
             ):
                 problem = await wire.problem(method, target, **options)  # type: ignore[arg-type]
-                assert (problem["status"], problem["code"]) == (502, "store.error"), target
+                assert (problem["status"], problem["code"]) == (503, "store.unavailable"), target

@@ -45,8 +45,8 @@ def test_memo_knows_neither_the_daemon_nor_docker() -> None:
 
 
 def test_engine_and_mirror_do_not_know_each_other() -> None:
-    assert offenders(sources("sandboxd/engine"), "sandboxd.mirror") == []
-    assert offenders(sources("sandboxd/mirror"), "sandboxd.engine") == []
+    assert offenders(sources("sandboxd/engine"), "sandboxd.memory") == []
+    assert offenders(sources("sandboxd/memory"), "sandboxd.engine") == []
 
 
 def test_only_the_docker_engine_imports_docker() -> None:

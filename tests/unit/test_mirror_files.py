@@ -14,11 +14,11 @@ import pytest
 from memo.documents import DocumentKey, sha256_of
 from memo.errors import InvalidKey
 from memo.ids import TenantId
-from sandboxd.mirror import manifest, tree
-from sandboxd.mirror.blobs import Blobs
-from sandboxd.mirror.manifest import Shown
-from sandboxd.mirror.merge import copy_key
-from sandboxd.mirror.texts import number_of, prefix_of
+from sandboxd.memory import manifest, tree
+from sandboxd.memory.blobs import Blobs
+from sandboxd.memory.manifest import Shown
+from sandboxd.memory.merge import copy_key
+from sandboxd.memory.text import number_of, prefix_of
 
 ACME, OTHER = TenantId("acme"), TenantId("other")
 TEXT = "a text with umläuts\n".encode()

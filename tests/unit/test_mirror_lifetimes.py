@@ -15,8 +15,8 @@ from memo.errors import Unavailable
 from memo.ids import SessionRef, UserId
 from sandboxd.errors import StoreUnavailable
 from sandboxd.events import EventBus
-from sandboxd.mirror import Memory
-from sandboxd.mirror.texts import Text
+from sandboxd.memory import Memory
+from sandboxd.memory.text import Text
 
 pytestmark = pytest.mark.anyio
 

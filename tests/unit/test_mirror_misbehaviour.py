@@ -16,7 +16,7 @@ from memo.limits import StoreLimits
 from memo.provider import SessionMemory
 from sandboxd.errors import StoreUnavailable
 from sandboxd.events import EventBus
-from sandboxd.mirror import Memory
+from sandboxd.memory import Memory
 
 pytestmark = pytest.mark.anyio
 
@@ -153,7 +153,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 async def test_a_snapshot_of_a_bad_answer_fails_clearly_and_leaves_nothing(tmp_path: Path, name: str) -> None:
     limits = StoreLimits(document_bytes=2000, artifact_bytes=4000)
-    async with Memory(tmp_path, BAD[name], events=EventBus(), limits=limits, read_timeout_s=0.2) as memory:
+    async with Memory(tmp_path, BAD[name], events=EventBus(), limits=limits, store_timeout_s=0.2) as memory:
         with anyio.fail_after(60), pytest.raises(StoreUnavailable, match=r"^cannot ") as caught:
             await memory.create("box", REF, ANN)
     assert "secret text" not in str(caught.value)

@@ -13,7 +13,7 @@ from memo import InMemoryStore
 from memo.documents import ArtifactKey, DocumentKey
 from memo.ids import SessionRef, UserId
 from sandboxd.events import EventBus
-from sandboxd.mirror import Memory
+from sandboxd.memory import Memory
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +75,7 @@ async def test_texts_that_nobody_asks_for_do_not_fill_the_cache_beyond_its_bound
         for number in range(100):
             await memory.write_artifact(ArtifactKey.of(REF, f"call-{number}"), f"{number} ".ljust(8000, "x"))
         with anyio.fail_after(30):
-            while memory._warmer.waiting or kept_bytes(tmp_path) > 40_000:
+            while len(memory._warmer) or kept_bytes(tmp_path) > 40_000:
                 await anyio.sleep(0.005)
         assert blobs(tmp_path)
 

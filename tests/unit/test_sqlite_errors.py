@@ -17,7 +17,7 @@ from sandboxd.api.problems import STATUS_BY_CODE
 from sandboxd.errors import HostBusy, HostCorrupt, HostError, HostFull, HostIO, RegistryCorrupt, SandboxdError
 from sandboxd.idempotency import Answer, IdempotencyStore
 from sandboxd.lifecycle import State
-from sandboxd.mirror.outbox import Outbox
+from sandboxd.memory.outbox import Outbox
 from sandboxd.registry import Registry
 from tests.unit.test_lifecycle import record
 

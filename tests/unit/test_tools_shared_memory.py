@@ -12,8 +12,8 @@ import pytest
 from memo.documents import DocumentKey
 from memo.errors import Unavailable
 from memo.ids import SessionRef
-from sandboxd.mirror import views
-from sandboxd.mirror.views import View, Views
+from sandboxd.memory import views
+from sandboxd.memory.views import View, Views
 from sandboxd.tools.context import MODEL_CHARS
 from sandboxd.tools.read import MAX_LINE_CHARACTERS, slice_text
 from tests.agents import USER_KEY, USER_MD, Agent, Team, team

@@ -244,7 +244,7 @@ async def test_a_signal_reaches_the_process_and_nothing_else(runner: RunnerClien
         await runner.kill_process(one.id)
         with pytest.raises(InvalidRequest, match="has ended"):
             await runner.signal_process(one.id, "INT")
-    with pytest.raises(NotFound):
+    with pytest.raises(ProcessNotFound):
         await runner.signal_process("p999", "INT")
 
 

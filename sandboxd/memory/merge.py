@@ -1,7 +1,7 @@
-"""Three-way merges of texts by lines, and the name under which a text is kept that could not be merged. Pure.
+"""Three-way merge of texts by lines, and the name under which a text that cannot be merged is kept. Pure.
 
-Two changes collide when they overlap or touch. A collision, and a comparison that would take too long, is None:
-the caller refuses the write and nothing is lost.
+Two changes collide when they overlap or touch. A collision, or a comparison that would take too long, gives None; the
+caller then refuses the write and nothing is lost.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from itertools import accumulate
 from memo.documents import DocumentKey, DocumentName
 
 MOST_STEPS = 2_000_000
-"""Steps of one comparison: about a third of a second. Counted, not timed, so that a merge has one outcome anywhere."""
+"""Steps of one comparison, about a third of a second. Counted, not timed, so that a merge is deterministic."""
 
 _MOST_NAME = 128
-_MOST_SUFFIX = 32  # with the longest mark, this leaves room for the beginning of the stem
+_MOST_SUFFIX = 32  # leaves room for the start of the stem even with the longest mark
 
 
 @dataclass(frozen=True, slots=True)
 class MergedText:
-    """`text` has both changes; `theirs` shows what it has besides mine, as hunks of removed and added lines."""
+    """`text` has both changes; `theirs` shows the other side's as hunks of removed and added lines."""
 
     text: str
     theirs: str
 
 
 def merge(base: str, mine: str, theirs: str) -> MergedText | None:
-    """Return a text with both changes, or None where they collide or cannot be compared in reasonable time."""
+    """Return a text with both changes, or None if they collide or take too long to compare."""
     before = lines_of(base)
     try:
         ours = _changes(before, lines_of(mine)) if mine != base else []
@@ -39,7 +39,7 @@ def merge(base: str, mine: str, theirs: str) -> MergedText | None:
         return None
     merged: list[str] = []
     shown: list[str] = []
-    done = 0  # how much of `before` is in `merged`
+    done = 0  # how many lines of `before` are in `merged`
     for left, right in _groups(ours, others):
         start, end = _span([*left, *right])
         merged += before[done:start]
@@ -54,20 +54,20 @@ def merge(base: str, mine: str, theirs: str) -> MergedText | None:
 
 
 def contains(text: str, other: str) -> bool:
-    """Say whether a text has every line of the other, unchanged and in order."""
+    """Return whether a text has every line of the other, unchanged and in order."""
     left = iter(lines_of(text))
     return all(line in left for line in lines_of(other))
 
 
 def lines_of(text: str) -> list[str]:
-    """Split at newlines and nowhere else, as the Read tool counts lines; every line keeps its newline."""
+    """Split at newlines only, as the Read tool counts lines; every line keeps its newline."""
     lines = [f"{line}\n" for line in text.split("\n")]
     last = lines.pop()[:-1]
     return [*lines, last] if last else lines
 
 
 def copy_key(key: DocumentKey, base: int, mark: str) -> DocumentKey:
-    """Return where a conflicting text is kept: beside its document, named after what it was based on."""
+    """Return the key for a conflicting text: beside its document, named after the revision it was based on."""
     stem, dot, suffix = key.name.rpartition(".")
     if not dot:
         stem, suffix = key.name, ""
@@ -90,12 +90,12 @@ class _TooLong(Exception):
 
 
 class _Matcher(SequenceMatcher[str]):
-    """A comparison of bounded length: with many equal lines, `difflib` alone takes quadratic time and more."""
+    """A comparison with a bounded number of steps: with many equal lines, plain difflib is worse than quadratic."""
 
     def __init__(self, a: Sequence[str], b: Sequence[str]) -> None:
-        super().__init__(None, a, b, autojunk=False)  # no line is junk: a frequent one may be a change, too
+        super().__init__(None, a, b, autojunk=False)  # no line is junk: a frequent line may be a change too
         self._steps_left = MOST_STEPS
-        places = Counter(b)  # for each line of `a`, the search for the longest match looks at its places in `b`
+        places = Counter(b)  # the search visits, for each line of `a`, its places in `b`
         self._steps_before = [0, *accumulate(1 + places[line] for line in a)]
 
     def find_longest_match(self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None) -> Match:
@@ -107,7 +107,7 @@ class _Matcher(SequenceMatcher[str]):
 
 
 def _changes(before: list[str], after: list[str]) -> list[_Change]:
-    """Return what turns one text into the other, in order. What both begin and end with is not compared."""
+    """Return the changes that turn one text into the other, in order. A common head and tail are skipped."""
     most = min(len(before), len(after))
     head = next((n for n in range(most) if before[n] != after[n]), most)
     most -= head
@@ -121,7 +121,7 @@ def _changes(before: list[str], after: list[str]) -> list[_Change]:
 
 
 def _groups(ours: list[_Change], others: list[_Change]) -> list[tuple[list[_Change], list[_Change]]]:
-    """Put together the changes of both sides that overlap or touch."""
+    """Group the changes of both sides that overlap or touch."""
     groups: list[tuple[list[_Change], list[_Change]]] = []
     reach = -1
     tagged = [(change, 0) for change in ours] + [(change, 1) for change in others]
@@ -138,7 +138,7 @@ def _span(changes: list[_Change]) -> tuple[int, int]:
 
 
 def _apply(before: list[str], changes: list[_Change], start: int, end: int) -> list[str]:
-    """Return what one side makes of these lines of the base."""
+    """Return these lines of the base with one side's changes applied."""
     result: list[str] = []
     for change in changes:
         result += before[start : change.start] + change.lines

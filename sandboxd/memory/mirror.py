@@ -1,7 +1,7 @@
-"""The mirrors of live sandboxes: which there are, who shows what, and how a text gets into all of them at once.
+"""The mirrors of live sandboxes: which exist, which keys each shows, and how a text is installed in all of them.
 
-Owns the table of mirrors and their manifests. A text is installed by whoever holds the key's turn; the newest
-revision wins, whatever the order in which texts arrive (I3). It never reads the store.
+Owns the table of mirrors and their manifests. The caller of `install` holds the key's lock; the newest revision wins,
+in whatever order texts arrive (I3). It never reads the store.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from memo.documents import ArtifactKey, DocumentKey, Scope
 from memo.ids import SessionRef, TenantId, UserId
 from sandboxd import failpoints
 from sandboxd.errors import HostFull
-from sandboxd.mirror import manifest, tree
-from sandboxd.mirror.answers import Key
-from sandboxd.mirror.blobs import Blobs
-from sandboxd.mirror.manifest import Shown
-from sandboxd.mirror.texts import Text, relative_of
-from sandboxd.mirror.tree import Draft
+from sandboxd.memory import manifest, tree
+from sandboxd.memory.blobs import Blobs
+from sandboxd.memory.manifest import Shown
+from sandboxd.memory.outcomes import Key
+from sandboxd.memory.text import Text, relative_of
+from sandboxd.memory.tree import Draft
 
 _THREADS = 4
 
@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 
 class Mirror:
-    """One live mirror. `guard` is held by the thread that changes its files, so that dropping it waits for that."""
+    """One live mirror. A thread that changes its files holds `guard`, so that dropping the mirror waits for it."""
 
     def __init__(self, sandbox_id: str, ref: SessionRef, user: UserId, root: Path, gid: int) -> None:
         self.sandbox_id = sandbox_id
@@ -41,32 +41,32 @@ class Mirror:
         self.user = user
         self.root = str(root)
         self.gid = gid
-        """The group of the container that shows it."""
+        """The group of the container that mounts it."""
         self.since = time.time()
         self.shown: dict[str, Shown] = {}
         self.guard = threading.Lock()
-        self.fill_turn = anyio.Lock()
-        self.manifest_turn = anyio.Lock()
+        self.fill_lock = anyio.Lock()
+        self.manifest_lock = anyio.Lock()
         self.manifest_after = 0.0
-        """The manifest is not written again before this moment: a long one costs more than what it tells of."""
+        """Earliest time of the next manifest write, which bounds what long manifests cost."""
         self.is_dropped = False
         self.is_known = False
-        """Whether `shown` tells what the files are. Before that only the manifest of an earlier daemon can."""
+        """Whether `shown` describes the files. Until then only an earlier daemon's manifest does."""
         self.filling = 0
-        """How many snapshots are being filled in."""
+        """How many snapshots are being filled in now."""
         self.missed: set[Key] = set()
         self.placing = 0
-        """How many installations are under way that began before it was filled."""
+        """How many installations are under way."""
         self.settled: anyio.Event | None = None
-        """For whoever waits for them to end."""
+        """Set when an installation ends, for `wait_settled`."""
 
     @property
     def takes_changes(self) -> bool:
-        """Before and while it is filled from a snapshot, changes only note that they were missed."""
+        """Whether changes are installed; before and during a snapshot they are only recorded in `missed`."""
         return self.is_known and not self.filling
 
     def is_behind(self, relative: str, revision: int) -> bool:
-        """Say whether it does not show this revision, or a later one, yet."""
+        """Return whether it does not yet show this revision or a later one."""
         shown = self.shown.get(relative)
         return not self.takes_changes or shown is None or shown.pending or shown.revision < revision
 
@@ -81,7 +81,7 @@ class Mirrors:
         self.blobs = blobs
         self.limiter = anyio.CapacityLimiter(_THREADS)
         self.dirty: dict[str, Mirror] = {}
-        """Mirrors whose manifest is behind their files."""
+        """Mirrors whose manifest lags behind their files."""
         self.manifest_due = anyio.Event()
         self._by_id: dict[str, Mirror] = {}
         self._by_session: dict[SessionRef, Mirror] = {}
@@ -95,7 +95,7 @@ class Mirrors:
         return mirror
 
     def drop(self, sandbox_id: str) -> Mirror | None:
-        """Forget a mirror, and return it. When this returns, nothing changes its directory any more."""
+        """Stop tracking a mirror and return it. Once this returns, nothing changes its directory."""
         mirror = self._by_id.pop(sandbox_id, None)
         if mirror is None:
             return None
@@ -107,12 +107,12 @@ class Mirrors:
         if not of_user:
             del self._by_user[mirror.ref.tenant, mirror.user]
         self.dirty.pop(sandbox_id, None)
-        with mirror.guard:  # a thread holds it for one file, or for one batch of a snapshot
+        with mirror.guard:  # held for one file, or for one batch of a snapshot
             pass
         return mirror
 
     async def wait_settled(self, mirror: Mirror) -> None:
-        """Wait for the installations under way, so that none of them comes after a snapshot that is newer."""
+        """Wait for the installations under way, so that none overwrites a newer snapshot."""
         while mirror.placing:
             settled = mirror.settled = anyio.Event()
             await settled.wait()
@@ -124,7 +124,7 @@ class Mirrors:
         return self._by_session.get(ref)
 
     def showing(self, key: Key) -> list[Mirror]:
-        """Return the mirrors in which this key has its place."""
+        """Return the mirrors that show this key."""
         if isinstance(key, DocumentKey) and key.scope is Scope.USER:
             return list(self._by_user.get((key.tenant, UserId(key.owner)), {}).values())
         ref = key.session if isinstance(key, ArtifactKey) else SessionRef.of(key.tenant, key.owner)
@@ -132,16 +132,16 @@ class Mirrors:
         return [] if mirror is None else [mirror]
 
     def is_behind(self, key: Key, revision: int) -> bool:
-        """Say whether some mirror does not show this revision, or a later one, yet."""
+        """Return whether any mirror does not yet show this revision or a later one."""
         relative = relative_of(key)
         return any(mirror.is_behind(relative, revision) for mirror in self.showing(key))
 
     async def install(
         self, key: Key, text: Text, *, revisioned: bool, pending: bool = False, staged: str | None = None
     ) -> int:
-        """Show a text in every mirror that shows an older one. The caller holds the key's turn.
+        """Show a text in every mirror that shows an older one. The caller holds the key's lock.
 
-        Returns in how many mirrors it is shown now. After an OSError some show it and the others still the old one.
+        Returns how many mirrors show it now. After an OSError some show it and the others still show the old one.
         """
         relative = relative_of(key)
         mirrors = self.showing(key)
@@ -159,7 +159,7 @@ class Mirrors:
         placed: list[Mirror] = []
         try:
             if len(behind) == 1 and revisioned and isinstance(key, DocumentKey):
-                # A revision that one mirror shows is worth no blob: the next one replaces it, and both cost time.
+                # Not worth a blob: only one mirror shows it, and the next revision replaces it.
                 await self._write(behind[0], relative, text, staged)
                 placed = behind
             else:
@@ -181,7 +181,7 @@ class Mirrors:
         draft = Draft(mirror.root, relative, mirror.gid)
 
         def write(*, is_whole: bool) -> None:
-            with mirror.guard:  # also for the draft: whoever dropped the mirror may be removing its directory
+            with mirror.guard:  # for the draft too: a dropped mirror's directory may be being removed
                 if not mirror.is_dropped:
                     draft.write(text.encoded)
                     if is_whole:
@@ -215,7 +215,7 @@ class Mirrors:
         def place() -> None:
             blob = self.blobs.put(tenant, text.sha256, text.encoded)
             directory, name = tree.split(relative)
-            temporary = tree.temporary_name()  # one name will do: every mirror has its own directory
+            temporary = tree.temporary_name()  # the same name in each, because every mirror has its own directory
             for mirror in mirrors:
                 before = mirror.shown.get(relative)
                 with mirror.guard:
@@ -230,7 +230,7 @@ class Mirrors:
         await self.in_thread(place)
 
     async def uninstall(self, key: Key) -> None:
-        """Show nothing for a key that the store does not have. The caller holds its turn."""
+        """Remove a key that the store does not have. The caller holds its lock."""
         relative = relative_of(key)
         for mirror in self.showing(key):
             if not mirror.takes_changes:
@@ -249,7 +249,7 @@ class Mirrors:
         self.mark([mirror])
 
     def mark(self, mirrors: Iterable[Mirror]) -> None:
-        """Note that their manifests are behind."""
+        """Mark their manifests as due."""
         for mirror in mirrors:
             if not mirror.is_dropped and mirror.takes_changes:
                 self.dirty[mirror.sandbox_id] = mirror
@@ -257,7 +257,7 @@ class Mirrors:
             self.manifest_due.set()
 
     async def write_manifest(self, mirror: Mirror) -> None:
-        async with mirror.manifest_turn:
+        async with mirror.manifest_lock:
             self.dirty.pop(mirror.sandbox_id, None)
             if mirror.is_dropped:
                 return
@@ -277,7 +277,7 @@ class Mirrors:
                 raise
 
     async def in_thread(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Do file work in a thread; what the disk refuses is HostFull. Never abandoned: files are never half known."""
+        """Run file work in a thread and map a disk error to HostFull. Never abandoned, so that `shown` stays true."""
         try:
             return await to_thread.run_sync(lambda: work(*args, **kwargs), limiter=self.limiter)
         except OSError as error:
@@ -285,10 +285,10 @@ class Mirrors:
 
 
 def is_due(text: Text, shown: Shown | None, *, revisioned: bool, pending: bool = False) -> bool:
-    """Decide whether a text takes the place of what is shown. I3: a revision only grows.
+    """Decide whether a text replaces what is shown. I3: a revision only grows.
 
-    What is pending is newer than anything the store has, and gives way to the store as soon as it is delivered.
-    Without revisions the order of reading decides, and who holds the turn has read last.
+    A pending text is newer than anything the store has, and is replaced by the store's once it is delivered.
+    Without revisions the latest read wins, and the holder of the key's lock has read last.
     """
     if shown is None or shown.pending != pending:
         return True

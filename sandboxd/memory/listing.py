@@ -1,6 +1,6 @@
-"""What a store lists, checked before it is used: its ids and hashes become names on the disk. Pure.
+"""Checks on what a store lists, whose ids and hashes become file names on the host. Pure.
 
-Whatever is wrong raises ValueError and says what; the caller knows whose list it is.
+A bad list raises ValueError with the reason; the caller adds which list it was.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from memo.provider import ArtifactLine
 MOST_DOCUMENTS = 10_000
 MOST_ARTIFACTS = 100_000
 _HASH_CHARS = 64
-_FOREIGN = "it listed something that was not asked for"
+_FOREIGN = "it lists a key that was not asked for"
 
 
 def check_list(answer: object, most: int) -> None:
     if not isinstance(answer, list):
-        raise ValueError(f"it answered with {type(answer).__name__} instead of a list")
+        raise ValueError(f"{type(answer).__name__} instead of a list")
     if len(answer) > most:
-        raise ValueError(f"it listed {len(answer)}, and the limit is {most}")
+        raise ValueError(f"it lists {len(answer)} items, and the limit is {most}")
 
 
 def check_unique(keys: Collection[object]) -> None:
     if len(set(keys)) != len(keys):
-        raise ValueError("it listed the same one twice")
+        raise ValueError("it lists a key twice")
 
 
 def check_documents(entries: Sequence[DocumentEntry], wanted: DocumentKey) -> None:
-    """See that these are documents of the same owner as `wanted`, each of them once."""
+    """Check that these are documents of the same owner as `wanted`, each listed once."""
     for entry in entries:
         if not isinstance(entry, DocumentEntry) or not isinstance(entry.key, DocumentKey):
             raise ValueError(_FOREIGN)
@@ -54,33 +54,33 @@ def check_artifacts(entries: Sequence[ArtifactEntry], session: SessionRef) -> No
 
 
 def check_lines(lines: Sequence[ArtifactLine]) -> None:
-    """Check very many, a column at a time: that is much faster than one after the other."""
+    """Check a long list column by column, which is much faster than row by row."""
     if not lines:
         return
     if set(map(type, lines)) != {tuple} or set(map(len, lines)) != {4}:
-        raise ValueError("it listed something that is no line")
+        raise ValueError("an item is not a line of four fields")
     calls, revisions, hashes, sizes = zip(*lines, strict=True)
     if set(map(type, revisions)) | set(map(type, sizes)) != {int}:
-        raise ValueError("it listed a revision or a size that is none")
+        raise ValueError("invalid revision or size")
     if set(map(type, hashes)) != {str} or set(map(len, hashes)) != {_HASH_CHARS} or not _is_hex("".join(hashes)):
-        raise ValueError("it listed a hash that is none")
+        raise ValueError("invalid hash")
     if not all(issubclass(kind, str) for kind in set(map(type, calls))):
-        raise ValueError("it listed an id that is none")
+        raise ValueError("an id is not text")
     if not are_legal(calls):
-        raise ValueError("it listed an illegal id")
+        raise ValueError("it lists an illegal id")
     check_unique(calls)
 
 
 def _check_entry(revision: object, sha256: object, size_bytes: object, at: object) -> None:
     if not isinstance(revision, int) or not isinstance(size_bytes, int) or not isinstance(at, datetime):
-        raise ValueError("it listed a revision, a size or a time that is none")
+        raise ValueError("invalid revision, size or timestamp")
     if not (isinstance(sha256, str) and len(sha256) == _HASH_CHARS and _is_hex(sha256)):
-        raise ValueError("it listed a hash that is none")
+        raise ValueError("invalid hash")
 
 
 def _is_hex(text: str) -> bool:
-    """Say whether this is nothing but digits: then it may stand in a file name, and leads nowhere else on the disk."""
+    """Return whether the text is only hex digits, so that it is safe as a file name."""
     try:
-        return len(bytes.fromhex(text)) * 2 == len(text)  # it would pass over blanks
+        return len(bytes.fromhex(text)) * 2 == len(text)  # fromhex skips whitespace
     except ValueError:
         return False

@@ -1,7 +1,7 @@
-"""What memory answers with: values about mirrored files and writes, and the two errors of its own.
+"""Outcomes of memory operations: what a write became, how a mirrored file compares, and two errors.
 
 memo.RevisionConflict
-└─ WriteConflict          nothing changed; `current` holds the newer text, `copy` where the refused text was kept
+└─ WriteConflict          nothing was overwritten; `current` is the newer text, `copy` names the refused one's copy
 sandboxd.StoreUnavailable
 └─ WriteOutcomeUnknown    the write may or may not have happened; the same request again is safe
 """
@@ -21,7 +21,7 @@ Key = DocumentKey | ArtifactKey
 class MirrorFile:
     """One file of a session's mirror, compared with the store by hash.
 
-    `lag_ms` is how long this revision took to appear; of a file that is not in sync, how long it is overdue.
+    `lag_ms` is how long this revision took to appear or, for a file that is not in sync, how long it is overdue.
     """
 
     path: str
@@ -37,7 +37,7 @@ class MirrorFile:
 class Written:
     """A write that the store has committed.
 
-    `lagging` is how many mirrors could not be brought up to date at once (a full disk); they follow by themselves.
+    `lagging` is how many mirrors could not be updated at once (a full disk); they are retried in the background.
     """
 
     key: Key
@@ -50,7 +50,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A write that is kept durably until the store is back. `number` grows; a document's writes keep their order."""
+    """A write kept durably until the store is back. Numbers only grow, and a document's writes keep their order."""
 
     key: Key
     number: int
@@ -60,7 +60,7 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A write that was queued, and that the store will never take. It is kept in the outbox for a person to see."""
+    """A queued write that the store will never accept. It stays in the outbox, where an operator can see it."""
 
     key: Key
     number: int
@@ -70,7 +70,7 @@ class Refused:
 
 
 class WriteConflict(RevisionConflict):
-    """The document moved on, and nothing was overwritten."""
+    """The document has a newer revision, and nothing was overwritten."""
 
     def __init__(self, message: str, current: Document | None = None, copy: DocumentKey | None = None) -> None:
         super().__init__(message, current)
@@ -78,6 +78,6 @@ class WriteConflict(RevisionConflict):
 
 
 class WriteOutcomeUnknown(StoreUnavailable):
-    """The store was asked and did not answer: the change may or may not be there."""
+    """The store did not answer a write: the change may or may not be there."""
 
     outcome_unknown = True

@@ -1,7 +1,7 @@
-"""Refreshing: from "this key has changed" to every live mirror that shows it, by itself or when asked.
+"""Refresher: takes a changed key from the store's feed, or from a caller, to every live mirror that shows it.
 
-Owns the reader of the store's change feed and the workers behind it. A hint says where to look; the text is read
-again, so a late or reordered hint cannot install an old one. Hints for one key become one refresh.
+Owns the reader of the change feed and its workers. A hint only names a key; the text is read again, so a late or
+reordered hint cannot install old text. Hints for the same key are merged into one refresh.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from anyio.abc import TaskGroup
 from memo.changes import Change
 from memo.documents import ArtifactKey, DocumentKey
 from sandboxd import failpoints
+from sandboxd.backoff import Backoff
 from sandboxd.errors import SandboxdError, StoreUnavailable
-from sandboxd.mirror.announcing import Announcer, fields_of
-from sandboxd.mirror.answers import Key
-from sandboxd.mirror.asking import Source
-from sandboxd.mirror.live import Mirrors
-from sandboxd.mirror.outbox import Pending
-from sandboxd.mirror.retrying import Backoff
-from sandboxd.mirror.turns import Turns
+from sandboxd.keyed_lock import KeyedLock
+from sandboxd.memory.announcer import Announcer, fields_of
+from sandboxd.memory.mirror import Mirrors
+from sandboxd.memory.outbox import Pending
+from sandboxd.memory.outcomes import Key
+from sandboxd.memory.store_client import StoreClient
 
 _log = structlog.get_logger()
 
@@ -35,15 +35,15 @@ class Refresher:
     def __init__(
         self,
         mirrors: Mirrors,
-        source: Source,
-        turns: Turns,
+        store: StoreClient,
+        locks: KeyedLock,
         announcer: Announcer,
         pending: Callable[[Key], Pending | None],
         resync: Callable[[], None],
     ) -> None:
         self._mirrors = mirrors
-        self._source = source
-        self._turns = turns
+        self._store = store
+        self._locks = locks
         self._announcer = announcer
         self._pending = pending
         self._resync = resync
@@ -57,7 +57,7 @@ class Refresher:
         self._tasks = tasks
         for _ in range(WORKERS):
             tasks.start_soon(self._work)
-        if self._source.capabilities.changes:
+        if self._store.capabilities.changes:
             tasks.start_soon(self._follow)
 
     def close(self) -> None:
@@ -65,40 +65,40 @@ class Refresher:
         self._receive.close()
 
     async def connect(self) -> None:
-        """Find out where the feed is. Changes after this are told; whatever was before has to be read."""
-        last = await self._source.ask("follow the store's changes", "last_change")
+        """Read the feed's position. Changes after it are announced; earlier ones must be read."""
+        last = await self._store.call("follow the store's changes", "last_change")
         if not isinstance(last, int):
-            raise StoreUnavailable("cannot follow the store's changes: its last change is no number")
-        if self._cursor is None or last < self._cursor:  # a feed that is shorter than it was is another feed
+            raise StoreUnavailable("cannot follow the store's changes: its position is not a number")
+        if self._cursor is None or last < self._cursor:  # a feed that went back is another feed
             self._cursor = last
             self._resync()
 
     async def refresh(self, key: Key, hint: Change | None = None) -> int:
-        """Read the key and show it everywhere. Return how many mirrors show it now."""
+        """Read the key and show it in every mirror. Return how many mirrors show it now."""
         if not self._mirrors.showing(key):
             return 0
-        async with self._turns.of(key):
-            waiting = self._pending(key)
-            if waiting is not None:  # newer than the store, and shown already or now
-                if waiting.text is None:
+        async with self._locks.hold(key):
+            pending = self._pending(key)
+            if pending is not None:  # newer than the store
+                if pending.text is None:
                     return len(self._mirrors.showing(key))
-                return await self._mirrors.install(key, waiting.text, revisioned=True, pending=True)
+                return await self._mirrors.install(key, pending.text, revisioned=True, pending=True)
             if hint is not None and not self._mirrors.is_behind(key, hint.revision):
-                return len(self._mirrors.showing(key))  # who wrote it has shown it meanwhile
-            text = await self._source.read(key, hint)
+                return len(self._mirrors.showing(key))  # its writer has shown it already
+            text = await self._store.read(key, hint)
             await failpoints.reach("refresh.read")
             if text is None:
                 await self._mirrors.uninstall(key)
                 return 0
             count = await self._mirrors.install(
-                key, text, revisioned=self._source.has_revisions(key), staged="refresh.staged"
+                key, text, revisioned=self._store.has_revisions(key), staged="refresh.staged"
             )
             await failpoints.reach("refresh.renamed")
         self._announcer.mirror("refreshed", **fields_of(key), revision=text.revision, mirrors=count)
         return count
 
     async def hint(self, key: Key, change: Change | None = None) -> None:
-        """Have a key refreshed soon. Waits if too many are waiting, so that the feed waits, too."""
+        """Queue a key for refresh. Waits while the queue is full, which holds back the feed."""
         if key in self._hints:
             self._hints[key] = change
             return
@@ -115,18 +115,18 @@ class Refresher:
                 await failpoints.reach("refresh.heard")
                 await self.refresh(key, hint)
             except (SandboxdError, OSError) as error:
-                self._try_again(key, error)
+                self._retry(key, error)
             else:
                 self._failures.pop(key, None)
 
-    def _try_again(self, key: Key, error: Exception) -> None:
+    def _retry(self, key: Key, error: Exception) -> None:
         backoff = self._failures.setdefault(key, Backoff())
         if backoff.is_first:
             _log.warning("cannot refresh a mirror yet", error=str(error))
             self._announcer.mirror("lagging", **fields_of(key))
-        self._tasks.start_soon(self._later, key, backoff)
+        self._tasks.start_soon(self._hint_later, key, backoff)
 
-    async def _later(self, key: Key, backoff: Backoff) -> None:
+    async def _hint_later(self, key: Key, backoff: Backoff) -> None:
         await backoff.wait()
         if self._mirrors.showing(key):
             await self.hint(key)
@@ -151,12 +151,12 @@ class Refresher:
             await backoff.wait()
 
     async def _changes(self) -> AsyncGenerator[Change, None]:
-        """The feed, whose failures are all StoreUnavailable."""
+        """Yield the feed's changes; every failure is StoreUnavailable."""
         try:
-            async with aclosing(self._source.store.changes(self._cursor or 0)) as feed:
+            async with aclosing(self._store.store.changes(self._cursor or 0)) as feed:
                 async for change in feed:
                     if not _is_change(change):
-                        raise StoreUnavailable("cannot follow the store's changes: one of them is no change")
+                        raise StoreUnavailable("cannot follow the store's changes: the feed sent something else")
                     yield change
         except StoreUnavailable:
             raise
@@ -165,7 +165,7 @@ class Refresher:
 
 
 def _is_change(change: object) -> bool:
-    """Say whether this can be used: a provider is somebody else's code."""
+    """Return whether the feed sent a usable change: a provider is foreign code."""
     return (
         isinstance(change, Change)
         and isinstance(change.cursor, int)

@@ -1,6 +1,6 @@
-"""The manifest: what a mirror shows, as a value and as the JSON file that agents read. Pure.
+"""The manifest: what a mirror shows, as values and as the JSON file that agents read.
 
-It is written after the files and so may be a moment behind them; a file is believed by its hash, never by this.
+It is written after the files and may briefly lag behind them, so a file is verified by its hash, not by the manifest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ VERSION = 1
 
 
 class Shown(NamedTuple):
-    """What one file of a mirror shows, since when. Pending: the store does not have it yet."""
+    """What one file of a mirror shows, and since when. Pending: the store does not have it yet."""
 
     revision: int
     sha256: str
@@ -25,7 +25,7 @@ class Shown(NamedTuple):
 
 
 def encode(shown: Mapping[str, Shown]) -> bytes:
-    """Return the JSON text. Written out by hand: with ten thousand files, a dictionary for each would cost the most."""
+    """Return the JSON text. Formatted by hand: with ten thousand files, building dictionaries would dominate."""
     times: dict[float, str] = {}
     lines = []
     for relative, (revision, sha256, size_bytes, refreshed_at, is_pending) in sorted(shown.items()):
@@ -41,7 +41,7 @@ def encode(shown: Mapping[str, Shown]) -> bytes:
 
 
 def decode(encoded: bytes | None) -> dict[str, Shown]:
-    """Return what a manifest claims; one that cannot be read claims nothing."""
+    """Return the files that a manifest lists; an unreadable manifest lists none."""
     try:
         files = json.loads(encoded or b"{}")["files"]
         return {str(relative): _shown(fields) for relative, fields in files.items()}

@@ -1,15 +1,15 @@
-"""Writes of agents: each is compared with what its own session last saw, never with what a mirror shows by now.
+"""AgentMemory: compares an agent's write with what its session last saw, not with what the mirror shows now.
 
-The rule. A session has seen a revision once it was shown every line of it: by Read (in one piece, or in several of
-the same revision; a line that was cut does not count), by the API, by a refusal that returned the newer text whole,
-by a merge that showed all of what others changed, or because the session wrote the text itself. A whole text is then
-written as follows.
+A session has seen a revision once it was shown every line of it: by Read (in one piece, or in several of the same
+revision; a truncated line does not count), by the API, by a refusal that returned the newer text in full, by a merge
+that showed all of the other side's changes, or because the session wrote the text itself. A whole text is then written
+by this rule:
 
-- The store is still at the revision seen: commit, by compare-and-swap.
-- It has moved on: three-way merge with the revision seen as the base; a collision changes nothing.
-- Nothing was seen (never read, forgotten, read with a shell): commit only if no line of the current text is lost.
+- The store is still at the revision seen: commit by compare-and-swap.
+- The store has a newer revision: three-way merge with the revision seen as the base; a collision changes nothing.
+- Nothing was seen (never read, forgotten, or read in a shell): commit only if no line of the current text is lost.
 
-So a line can only disappear by a write of a session that has seen it.
+So only a session that has seen a line can remove it (I13).
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from memo.documents import ABSENT, ANY, HOST, Author, Document, DocumentKey, Exp
 from memo.errors import RevisionConflict
 from memo.ids import SessionRef
 from sandboxd.errors import StoreUnavailable
-from sandboxd.mirror.answers import Queued, Written
-from sandboxd.mirror.merge import MergedText, contains, merge
-from sandboxd.mirror.views import View, Views
+from sandboxd.memory.merge import MergedText, contains, merge
+from sandboxd.memory.outcomes import Queued, Written
+from sandboxd.memory.views import View, Views
 
 _MOST_TRIES = 10
 
 
 class DocumentWriter(Protocol):
-    """The one writer, as far as agents need it. `mirror.Memory` is one."""
+    """What agents need of the one writer. `Memory` implements it."""
 
     async def newest(self, key: DocumentKey) -> Document | None:
-        """Return the document with every write that waits for the store; None if it was never written."""
+        """Return the document including its queued writes; None if it was never written."""
 
     async def text_at(self, key: DocumentKey, revision: Expected) -> str | None:
-        """Return what the document was at a revision, or None if that can no longer be told."""
+        """Return the document's text at a revision, or None if it is not known any more."""
 
     async def mirrored(self, ref: SessionRef, key: DocumentKey) -> Document | None:
-        """Return what the session's mirror shows; None if it shows nothing, or if that cannot be told."""
+        """Return what the session's mirror shows; None if it shows nothing or is not known."""
 
     async def write(
         self, key: DocumentKey, content: str, *, expected: Expected = ANY, author: Author = HOST
     ) -> Written | Queued:
-        """Commit if the document is still `expected`, else raise RevisionConflict with what it is."""
+        """Commit if the document is still at `expected`, else raise RevisionConflict with the current one."""
 
     async def append(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Written | Queued: ...
 
 
 @dataclass(frozen=True, slots=True)
 class AgentWrite:
-    """What a write became. After a merge, `theirs` shows what others had changed; None if that cannot be shown."""
+    """The outcome of a write. After a merge, `theirs` shows the other side's changes; None if they are not known."""
 
     outcome: Written | Queued
     theirs: str | None = ""
@@ -63,34 +63,34 @@ class AgentWrite:
 
 
 class AgentMemory:
-    """Documents as the agents of sessions read and write them. Owns the memory of what each of them saw."""
+    """Documents as agents read and write them. Owns the record of what each session saw."""
 
     def __init__(self, writer: DocumentWriter) -> None:
         self._writer = writer
         self._views = Views()
 
     async def read(self, ref: SessionRef, key: DocumentKey) -> Document | None:
-        """Return what the session's mirror shows. The caller notes what of it the agent sees, with `saw_lines`."""
+        """Return what the session's mirror shows. The caller records the lines it passes on with `saw_lines`."""
         return await self._writer.mirrored(ref, key)
 
     async def newest(self, key: DocumentKey) -> Document | None:
         return await self._writer.newest(key)
 
     async def seen_text(self, ref: SessionRef, key: DocumentKey) -> str | None:
-        """Return the text that the session has seen; None if it has not, or if that can no longer be told."""
+        """Return the text that the session last saw; None if it saw none or the text is not known any more."""
         view = self._views.whole(ref, key)
         return None if view is None else await self._text_at(key, view)
 
     def saw(self, ref: SessionRef, key: DocumentKey, document: Document) -> None:
-        """Note that the agent was shown all of this text."""
+        """Record that the agent was shown all of this text."""
         self._views.saw(ref, key, View(document.revision, document.sha256))
 
     def saw_lines(self, ref: SessionRef, key: DocumentKey, document: Document, lines: range, total: int) -> None:
-        """Note that the agent was shown these lines of a text, counted from 0, uncut."""
+        """Record that the agent was shown these lines of a text, counted from 0, in full."""
         self._views.saw_lines(ref, key, View(document.revision, document.sha256), lines, total)
 
     def saw_outcome(self, ref: SessionRef, key: DocumentKey, outcome: Written | Queued) -> None:
-        """Note that the agent knows all of the text that a write left behind."""
+        """Record that the agent knows all of the text that a write produced."""
         revision = -outcome.number if isinstance(outcome, Queued) else outcome.revision
         self._views.saw(ref, key, View(revision, outcome.sha256))
 
@@ -111,9 +111,9 @@ class AgentMemory:
     async def replace(
         self, ref: SessionRef, key: DocumentKey, document: Document | None, content: str, author: Author
     ) -> AgentWrite:
-        """Commit a change of some lines that was made to this very text, or raise RevisionConflict.
+        """Commit an edit of some lines of exactly this text, or raise RevisionConflict.
 
-        The caller vouches that the agent knows the lines it changed. The others remain unseen if they were.
+        The caller guarantees that the agent knows the lines it changed. Other unseen lines stay unseen.
         """
         view = self._views.whole(ref, key)
         expected = ABSENT if document is None else document.revision
@@ -153,30 +153,30 @@ class AgentMemory:
                 continue
             if merged.text == content:
                 return self._wrote(ref, key, content, outcome)
-            self._views.forget(ref, key)  # until the agent is shown what else is in there now
+            self._views.forget(ref, key)  # until the agent is shown the other side's changes
             return AgentWrite(outcome, merged.theirs)
         raise conflict
 
     async def _commit(self, key: DocumentKey, text: str, current: Document, author: Author) -> Written | Queued:
-        if text == current.content:  # the others have made the same change
+        if text == current.content:  # the other side made the same change
             return Written(key, current.revision, current.sha256, len(text.encode()))
         return await self._writer.write(key, text, expected=current.revision, author=author)
 
     async def _knows_all(self, key: DocumentKey, view: View | None, added: str, outcome: Written) -> bool:
-        """Say whether a text is all that a session had seen of it, and what the session added."""
+        """Return whether a text is exactly what the session had seen plus what it appended."""
         if view is None:
             return outcome.sha256 == sha256_of(added.encode())
-        if outcome.revision == view.revision + 1:  # nothing can be in between
+        if outcome.revision == view.revision + 1:  # no other revision can be in between
             return True
         text = await self._text_at(key, view)
         return text is not None and outcome.sha256 == sha256_of(f"{text}{added}".encode())
 
     def _wrote(self, ref: SessionRef, key: DocumentKey, content: str, outcome: Written | Queued) -> AgentWrite:
-        """Note what the session knows of a text that it wrote all by itself."""
+        """Record what the session knows about a text that it wrote."""
         if outcome.sha256 == sha256_of(content.encode()):
             self.saw_outcome(ref, key, outcome)
             return AgentWrite(outcome)
-        # A retry of a write that was merged, or a provider that keeps texts in another form.
+        # A retry of a write that was merged, or a provider that normalises texts.
         self._views.forget(ref, key)
         return AgentWrite(outcome, None)
 

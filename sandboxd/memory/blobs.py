@@ -1,7 +1,7 @@
 """The blob cache: every text once, by hash, as a read-only file that mirrors link to.
 
-Owns one directory. It is a cache: any of it may be deleted at any time. Tenants share no blob, for a link count
-would tell one that another has the same text. A blob found on disk is hashed before its first use.
+Owns one directory, any of which may be deleted at any time. Tenants never share a blob, because a link count would
+reveal that another tenant has the same text. A blob found on disk is hashed before its first use.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ _BELIEVED_S = 600.0
 _LONG_AGO = float("-inf")
 
 Signature = tuple[int, int, int, int]
-"""What tells a file from another one, or from itself after a change: inode, size, time of change, mode."""
+"""Inode, size, modification time and mode: differs between two files, and after a change."""
 
 
 class Blobs:
-    """Used from many threads at once: every step is one rename, and the same blob twice is the same blob."""
+    """Safe to use from many threads: every step is one rename, and two equal blobs are interchangeable."""
 
     def __init__(self, root: Path, *, gid: int | None = None) -> None:
-        """`gid` is the group that may read a blob through a mirror; without it, the daemon's own."""
+        """`gid` is the group that may read blobs through a mirror; by default the daemon's own."""
         self._root = str(root)
         self.gid = os.getegid() if gid is None else gid
         self._staging = f"{root}/{_STAGING}"
         self._numbers = itertools.count()
         self._known: OrderedDict[str, tuple[Signature | None, float]] = OrderedDict()
-        """What each blob looked like when it was hashed, if it was, and when somebody last asked; oldest first."""
+        """Each blob's signature when it was last hashed (or None) and when it was last requested, oldest first."""
         self._spaces: dict[TenantId, str] = {}
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Make the directory, and clear what a crash left half made."""
+        """Make the directory, and remove the drafts that a crash left."""
         make_private(Path(self._root))  # containers see links to blobs, never this directory
         shutil.rmtree(self._staging, ignore_errors=True)
-        make_shared(self._staging, self.gid)  # blobs are born here, and get its group
+        make_shared(self._staging, self.gid)  # blobs are created here and inherit its group
 
     def path(self, tenant: TenantId, sha256: str) -> str:
         space = self._spaces.get(tenant)
         if space is None:
-            # A digest, because no host path contains an id that came from outside.
+            # A digest, because a host path never contains an id from outside.
             space = self._spaces[tenant] = f"{self._root}/{hashlib.sha256(tenant.encode()).hexdigest()[:16]}"
         return f"{space}/{sha256[:2]}/{sha256}"
 
     def find(self, tenant: TenantId, sha256: str) -> str | None:
-        """Return the path of an intact blob, or None. A damaged one is removed."""
+        """Return the path of an intact blob, or None. A damaged blob is removed."""
         path = self.path(tenant, sha256)
-        with self._lock:  # from here on `prune` knows that somebody is about to link it
+        with self._lock:  # from here on `prune` treats it as about to be linked
             try:
                 status = os.stat(path)
             except FileNotFoundError:
@@ -86,9 +86,9 @@ class Blobs:
         return None
 
     def find_lately(self, tenant: TenantId, sha256: str, now: float) -> str | None:
-        """Like `find`, but believe for a while what was found: a snapshot of very many texts looks at each once.
+        """Like `find`, but trust a recent result, because a snapshot looks up tens of thousands of texts.
 
-        It may be gone all the same when it is linked. `now` is monotonic.
+        The blob may still be gone by the time it is linked. `now` is monotonic.
         """
         path = self.path(tenant, sha256)
         known = self._known.get(path)
@@ -97,7 +97,7 @@ class Blobs:
         return self.find(tenant, sha256)
 
     def put(self, tenant: TenantId, sha256: str, encoded: bytes, *, is_awaited: bool = True) -> str:
-        """Return the path of the blob with this text, made if need be. If nobody is about to link it, it may go."""
+        """Return the path of the blob with this text, creating it if needed. Unless `is_awaited`, it may be evicted."""
         found = self.find(tenant, sha256)
         if found is not None:
             return found
@@ -119,10 +119,9 @@ class Blobs:
         return path
 
     def adopt(self, tenant: TenantId, sha256: str, file: str, signature: Signature) -> None:
-        """Let a file that was written with this text be its blob, too, unless there is one or the file has changed."""
+        """Make a file that was written with this text its blob as well, unless one exists or the file has changed."""
         path = self.path(tenant, sha256)
-        # Looked at under a name of its own: by the name of the blob, another thread may have put the text by now, and
-        # be about to link it.
+        # Checked under a name of its own: under the blob's name, another thread may have just put the text.
         draft = f"{self._staging}/{next(self._numbers)}"
         try:
             os.link(file, draft)
@@ -133,7 +132,7 @@ class Blobs:
             except FileNotFoundError:
                 os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
                 os.link(draft, path)
-        except OSError:  # it is there already, or cannot be: without it the text is read from the store again
+        except OSError:  # it exists already or cannot be linked; without it the text is read from the store again
             return
         finally:
             with contextlib.suppress(FileNotFoundError):
@@ -142,7 +141,7 @@ class Blobs:
             self._remember(path, signature)
 
     def read(self, tenant: TenantId, sha256: str) -> bytes | None:
-        """Return the text if the cache has it, whole."""
+        """Return the text if the cache has it intact."""
         path = self.find(tenant, sha256)
         if path is None:
             return None
@@ -158,14 +157,14 @@ class Blobs:
         return self.read(tenant, names[0]) if len(names) == 1 else None
 
     def evict_damaged(self, tenant: TenantId, sha256: str) -> None:
-        """Hash the blob now, whatever is known of it, and remove it if it is not what its name says."""
+        """Hash the blob now, and remove it if its content does not match its name."""
         self._known.pop(self.path(tenant, sha256), None)
         self.find(tenant, sha256)
 
     def prune(self, limit_bytes: int) -> int:
-        """Remove blobs that no mirror shows, oldest first, until the rest fits. Return how many went.
+        """Evict blobs that no mirror shows, oldest first, until the rest fits. Return how many were evicted.
 
-        What a mirror shows is never removed, and so a cache of live texts may be larger than its bound.
+        Blobs that a mirror shows stay, so a cache of live texts may exceed its bound.
         """
         total = sum(status.st_size for _, status in self._files())
         if total <= limit_bytes:
@@ -178,7 +177,7 @@ class Blobs:
             with self._lock:
                 known = self._known.get(path)
                 if known is not None and time.monotonic() - known[1] < _IN_USE_S:
-                    continue  # somebody is about to link it
+                    continue  # about to be linked
                 if _link_count(path) == 1:
                     self._forget(path)
                     removed += 1
@@ -196,10 +195,10 @@ class Blobs:
                 yield path, status
 
     def _remember(self, path: str, signature: Signature | None, at: float | None = None) -> None:
-        self._known.pop(path, None)  # and to the end, as the newest
+        self._known.pop(path, None)  # and re-insert it as the newest
         self._known[path] = (signature, time.monotonic() if at is None else at)
         if len(self._known) > _MOST_KNOWN:
-            self._known.popitem(last=False)  # costs one hash when it is used again
+            self._known.popitem(last=False)  # it is hashed again at its next use
 
     def _forget(self, path: str) -> None:
         self._known.pop(path, None)
@@ -208,7 +207,7 @@ class Blobs:
 
 
 def write_file(path: str, encoded: bytes) -> Signature:
-    """Write a new read-only file, and return what tells it from another one of that name."""
+    """Write a new read-only file and return its signature."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
         rest = memoryview(encoded)
@@ -216,7 +215,7 @@ def write_file(path: str, encoded: bytes) -> Signature:
             rest = rest[os.write(fd, rest) :]
         status = os.fstat(fd)
         if stat.S_IMODE(status.st_mode) != FILE_MODE:
-            os.fchmod(fd, FILE_MODE)  # the umask took something away
+            os.fchmod(fd, FILE_MODE)  # the umask removed bits
     finally:
         os.close(fd)
     return (status.st_ino, status.st_size, status.st_mtime_ns, stat.S_IFREG | FILE_MODE)

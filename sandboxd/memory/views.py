@@ -1,6 +1,6 @@
-"""What each session last saw of each document. Held in memory, within bounds; what is forgotten counts as not seen.
+"""Views: which revision of each document each session last saw. In memory and bounded; evicted means not seen.
 
-Pure bookkeeping. It never holds text, only which revision was seen and which of its lines.
+Pure bookkeeping: it holds revisions and line ranges, never text.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from memo.ids import SessionRef
 MOST_OF_SESSION = 256
 MOST_IN_ALL = 20_000
 _MOST_PIECES = 64
-"""How many separate pieces of one document are put together. Reading on with `offset` makes one piece."""
+"""Separate ranges of one document that are tracked. Reading on with `offset` extends one range."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A revision of which a session has seen every line. A negative one is a write that waits for the store."""
+    """A revision of which a session has seen every line. A negative revision is a queued write."""
 
     revision: int
     sha256: str
@@ -27,7 +27,7 @@ class View:
 
 @dataclass(slots=True)
 class _Pieces:
-    """The lines of one revision that were seen so far: ranges in order that neither overlap nor touch."""
+    """The lines of one revision seen so far: sorted ranges that neither overlap nor touch."""
 
     view: View
     ranges: list[range] = field(default_factory=list)
@@ -49,7 +49,7 @@ class _Seen:
 
 
 class Views:
-    """The least recently used entry is forgotten first: of a session with too many, and of all."""
+    """Evicts the least recently used entry, per session and in total."""
 
     def __init__(self) -> None:
         self._sessions: OrderedDict[SessionRef, OrderedDict[DocumentKey, _Seen]] = OrderedDict()
@@ -65,12 +65,12 @@ class Views:
         return None if seen is None else seen.whole
 
     def saw(self, ref: SessionRef, key: DocumentKey, view: View) -> None:
-        """Note that the session has seen all of this revision."""
+        """Record that the session has seen all of this revision."""
         seen = self._entry(ref, key)
         seen.whole, seen.pieces = view, None
 
     def saw_lines(self, ref: SessionRef, key: DocumentKey, view: View, lines: range, total: int) -> None:
-        """Note that the session has seen these lines, counted from 0. With the last missing one, it has seen all."""
+        """Record that the session has seen these lines, counted from 0, and whether that completes the revision."""
         seen = self._entry(ref, key)
         if seen.pieces is None or seen.pieces.view != view:
             seen.pieces = _Pieces(view)
@@ -80,7 +80,7 @@ class Views:
             seen.whole, seen.pieces = view, None
 
     def forget(self, ref: SessionRef, key: DocumentKey | None = None) -> None:
-        """Forget what the session saw: of one document, or all."""
+        """Forget what the session saw: of one document, or of all."""
         of_session = self._sessions.get(ref, OrderedDict())
         if key is None:
             self._sessions.pop(ref, None)

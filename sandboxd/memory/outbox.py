@@ -1,7 +1,7 @@
-"""The outbox: writes that the store could not take, kept on disk in order until it can.
+"""Outbox: writes that the store could not accept, kept on disk in order until it can.
 
-Owns one SQLite file. What `keep` returned survives a crash. It never calls the store; who delivers tells it what
-became of an entry, and an entry is gone only when that is on disk as well.
+Owns one SQLite file. An entry that `keep` has numbered survives a crash. The outbox never calls the store; delivery
+reports what became of an entry, and the entry is removed once that is on disk too.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from memo.errors import Absent, InvalidContent, InvalidKey, MemoError, Redacted,
 from memo.ids import SessionId
 from sandboxd import sqlite_errors
 from sandboxd.errors import HostFull
-from sandboxd.mirror.answers import Key, Refused
-from sandboxd.mirror.texts import Text
+from sandboxd.memory.outcomes import Key, Refused
+from sandboxd.memory.text import Text
 from sandboxd.permissions import create_private
 
 MOST_ENTRIES = 10_000
 MOST_BYTES = 256 * 1024 * 1024
 
-_ADVICE = "restore it, or move it away and lose the writes that wait in it"
+_ADVICE = "restore it, or move it away and lose the writes queued in it"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -43,25 +43,25 @@ CREATE TABLE IF NOT EXISTS entries (
     reason TEXT NOT NULL,
     request TEXT NOT NULL,
     at REAL NOT NULL,
-    attempt TEXT,  -- the hash that a delivery under way would leave behind, for stores that know no requests
-    refusal TEXT,  -- why the store will never take it; it is kept all the same
-    code TEXT,  -- of the refusal, so that a retry of the request hears the same
-    based_on TEXT,  -- the hash of the text that an artifact may replace; without one, any
+    attempt TEXT,  -- the hash that a delivery under way would produce, for stores without request ids
+    refusal TEXT,  -- why the store will never accept it; the entry is kept
+    code TEXT,  -- of the refusal, so that a retry of the request gets the same error
+    based_on TEXT,  -- the hash of the text that an artifact may replace; NULL: any
     UNIQUE (key, request)
 );
--- What the last delivered write of a key became: the base of the next one.
+-- The outcome of a key's last delivered write, on which the next one is based.
 CREATE TABLE IF NOT EXISTS chains (key TEXT PRIMARY KEY, target TEXT NOT NULL, revision INTEGER NOT NULL);
 """
 
 _LATER_COLUMNS = ("code", "based_on")
-"""What the file of an earlier daemon may lack."""
+"""Columns that an earlier daemon's file may lack."""
 
 _INSERT = """
 INSERT INTO entries (key, kind, content, expected, actor, session, reason, request, at, based_on)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
-# A conflict is not among them: it would say what the document is now, and that is not known.
+# Without conflicts: such an error carries the current document, which is not known here.
 _REFUSALS = {kind.code: kind for kind in (InvalidKey, InvalidContent, TooLarge, Absent, Redacted, Unsupported)}
 
 Kind = Literal["write", "append", "artifact"]
@@ -72,7 +72,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What a key will be once everything that waits is delivered. The text is None if nobody knows its beginning."""
+    """What a key becomes once its queued writes are delivered. The text is None if their base is not known."""
 
     number: int
     text: Text | None
@@ -80,7 +80,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An entry as its caller knows it."""
+    """An entry as its caller sees it."""
 
     number: int
     sha256: str
@@ -102,14 +102,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Where the writes of a key go now: to the document itself, or to the copy that keeps a conflicting text."""
+    """Where a key's queued writes go: to the document, or to the copy that holds a conflicting text."""
 
     target: DocumentName
     revision: int
 
 
 class Outbox:
-    """One connection, one thread at a time. The pending texts of all keys are held in memory, within the limits."""
+    """One connection, used by one thread at a time. Pending texts are held in memory, within the limits."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -135,19 +135,19 @@ class Outbox:
         return self._pending.get(key)
 
     def delivered(self, number: int) -> int | None:
-        """Return the revision that an entry became, if that was lately and in its own document."""
+        """Return the revision of a recently delivered entry, if it went to its own document."""
         return self._delivered.get(number)
 
     def waiting_keys(self) -> list[Key]:
-        """Every key for which something waits."""
+        """Return every key that has queued writes."""
         return list(self._pending)
 
     def refused(self) -> list[Refused]:
-        """Every write that the store will never take, oldest first."""
+        """Return every write that the store will never accept, oldest first."""
         return list(self._refused.values())
 
     def __len__(self) -> int:
-        """How many writes wait for the store; what was refused for good waits for nothing."""
+        """How many writes are queued, without those refused for good."""
         return self._count - len(self._refused)
 
     async def keep(
@@ -161,11 +161,11 @@ class Outbox:
         *,
         based_on: str | None = None,
     ) -> int:
-        """Keep a write durably, and return its number. Its author has a request, which makes a delivery repeatable."""
+        """Queue a write durably and return its number. Its author has a request id, so that delivery is repeatable."""
         size_bytes = len(content.encode())
         if self._count >= MOST_ENTRIES or self._bytes + size_bytes > MOST_BYTES:
             raise HostFull(
-                f"cannot keep another write for later: {len(self)} wait for the store, "
+                f"cannot queue another write: {len(self)} are waiting for the store, "
                 f"and {len(self._refused)} that it refused are kept"
             )
         row = (
@@ -192,7 +192,7 @@ class Outbox:
         return number
 
     async def find(self, key: Key, author: Author) -> Kept | None:
-        """Return the entry that keeps this very request, if there is one. If it was refused, so is its retry."""
+        """Return the entry of this request, if any. If it was refused, raise the same refusal."""
         if not self._count or author.request is None:
             return None
         query = "SELECT number, content, refusal, code FROM entries WHERE key = ? AND request = ?"
@@ -205,7 +205,7 @@ class Outbox:
         return Kept(int(number), sha256_of(bytes(content)), len(content))
 
     async def heads(self) -> list[int]:
-        """Return the oldest entry of every key, oldest first; those that were refused for good are passed over."""
+        """Return the oldest entry of every key, oldest first, without those refused for good."""
         return await self._run(
             lambda db: [
                 int(row[0])
@@ -236,7 +236,7 @@ class Outbox:
         await self._run(lambda db: db.execute("UPDATE entries SET attempt = ? WHERE number = ?", (sha256, number)))
 
     async def settle(self, entry: Entry, chain: Chain | None) -> bool:
-        """The entry is in the store. Return whether it was the last one of its key."""
+        """Remove an entry that the store has. Return whether it was the last one of its key."""
 
         def work(db: sqlite3.Connection) -> bool:
             key = _encode_key(entry.key)
@@ -261,7 +261,7 @@ class Outbox:
         return is_last
 
     async def refuse(self, entry: Entry, why: str, code: str) -> bool:
-        """Nobody will ever take the entry. It stays on disk for a person to see; return whether no other waits."""
+        """Mark an entry as refused for good and keep it. Return whether its key has no other queued writes."""
 
         def work(db: sqlite3.Connection) -> bool:
             db.execute("UPDATE entries SET refusal = ?, code = ? WHERE number = ?", (why, code, entry.number))
@@ -282,10 +282,10 @@ class Outbox:
                 with db:
                     result = work(db)
             except sqlite3.Error as error:
-                raise sqlite_errors.explain(error, "keep writes for later", self._path, advice=_ADVICE) from error
+                raise sqlite_errors.explain(error, "queue writes", self._path, advice=_ADVICE) from error
             return result
 
-        # A thread is never abandoned: cancelled or not, a commit under way is waited for.
+        # The thread is never abandoned: even when cancelled, a commit under way is awaited.
         return await to_thread.run_sync(call, limiter=self._limiter)
 
     def _open(self, db: sqlite3.Connection) -> None:
@@ -303,7 +303,7 @@ class Outbox:
             elif before is not None and before.text is not None:
                 text = Text.of(before.text.encoded + bytes(content), -number)
             else:
-                text = None  # its beginning is in the store; the mirror still shows the whole
+                text = None  # its base is in the store; the mirror still shows the result
             self._pending[key] = Pending(number, text)
         if self._pending:
             self.news.set()
@@ -314,7 +314,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         create_private(path)
         db = sqlite3.connect(path, check_same_thread=False)
         db.execute("PRAGMA journal_mode = WAL").fetchall()
-        db.execute("PRAGMA synchronous = FULL")  # what was answered as queued is on the disk (I1)
+        db.execute("PRAGMA synchronous = FULL")  # a write answered as queued is on disk (I1)
         db.executescript(_SCHEMA)
         _add_later_columns(db)
     except (sqlite3.Error, OSError) as error:
@@ -330,9 +330,9 @@ def _add_later_columns(db: sqlite3.Connection) -> None:
 
 
 def _end_chain(db: sqlite3.Connection, key: str) -> bool:
-    """Forget where the writes of a key went if none waits any more, and return whether that is so.
+    """Forget the chain of a key that has no queued writes left, and return whether that is so.
 
-    The next one, perhaps after weeks, is about the document again and not about an old copy beside it.
+    The next write, perhaps weeks later, concerns the document again and not an old copy beside it.
     """
     (left,) = db.execute("SELECT count(*) FROM entries WHERE key = ? AND refusal IS NULL", (key,)).fetchone()
     if not left:

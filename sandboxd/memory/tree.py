@@ -1,7 +1,8 @@
 """Mirror trees: host directories that containers see read-only.
 
-A tree is a cache of the store. It may be deleted at any time and rebuilt. A file is replaced by a rename in its own
-directory, so a reader sees the old text or the new one; the directories themselves are made once and never replaced.
+A tree is a cache of the store and may be deleted and rebuilt at any time. A file is replaced by a rename within its
+directory, so a reader sees the old text or the new one. The directories are made once and never replaced, because a
+container's mount is bound to their inodes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from memo.documents import sha256_of
-from sandboxd.mirror.blobs import FILE_MODE, write_file
+from sandboxd.memory.blobs import FILE_MODE, write_file
 from sandboxd.permissions import make_shared
 
 MANIFEST: Final = ".manifest.json"
@@ -33,7 +34,7 @@ _mine = f"{os.getpid():x}-{time.time_ns():x}"
 
 
 def prepare(root: str, gid: int | None = None) -> None:
-    """Make the tree's directories, open to the container's group: this one, or the one that the root has already."""
+    """Make the tree's directories, readable by the container's group: `gid`, or the group that the root already has."""
     if gid is None:
         try:
             gid = os.stat(root).st_gid
@@ -44,30 +45,30 @@ def prepare(root: str, gid: int | None = None) -> None:
 
 
 def show(blob: str, root: str, relative: str, gid: int | None = None) -> None:
-    """Link a blob where, as far as anybody knows, no file is; what is there all the same is replaced."""
+    """Link a blob at a path that should be free; a file that is there after all is replaced."""
     target = f"{root}/{relative}"
     try:
         os.link(blob, target)
     except OSError as error:
-        if error.errno == errno.ENOENT:  # somebody removed a directory of the mirror
+        if error.errno == errno.ENOENT:  # a directory of the mirror was removed
             prepare(root, gid)
         elif error.errno != errno.EEXIST and error.errno not in _NO_LINKS:
             raise
         directory, name = split(relative)
         temporary = temporary_name()
         replace(blob, f"{root}/{directory}", name, temporary)
-        # A rename onto another link of the same file does nothing, says it did, and leaves the temporary one behind.
+        # Renaming onto another link of the same file succeeds without doing anything and leaves the temporary name.
         _unlink(f"{root}/{directory}/{temporary}")
 
 
 def replace(blob: str, directory: str, name: str, temporary: str) -> None:
-    """Put a blob in the place of a file that has another text. The file is never missing and never half there."""
+    """Replace a file that has another text by a blob. The file is never missing and never partial."""
     for _ in range(_TRIES - 1):
         try:
             _replace(blob, directory, name, temporary)
             return
         except FileNotFoundError:
-            # The kernel says so, too, of a blob that another thread replaces by an equal one while it is being linked.
+            # Also raised for a blob that another thread replaces by an equal one while it is being linked.
             if not (os.path.exists(blob) and os.path.isdir(directory)):
                 raise
     _replace(blob, directory, name, temporary)
@@ -96,7 +97,7 @@ def temporary_name() -> str:
 
 
 class Draft:
-    """A new text on its way into one tree: a temporary file beside its target, until it is finished or dropped."""
+    """A new text for one tree: a temporary file beside its target until it is finished or dropped."""
 
     def __init__(self, root: str, relative: str, gid: int | None = None) -> None:
         self._root = root
@@ -107,7 +108,7 @@ class Draft:
     def write(self, encoded: bytes) -> None:
         try:
             write_file(self._temporary, encoded)
-        except FileNotFoundError:  # somebody removed a directory of the mirror
+        except FileNotFoundError:  # a directory of the mirror was removed
             prepare(self._root, self._gid)
             write_file(self._temporary, encoded)
 
@@ -140,7 +141,7 @@ def read_manifest(root: str) -> bytes | None:
 
 
 def remove(root: str, relative: str) -> None:
-    """Remove a file, or a directory that has no business here."""
+    """Remove a file, or a directory that does not belong here."""
     path = f"{root}/{relative}"
     try:
         os.unlink(path)
@@ -159,11 +160,11 @@ def clear(root: str) -> None:
 
 
 def scan(root: str, *, is_quiet: bool) -> dict[str, str | None]:
-    """Hash every file. What is neither a file nor one of our directories is there with None.
+    """Hash every file. An entry that is neither a regular file nor one of our directories maps to None.
 
-    Temporary files of an earlier process go if the tree `is_quiet`; others if they are too old to belong to a refresh
-    under way. Those of this process are in use, even in a quiet tree: a sandbox that comes back has the same directory
-    as its last mirror, whose scan may not be over.
+    Temporary files of an earlier process are removed if the tree `is_quiet`; others once they are too old to belong to
+    a refresh under way. Those of this process count as in use even in a quiet tree: a sandbox that comes back reuses
+    its directory, and a scan of its last mirror may still be running.
     """
     found: dict[str, str | None] = {}
     for relative in list(walk(root)):
@@ -189,7 +190,7 @@ def look_at(root: str, relative: str) -> dict[str, str | None]:
 
 
 def walk(root: str) -> Iterator[str]:
-    """Yield what is in the tree, below its root, without our own directories and the manifest."""
+    """Yield the paths in the tree relative to its root, without our own directories and the manifest."""
     for directory in DIRECTORIES:
         try:
             names = os.listdir(f"{root}/{directory}")
@@ -202,7 +203,7 @@ def walk(root: str) -> Iterator[str]:
 
 
 def sweep(mirrors: Path) -> int:
-    """Remove the temporary files that a crash left in any mirror. Only at the start, when no refresh is under way."""
+    """Remove the temporary files that a crash left in any mirror. Only safe at start, before any refresh."""
     removed = 0
     for root in mirrors.iterdir() if mirrors.is_dir() else ():
         for relative in list(walk(str(root))):
@@ -217,7 +218,7 @@ def _hash(path: str) -> str | None:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise
-    except OSError:  # a symlink or a socket: nothing of ours
+    except OSError:  # a symlink or a socket, which we never make
         return None
     try:
         status = os.fstat(fd)

@@ -1,7 +1,7 @@
-"""Texts on their way from a store to a mirror, and the number that stands for a revision where a store has none.
+"""Text: one state of a document or artifact on its way from the store to a mirror. Pure.
 
-Pure. A plain provider knows no revisions, so the number is made of the content's hash: the same text is the same
-number, on every host and after every restart, and it says nothing about which text is newer.
+A plain provider has no revisions, so a number derived from the content's hash stands in: equal texts have equal
+numbers, on every host and after every restart, but the numbers do not tell which text is newer.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from memo.documents import ArtifactEntry, ArtifactKey, Document, Scope, sha256_o
 from memo.ids import SessionRef, ToolCallId, UserId
 from memo.paths import ARTIFACT_DIRECTORY, ARTIFACT_SUFFIX, MEMO_ROOT, key_at
 from memo.provider import ArtifactLine
-from sandboxd.mirror.answers import Key
+from sandboxd.memory.outcomes import Key
 
 _ARTIFACTS = f"{Scope.SESSION}/{ARTIFACT_DIRECTORY}/"
-_NUMBER_DIGITS = 13  # 52 bits: every JSON reader keeps such a number exactly
+_NUMBER_DIGITS = 13  # 52 bits: exact in every JSON reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Text:
 
 
 class Listed(NamedTuple):
-    """One line of what a store says a session has. What a plain provider cannot say is None."""
+    """One item of a store's list of a session. Fields that a plain provider does not know are None."""
 
     key: Key
     revision: int | None = None
@@ -49,12 +49,12 @@ class Listed(NamedTuple):
 
 
 Item = Listed | ArtifactEntry
-"""A store's entry of an artifact says the same in the same order."""
+"""A store's artifact entry has the same fields in the same order."""
 
 Line = tuple[str, int | None, str | None, int | None]
-"""One file of a snapshot: its path below the root, revision, hash and size; None is what a plain provider cannot say.
+"""One file of a snapshot: path below the root, revision, hash and size; None if a plain provider does not know.
 
-A bare tuple, for there may be very many.
+A bare tuple, because a session may have tens of thousands.
 """
 
 
@@ -63,7 +63,7 @@ def number_of(sha256: str) -> int:
 
 
 def prefix_of(number: int) -> str:
-    """The beginning of every sha256 that this number stands for."""
+    """Return the prefix shared by every sha256 that has this number."""
     return f"{number:0{_NUMBER_DIGITS}x}"
 
 
@@ -79,14 +79,14 @@ def is_artifact(relative: str) -> bool:
 
 
 def key_of(relative: str, session: SessionRef, user: UserId) -> Key:
-    """Return what a line of a checked list is about: `memo.paths`, without taking a path apart."""
+    """Return the key of a checked line. Faster than `memo.paths`, which parses."""
     if is_artifact(relative):
         return ArtifactKey(session, ToolCallId(relative[len(_ARTIFACTS) : -len(ARTIFACT_SUFFIX)]))
     return key_at(f"{MEMO_ROOT}/{relative}", session, user)
 
 
 def relative_of(key: Key) -> str:
-    """Where a key is shown, below the root of a mirror: `memo.paths`, without making a path first."""
+    """Return where a key is shown, relative to the root of a mirror."""
     if isinstance(key, ArtifactKey):
-        return _ARTIFACTS + key.tool_call + ARTIFACT_SUFFIX  # three times as fast as formatting, for very many
+        return _ARTIFACTS + key.tool_call + ARTIFACT_SUFFIX  # three times as fast as an f-string
     return f"{key.scope.value}/{key.name}"

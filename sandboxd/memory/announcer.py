@@ -1,7 +1,7 @@
-"""Saying who wrote what: one `memo` event for every committed revision, whoever wrote it. Never the text.
+"""Announcer: publishes one `memo` event for every committed revision, without its text.
 
-A write through our own door knows its author; a change heard from the store's feed does not. The two meet here, so
-that one revision is one event.
+A write through the daemon knows its author; a change from the store's feed does not. Both arrive here, so that one
+revision gives one event.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from memo.changes import Change
 from memo.documents import ArtifactKey, Author
 from memo.ids import SessionRef
 from sandboxd.events import EventBus, Field
-from sandboxd.mirror.answers import Key
+from sandboxd.memory.outcomes import Key
 
 _MOST_REMEMBERED = 4096
 
@@ -22,10 +22,10 @@ class Announcer:
         self.events = events
         self._under_way: dict[Key, int] = {}
         self._held: dict[Key, list[int]] = {}
-        self._told: OrderedDict[tuple[Key, int], None] = OrderedDict()
+        self._announced: OrderedDict[tuple[Key, int], None] = OrderedDict()
 
     def begin(self, key: Key) -> None:
-        """A write through the door begins: what the feed tells of this key may be its own."""
+        """Note that a write is under way: the feed's next change of this key may be its own."""
         self._under_way[key] = self._under_way.get(key, 0) + 1
 
     def end(self, key: Key) -> None:
@@ -34,16 +34,16 @@ class Announcer:
             self._under_way[key] = left
             return
         for revision in self._held.pop(key, []):
-            self._tell(key, revision, None)
+            self._announce(key, revision, None)
 
     def written(self, key: Key, revision: int, author: Author | None, *, what: str = "written") -> None:
-        self._tell(key, revision, author, what=what)
+        self._announce(key, revision, author, what=what)
 
     def heard(self, change: Change) -> None:
         if change.key in self._under_way:
             self._held.setdefault(change.key, []).append(change.revision)
         else:
-            self._tell(change.key, change.revision, None)
+            self._announce(change.key, change.revision, None)
 
     def mirror(self, what: str, **fields: Field) -> None:
         self.events.publish("mirror", what=what, **fields)
@@ -51,12 +51,12 @@ class Announcer:
     def drift(self, ref: SessionRef, path: str, how: str) -> None:
         self.mirror("drift", tenant=ref.tenant, session=ref.session, path=path, how=how)
 
-    def _tell(self, key: Key, revision: int, author: Author | None, what: str = "written") -> None:
-        if (key, revision) in self._told:
+    def _announce(self, key: Key, revision: int, author: Author | None, what: str = "written") -> None:
+        if (key, revision) in self._announced:
             return
-        self._told[key, revision] = None
-        if len(self._told) > _MOST_REMEMBERED:
-            self._told.popitem(last=False)
+        self._announced[key, revision] = None
+        if len(self._announced) > _MOST_REMEMBERED:
+            self._announced.popitem(last=False)
         fields: dict[str, Field] = {"what": what, **fields_of(key), "revision": revision}
         if author is not None:
             fields |= {"actor": author.actor, "by_session": author.session, "reason": author.reason}

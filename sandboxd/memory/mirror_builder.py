@@ -1,6 +1,6 @@
-"""Making mirrors and taking them over: filled from a snapshot, followed from then on, filled again when in doubt.
+"""MirrorBuilder: creates and adopts mirrors from snapshots of the store, and fills them again when in doubt.
 
-A snapshot that cannot be complete is no mirror; a mirror that exists is kept through an outage and verified after it.
+A new mirror is complete or its create fails. A mirror that exists is kept through an outage and verified afterwards.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from memo.errors import InvalidKey
 from memo.ids import SessionRef, UserId
 from memo.paths import MEMO_ROOT, key_at
 from sandboxd import failpoints
+from sandboxd.backoff import Backoff
 from sandboxd.errors import HostFull, SandboxdError, StoreUnavailable
-from sandboxd.mirror import manifest, tree
-from sandboxd.mirror.announcing import Announcer
-from sandboxd.mirror.answers import Key
-from sandboxd.mirror.asking import Source
-from sandboxd.mirror.filling import Filled, Written, fill
-from sandboxd.mirror.live import Mirror, Mirrors
-from sandboxd.mirror.manifest import Shown
-from sandboxd.mirror.outbox import Outbox
-from sandboxd.mirror.refreshing import Refresher
-from sandboxd.mirror.retrying import Backoff
-from sandboxd.mirror.texts import number_of
+from sandboxd.memory import manifest, tree
+from sandboxd.memory.announcer import Announcer
+from sandboxd.memory.manifest import Shown
+from sandboxd.memory.mirror import Mirror, Mirrors
+from sandboxd.memory.outbox import Outbox
+from sandboxd.memory.outcomes import Key
+from sandboxd.memory.refresher import Refresher
+from sandboxd.memory.snapshot import SnapshotResult, WrittenFile, take_snapshot
+from sandboxd.memory.store_client import StoreClient
+from sandboxd.memory.text import number_of
 
 _log = structlog.get_logger()
 
 _FIRST_ANSWER_S = 5.0
-_BLOBS_AT_ONCE = 50
+_BLOB_BATCH = 50
 
 
-class Keeper:
+class MirrorBuilder:
     def __init__(
-        self, mirrors: Mirrors, source: Source, refresher: Refresher, announcer: Announcer, outbox: Outbox | None
+        self, mirrors: Mirrors, store: StoreClient, refresher: Refresher, announcer: Announcer, outbox: Outbox | None
     ) -> None:
         self._mirrors = mirrors
-        self._source = source
+        self._store = store
         self._refresher = refresher
         self._announcer = announcer
         self._outbox = outbox
@@ -51,8 +51,8 @@ class Keeper:
         self._tasks = tasks
 
     async def connect(self) -> None:
-        """Take the feed's position before any snapshot, if the store answers; else the follower goes on trying."""
-        if self._source.capabilities.changes:
+        """Read the feed's position before any snapshot if the store answers; otherwise the refresher keeps trying."""
+        if self._store.capabilities.changes:
             try:
                 with anyio.move_on_after(_FIRST_ANSWER_S):
                     await self._refresher.connect()
@@ -60,7 +60,7 @@ class Keeper:
                 _log.warning("cannot follow the store's changes yet", error=str(error))
 
     async def create(self, sandbox_id: str, ref: SessionRef, user: UserId) -> Path:
-        # Tracked before the store is read: a change from now on is either in the snapshot or noted as missed.
+        # Tracked before the store is read, so that a change is either in the snapshot or recorded as missed.
         mirror = self._mirrors.track(sandbox_id, ref, user)
         try:
             filled = await self._fill(mirror, is_unseen=True)
@@ -90,42 +90,42 @@ class Keeper:
         return Path(mirror.root)
 
     async def refill(self, mirror: Mirror) -> None:
-        """Compare with the store by hash and repair, whatever happened meanwhile."""
+        """Compare the mirror with the store by hash and repair it."""
         filled = await self._fill(mirror)
         for path, how in filled.drift:
             self._announcer.drift(mirror.ref, path, how)
         await self._mirrors.write_manifest(mirror)
 
     def resync(self) -> None:
-        """Changes may have been missed: fill every mirror again."""
+        """Fill every mirror again, because changes may have been missed."""
         for mirror in self._mirrors.all():
             self._tasks.start_soon(self._refill_later, mirror)
 
-    async def _make_blobs(self, mirror: Mirror, written: list[Written]) -> None:
-        """Let the files that a snapshot wrote be blobs, too, now that nobody waits for it."""
+    async def _make_blobs(self, mirror: Mirror, written: list[WrittenFile]) -> None:
+        """Make blobs of the files that a snapshot wrote, after its caller has its answer."""
 
-        def adopt(files: list[Written]) -> None:
-            with mirror.guard:  # nothing is replaced between the look at a file and the link to it
+        def adopt(files: list[WrittenFile]) -> None:
+            with mirror.guard:  # no file is replaced between its check and its link
                 for file in files if not mirror.is_dropped else ():
                     path = f"{mirror.root}/{file.relative}"
                     self._mirrors.blobs.adopt(mirror.ref.tenant, file.sha256, path, file.signature)
 
-        for start in range(0, len(written), _BLOBS_AT_ONCE):
-            await self._mirrors.in_thread(adopt, written[start : start + _BLOBS_AT_ONCE])
+        for start in range(0, len(written), _BLOB_BATCH):
+            await self._mirrors.in_thread(adopt, written[start : start + _BLOB_BATCH])
 
-    async def _fill(self, mirror: Mirror, *, is_unseen: bool = False) -> Filled:
-        # Also what waited before: it may reach the store after the snapshot and be forgotten here before the end.
-        waiting = self._waiting_in(mirror)
+    async def _fill(self, mirror: Mirror, *, is_unseen: bool = False) -> SnapshotResult:
+        # Taken before the snapshot too: a queued write may reach the store after it and leave the outbox meanwhile.
+        queued = self._queued_in(mirror)
         try:
-            async with mirror.fill_turn:
-                filled = await fill(mirror, self._mirrors, self._source, self._waits, is_unseen=is_unseen)
+            async with mirror.fill_lock:
+                result = await take_snapshot(mirror, self._mirrors, self._store, self._is_queued, is_unseen=is_unseen)
         except SandboxdError:
-            if mirror.is_known:  # it goes on showing what it showed, and what was heard meanwhile must follow
-                self._mirrors.mark([mirror])  # a part of it may be new already
+            if mirror.is_known:  # it keeps what it showed, and the changes missed meanwhile are refreshed one by one
+                self._mirrors.mark([mirror])  # some files may be new already
                 for key in mirror.take_missed():
                     self._refresher.hint_soon(key)
             raise
-        missed = list(mirror.take_missed() | waiting | self._waiting_in(mirror))
+        missed = list(mirror.take_missed() | queued | self._queued_in(mirror))
         try:
             while missed:
                 await self._refresher.refresh(missed[-1])
@@ -134,7 +134,7 @@ class Keeper:
             for key in missed:
                 self._refresher.hint_soon(key)
             raise
-        return filled
+        return result
 
     async def _refill_later(self, mirror: Mirror) -> None:
         backoff = Backoff()
@@ -147,18 +147,18 @@ class Keeper:
             else:
                 return
 
-    def _waiting_in(self, mirror: Mirror) -> set[Key]:
+    def _queued_in(self, mirror: Mirror) -> set[Key]:
         if self._outbox is None:
             return set()
         return {key for key in self._outbox.waiting_keys() if mirror in self._mirrors.showing(key)}
 
-    def _waits(self, key: Key) -> bool:
+    def _is_queued(self, key: Key) -> bool:
         return self._outbox is not None and self._outbox.pending(key) is not None
 
     def _read_back(self, mirror: Mirror) -> dict[str, Shown]:
-        """Tell what the files show, as far as that can be told without the store.
+        """Return what the files show, as far as it can be known without the store.
 
-        A file that its manifest does not know may well be newer: it stays, and whatever the store has will replace it.
+        A file that is not in the manifest may be newer than it, so it stays until the store's text replaces it.
         """
         claims = manifest.decode(tree.read_manifest(mirror.root))
         shown = {}
@@ -167,7 +167,7 @@ class Keeper:
             if claimed is not None and claimed.sha256 == sha256:
                 shown[relative] = claimed
             elif sha256 is not None and (key := _key_at(relative, mirror)) is not None:
-                revision = 0 if self._source.has_revisions(key) else number_of(sha256)
+                revision = 0 if self._store.has_revisions(key) else number_of(sha256)
                 size_bytes = Path(mirror.root, relative).stat().st_size
                 shown[relative] = Shown(revision, sha256, size_bytes, time.time())
         return shown

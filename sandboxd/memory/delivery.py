@@ -1,7 +1,7 @@
-"""Delivering what waits in the outbox, in order per document, as soon as the store takes it.
+"""Delivery: writes queued entries of the outbox to the store, in order per document, once the store accepts them.
 
-A document that moved on meanwhile is never overwritten: the text that waited becomes a copy beside it. An entry is
-settled only after the store has it, and its request makes a second try the same write.
+A document that has a newer revision is never overwritten: the queued text becomes a copy beside it. An entry is settled
+only after the store has it, and its request id makes a second attempt the same write.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ import structlog
 from memo.documents import ANY, ArtifactKey, Author, DocumentKey, Expected
 from memo.errors import MemoError, RevisionConflict
 from sandboxd import failpoints
+from sandboxd.backoff import Backoff
 from sandboxd.errors import HostError, StoreUnavailable
-from sandboxd.mirror import committing, merge
-from sandboxd.mirror.announcing import Announcer, fields_of
-from sandboxd.mirror.asking import Source
-from sandboxd.mirror.outbox import Chain, Entry, Outbox
-from sandboxd.mirror.refreshing import Refresher
-from sandboxd.mirror.retrying import Backoff
-from sandboxd.mirror.texts import Text
-from sandboxd.mirror.turns import Turns
+from sandboxd.keyed_lock import KeyedLock
+from sandboxd.memory import merge
+from sandboxd.memory.announcer import Announcer, fields_of
+from sandboxd.memory.outbox import Chain, Entry, Outbox
+from sandboxd.memory.refresher import Refresher
+from sandboxd.memory.store_client import StoreClient
+from sandboxd.memory.text import Text
 
 _log = structlog.get_logger()
 
 _MOST_FAILURES = 3
 
 
-class Deliverer:
+class Delivery:
     def __init__(
-        self, outbox: Outbox, source: Source, turns: Turns, refresher: Refresher, announcer: Announcer
+        self, outbox: Outbox, store: StoreClient, locks: KeyedLock, refresher: Refresher, announcer: Announcer
     ) -> None:
         self._outbox = outbox
-        self._source = source
-        self._turns = turns
+        self._store = store
+        self._locks = locks
         self._refresher = refresher
         self._announcer = announcer
-        self._last_tried = 0
+        self._last_number = 0
 
     async def run(self) -> None:
-        """Deliver for ever: waits for entries, and for a store that takes them."""
+        """Deliver entries for ever, waiting for them and for the store."""
         backoff = Backoff()
         while True:
             await self._outbox.news.wait()
@@ -51,7 +51,7 @@ class Deliverer:
             except (StoreUnavailable, HostError, OSError) as error:
                 self._outbox.news.set()
                 if backoff.is_first:
-                    _log.warning("cannot deliver kept writes yet", waiting=len(self._outbox), error=str(error))
+                    _log.warning("cannot deliver queued writes yet", waiting=len(self._outbox), error=str(error))
                 await backoff.wait()
 
     async def _deliver_all(self) -> None:
@@ -61,13 +61,13 @@ class Deliverer:
             if not heads:
                 return
             failures: list[StoreUnavailable] = []
-            for number in _from(heads, self._last_tried):
-                self._last_tried = number
+            for number in _round_robin(heads, self._last_number):
+                self._last_number = number
                 try:
                     await self._deliver(number)
                 except StoreUnavailable as error:
-                    # One document that the store cannot take must not hold up the others; a store that is down does.
-                    # Which of the two it is, the next pass finds out: it goes on with the others.
+                    # One bad document must not hold up the others, but a store that is down does. The next pass, which
+                    # continues after this entry, tells the two apart.
                     failures.append(error)
                     if len(failures) == _MOST_FAILURES:
                         break
@@ -79,16 +79,16 @@ class Deliverer:
         self._announcer.begin(entry.key)
         try:
             with anyio.CancelScope(shield=True):  # bounded by the store's deadline
-                if self._source.has_revisions(entry.key):
+                if self._store.has_revisions(entry.key):
                     chain = await self._commit(entry, chain)
                 else:
-                    async with self._turns.of(entry.key):
+                    async with self._locks.hold(entry.key):
                         chain = await self._commit(entry, chain)
                 await failpoints.reach("outbox.committed")
                 is_last = await self._outbox.settle(entry, chain)
         except MemoError as error:
-            # Refused for good, even beside its document. It is kept where it is, and holds up nobody.
-            _log.error("cannot deliver a kept write", number=number, error=str(error))
+            # Refused for good, even as a copy. It stays in the outbox and blocks no other entry.
+            _log.error("cannot deliver a queued write", number=number, error=str(error))
             is_last = await self._outbox.refuse(entry, str(error), error.code)
             self._announcer.mirror("refused", **fields_of(entry.key), number=number, code=error.code)
         finally:
@@ -98,8 +98,8 @@ class Deliverer:
 
     async def _commit(self, entry: Entry, chain: Chain | None) -> Chain | None:
         if isinstance(entry.key, ArtifactKey):
-            # In conflict it is refused and kept: no copy of an artifact could stand beside it.
-            text = await committing.commit_artifact(self._source, entry.key, entry.content, entry.based_on)
+            # A conflict refuses and keeps it, because an artifact has no name for a copy.
+            text = await self._store.write_artifact(entry.key, entry.content, entry.based_on)
             self._announcer.written(entry.key, text.revision, entry.author)
             return None
         try:
@@ -109,52 +109,52 @@ class Deliverer:
         except RevisionConflict:
             return await self._keep_copy(entry, entry.key)
         except MemoError:
-            if entry.kind == "append":  # it no longer fits into its document
+            if entry.kind == "append":  # the document has no room for it any more
                 return await self._keep_copy(entry, entry.key)
             raise
 
     async def _append(self, entry: Entry, key: DocumentKey, chain: Chain | None) -> Chain:
-        if not self._source.capabilities.revisions:
-            current = await self._source.read(key)
+        if not self._store.capabilities.revisions:
+            current = await self._store.read(key)
             if current is not None and current.sha256 == entry.attempt:
-                return Chain(key.name, current.revision)  # the last try got through, and its answer did not
+                return Chain(key.name, current.revision)  # the last attempt succeeded, but its answer was lost
             before = b"" if current is None else current.encoded
             await self._outbox.attempt(entry.number, Text.of(before + entry.content.encode()).sha256)
-        text = await committing.append(self._source, key, entry.content, entry.author)
+        text = await self._store.append(key, entry.content, entry.author)
         self._announcer.written(key, text.revision, entry.author)
-        # Later writes of this key go on where the earlier ones went: beside it, if those were in conflict.
+        # Later writes of this key follow the earlier ones: into the copy, if those were in conflict.
         return Chain(key.name, text.revision) if chain is None or chain.target == key.name else chain
 
     async def _write(self, entry: Entry, key: DocumentKey, chain: Chain | None) -> Chain:
         target, expected = key, entry.expected
         if expected == "previous":
-            if chain is None:  # what it was based on was refused, so nobody knows what it would overwrite
-                raise RevisionConflict(f"cannot write {key.name}: the text it is based on was not taken")
+            if chain is None:  # its base was refused, so what it would overwrite is unknown
+                raise RevisionConflict(f"cannot write {key.name}: the text it is based on was refused")
             target, expected = replace(key, name=chain.target), chain.revision
-        text = await self._try(entry, target, expected)
+        text = await self._write_once(entry, target, expected)
         self._announcer.written(target, text.revision, entry.author)
         if target != key:
             await self._refresher.hint(target)
         return Chain(target.name, text.revision)
 
-    async def _try(self, entry: Entry, target: DocumentKey, expected: Expected) -> Text:
-        if not self._source.capabilities.revisions:
-            current = await self._source.read(target)
+    async def _write_once(self, entry: Entry, target: DocumentKey, expected: Expected) -> Text:
+        if not self._store.capabilities.revisions:
+            current = await self._store.read(target)
             if current is not None and current.encoded == entry.content.encode():
-                return current  # there already: by an earlier try, or by somebody of the same mind
-        return await committing.commit(self._source, target, entry.content, expected, entry.author)
+                return current  # there already: an earlier attempt, or an equal write
+        return await self._store.write(target, entry.content, expected, entry.author)
 
     async def _keep_copy(self, entry: Entry, key: DocumentKey) -> Chain:
         base = entry.expected if isinstance(entry.expected, int) and entry.expected > 0 else 0
         copy = merge.copy_key(key, base, f"q{entry.number}")
         author = Author(entry.author.actor, entry.author.session, f"conflict: {key.name}", entry.author.request)
-        text = await self._try(replace(entry, author=author), copy, ANY)
+        text = await self._write_once(replace(entry, author=author), copy, ANY)
         self._announcer.written(copy, text.revision, author, what="conflict")
-        _log.warning("a kept write was in conflict", number=entry.number, copy=copy.name)
+        _log.warning("a queued write was in conflict; it is kept as a copy", number=entry.number, copy=copy.name)
         await self._refresher.hint(copy)
         return Chain(copy.name, text.revision)
 
 
-def _from(heads: list[int], last: int) -> list[int]:
-    """Return the heads in the order of a round that stopped at `last`: those after it first."""
+def _round_robin(heads: list[int], last: int) -> list[int]:
+    """Return the heads in round-robin order: those after `last` first."""
     return [number for number in heads if number > last] + [number for number in heads if number <= last]

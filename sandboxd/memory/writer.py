@@ -1,0 +1,331 @@
+"""The one writer: store first, then mirrors, then the answer. Agent tools, routes and host jobs all write through it.
+
+A stale write changes nothing and is answered with the newer text; with `merge`, both changes are kept, in one text or
+in two documents. With the store down a write fails clearly, or is queued in the outbox and says so.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import anyio
+from anyio import to_thread
+
+from memo.documents import ABSENT, ANY, NOTES, ArtifactKey, Author, Document, DocumentKey, Expected, sha256_of
+from memo.errors import RevisionConflict
+from memo.ids import SessionRef
+from memo.limits import encode_text
+from memo.sessions import Summarize
+from sandboxd import failpoints
+from sandboxd.errors import SandboxdError, StoreCorrupt, StoreUnavailable
+from sandboxd.keyed_lock import KeyedLock
+from sandboxd.memory.announcer import Announcer, fields_of
+from sandboxd.memory.blob_warmer import BlobWarmer
+from sandboxd.memory.manifest_writer import ManifestWriter
+from sandboxd.memory.merge import copy_key
+from sandboxd.memory.merge import merge as merge_texts
+from sandboxd.memory.mirror import Mirrors
+from sandboxd.memory.mirror_reader import MirrorReader
+from sandboxd.memory.outbox import Base, Kind, Outbox
+from sandboxd.memory.outcomes import Key, Queued, WriteConflict, WriteOutcomeUnknown, Written
+from sandboxd.memory.refresher import Refresher
+from sandboxd.memory.store_client import StoreClient
+from sandboxd.memory.text import Text, relative_of
+
+_MOST_MERGES = 10
+_NEVER = -1  # a revision that no document ever has
+
+
+class Writer:
+    def __init__(
+        self,
+        store: StoreClient,
+        mirrors: Mirrors,
+        reader: MirrorReader,
+        locks: KeyedLock,
+        refresher: Refresher,
+        manifests: ManifestWriter,
+        announcer: Announcer,
+        warmer: BlobWarmer,
+        outbox: Outbox | None,
+        *,
+        queues: bool,
+    ) -> None:
+        """`queues` says whether new writes may be queued; an outbox without it only delivers what it holds."""
+        self._store = store
+        self._mirrors = mirrors
+        self._reader = reader
+        self._locks = locks
+        self._refresher = refresher
+        self._manifests = manifests
+        self._announcer = announcer
+        self._warmer = warmer
+        self._outbox = outbox
+        self._queues = queues
+        self._artifact_locks = KeyedLock()
+
+    async def write(
+        self, key: DocumentKey, content: str, expected: Expected, author: Author, *, merge: bool
+    ) -> Written | Queued:
+        self._store.check_writable(key)
+        encode_text("document", content, self._store.limits.document_bytes)
+        author = self._with_request(author)
+        expected = self._reader.delivered(expected)
+
+        async def commit() -> tuple[Text, bool]:
+            return await self._commit(key, content, expected, author, merge=merge)
+
+        return await self._store_or_queue(
+            key, author, commit, partial(self._queue, key, "write", content, expected, author)
+        )
+
+    async def append(self, key: DocumentKey, content: str, author: Author) -> Written | Queued:
+        self._store.check_writable(key, appends=True)
+        encode_text("document", content, self._store.limits.document_bytes)
+        author = self._with_request(author)
+
+        async def commit() -> tuple[Text, bool]:
+            return await self._store.append(key, content, author), False
+
+        return await self._store_or_queue(
+            key, author, commit, partial(self._queue, key, "append", content, ANY, author)
+        )
+
+    async def write_artifact(
+        self, key: ArtifactKey, content: str, author: Author, *, based_on: str | None = None
+    ) -> Written | Queued:
+        self._store.check_writable(key)
+        encode_text("artifact", content, self._store.limits.artifact_bytes)
+        author = self._with_request(author)
+
+        async def commit() -> tuple[Text, bool]:
+            async with self._artifact_locks.hold(key):
+                return await self._store.write_artifact(key, content, based_on), False
+
+        return await self._store_or_queue(
+            key, author, commit, partial(self._queue, key, "artifact", content, ANY, author, based_on)
+        )
+
+    async def compact(self, ref: SessionRef, summarize: Summarize, **options: Any) -> bool:
+        """Compact the session's log in the store, which also appends to NOTES.md, and show the new notes."""
+        notes = DocumentKey.of_session(ref, NOTES)
+        async with self._under_way(notes):
+            compacted = await self._store.call(
+                "compact the session", "compact_if_needed", ref.tenant, ref.session, summarize, writes=True, **options
+            )
+            if compacted:
+                try:
+                    await self._refresher.refresh(notes)
+                    await self._manifests.flush(self._mirrors.showing(notes))
+                except (OSError, SandboxdError):  # committed all the same: the mirrors follow
+                    self._refresher.hint_soon(notes)
+        return bool(compacted)
+
+    async def restore(self, key: DocumentKey, revision: int, author: Author) -> Written:
+        async with self._under_way(key):
+            return await self._finish(key, await self._store.restore(key, revision, author), author)
+
+    async def repeated(self, key: DocumentKey, author: Author) -> Written | Queued | None:
+        """Return the outcome of a request that was carried out before, or None. Only stores with revisions know."""
+        if author.request is None or not self._store.capabilities.revisions:
+            return None
+        if self._outbox is not None and (queued := await self._outbox.find(key, author)) is not None:
+            return Queued(key, queued.number, queued.sha256, queued.size_bytes)
+        what = f"look for an earlier write of {key.name}"
+        try:
+            # A store looks the request up before it compares revisions, so this finds it or changes nothing.
+            found = await self._store.call(what, "write_document", key, "", expected=_NEVER, author=author, writes=True)
+        except RevisionConflict:
+            return None
+        async with self._under_way(key):
+            return await self._finish(key, self._store.checked_document(what, found), author)
+
+    async def _store_or_queue(
+        self,
+        key: Key,
+        author: Author,
+        commit: Callable[[], Awaitable[tuple[Text, bool]]],
+        queue: Callable[[], Awaitable[Queued]],
+    ) -> Written | Queued:
+        """Commit and show a write. It is queued behind earlier queued writes of its key, or if the store is down."""
+        async with self._under_way(key):
+            if self._outbox is not None and self._outbox.pending(key) is not None:
+                return await queue()
+            await failpoints.reach("writeback.queued")
+            await failpoints.reach("writeback.checked")
+            try:
+                async with self._plain_lock(key):
+                    text, merged = await commit()
+                    return await self._finish(key, text, author, merged=merged)
+            except StoreUnavailable as error:
+                self._check_queueable(key, error)
+                return await queue()
+
+    async def _commit(
+        self, key: DocumentKey, content: str, expected: Expected, author: Author, *, merge: bool
+    ) -> tuple[Text, bool]:
+        try:
+            return await self._store.write(key, content, expected, author), False
+        except RevisionConflict as error:
+            if not merge or expected is ANY or error.current is None:
+                self._refresher.hint_soon(key)  # the mirror must show what a second attempt starts from
+                raise WriteConflict(str(error), error.current) from error
+            return await self._merge(key, content, expected, author, error.current), True
+
+    async def _merge(
+        self, key: DocumentKey, content: str, expected: Expected, author: Author, current: Document
+    ) -> Text:
+        """Commit a text with both changes, or keep this one in a copy and raise WriteConflict."""
+        base = await self._reader.text_at(key, expected)
+        for _ in range(_MOST_MERGES):
+            merged = None
+            if base is not None:
+                merged = await to_thread.run_sync(merge_texts, base, content, current.content)
+            if merged is None:
+                break
+            if merged.text == current.content:
+                return Text.of(merged.text.encode(), current.revision)
+            try:
+                return await self._store.write(key, merged.text, current.revision, author)
+            except RevisionConflict as error:
+                if error.current is None:
+                    break
+                current = error.current
+        base_revision = expected if isinstance(expected, int) else 0
+        # The same text on the same base has the same name, so that a retry keeps one copy.
+        copy = copy_key(key, base_revision, sha256_of(content.encode())[:8])
+        kept = await self._store.write(copy, content, ANY, replace(author, reason=f"conflict: {key.name}"))
+        self._announcer.written(copy, kept.revision, author, what="conflict")
+        await self._show(copy, kept)
+        raise WriteConflict(
+            f"cannot write {key.name}: it is at revision {current.revision} and the changes overlap; "
+            f"your text is kept as {copy.name}",
+            current,
+            copy,
+        )
+
+    async def _finish(self, key: Key, text: Text, author: Author, *, merged: bool = False) -> Written:
+        """Announce and show what the store has committed. Whatever fails here, the answer is that it was written."""
+        written = Written(key, text.revision, text.sha256, len(text.encoded), merged)
+        try:
+            await failpoints.reach("writeback.committed")
+            self._announcer.written(key, text.revision, author)
+            await failpoints.reach("writeback.recorded")
+            await self._show(key, text)
+            await failpoints.reach("writeback.mirrored")
+            await self._manifests.flush(self._mirrors.showing(key))
+            await failpoints.reach("writeback.manifest")
+        except (OSError, SandboxdError):
+            written = replace(written, lagging=len(self._mirrors.showing(key)))
+            self._refresher.hint_soon(key)
+        with suppress(OSError):
+            await failpoints.reach("writeback.answer")
+        return written
+
+    async def _show(self, key: Key, text: Text) -> None:
+        if isinstance(key, ArtifactKey) and not self._mirrors.showing(key):
+            self._warmer.offer(key.session.tenant, text)
+            return
+        if self._store.has_revisions(key):
+            async with self._locks.hold(key):
+                if self._reader.queued_text(key) is None:  # otherwise the queued text is newer, and is shown
+                    await self._mirrors.install(key, text, revisioned=True)
+        else:
+            await self._mirrors.install(key, text, revisioned=False)  # its lock is held since before the write
+
+    async def _queue(
+        self, key: Key, kind: Kind, content: str, expected: Expected, author: Author, based_on: str | None = None
+    ) -> Queued:
+        assert self._outbox is not None  # noqa: S101  # checked by the caller
+        encoded = content.encode()
+        async with self._locks.hold(key):
+            again = await self._outbox.find(key, author)
+            if again is not None:
+                return Queued(key, again.number, again.sha256, again.size_bytes)
+            expected = self._reader.delivered(expected)
+            pending = self._outbox.pending(key)
+            before = await self._reader.mirrored_text(key) if pending is None else pending.text
+            self._check_current(key, kind, expected, based_on, encoded, before)
+            base: Base = expected
+            if pending is not None and kind == "write":
+                base = "previous"
+            elif kind == "write" and expected is ANY:
+                # Pin what the mirror shows now, so that a delivery an hour later does not overwrite newer text.
+                base = self._reader.delivered(self._reader.shown(key)) if self._reader.known_mirrors(key) else ANY
+            shown = _after(kind, content, before)
+            number = await self._outbox.keep(key, kind, content, base, author, shown, based_on=based_on)
+            await failpoints.reach("outbox.kept")
+            text = None if shown is None else Text(shown.encoded, shown.sha256, -number)
+            if text is not None:
+                await self._mirrors.install(key, text, revisioned=True, pending=True)
+        await self._manifests.flush(self._mirrors.showing(key))
+        self._announcer.mirror("pending", **fields_of(key), number=number)
+        return Queued(key, number, sha256_of(encoded), len(encoded))
+
+    def _check_current(
+        self, key: Key, kind: Kind, expected: Expected, based_on: str | None, encoded: bytes, before: Text | None
+    ) -> None:
+        """Raise WriteConflict if the outbox or the mirror alone proves that a write to be queued is stale."""
+        assert self._outbox is not None  # noqa: S101  # checked by the caller
+        pending = self._outbox.pending(key)
+        why = None
+        if pending is not None and kind == "write" and expected not in (ANY, -pending.number):
+            why = "a newer text is queued for the store"
+        elif pending is None and self._is_stale(key, expected):
+            why = f"expected revision {expected}, and the mirror shows a newer one"
+        elif based_on is not None and self._reader.shown_hash(key) not in (based_on, sha256_of(encoded)):
+            why = "the mirror shows another text by now"
+        if why is not None:
+            name = relative_of(key).rpartition("/")[2]
+            raise WriteConflict(f"cannot write {name}: {why}", None if before is None else before.document())
+
+    def _is_stale(self, key: Key, expected: Expected) -> bool:
+        """Return whether the mirror alone proves that the document has a newer revision than the expected one."""
+        known = self._reader.shown(key)
+        if expected is ABSENT:
+            return isinstance(known, int)
+        if not isinstance(known, int) or not isinstance(expected, int):
+            return False
+        return self._store.has_revisions(key) and 0 <= expected < known
+
+    def _check_queueable(self, key: Key, error: StoreUnavailable) -> None:
+        """Raise the error again unless the write can be delivered later without being applied twice."""
+        if isinstance(error, WriteOutcomeUnknown):
+            self._refresher.hint_soon(key)  # it may have been written
+        is_repeatable = self._store.capabilities.revisions or not isinstance(error, WriteOutcomeUnknown)
+        is_temporary = not isinstance(error, StoreCorrupt)
+        if not self._queues or self._outbox is None or not is_repeatable or not is_temporary:
+            raise error
+
+    def _with_request(self, author: Author) -> Author:
+        """Give a write that may be queued a request id, which makes its delivery repeatable."""
+        if self._queues and author.request is None:
+            return replace(author, request=uuid.uuid4().hex)
+        return author
+
+    def _plain_lock(self, key: Key) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if self._store.has_revisions(key) else self._locks.hold(key)
+
+    @asynccontextmanager
+    async def _under_way(self, key: Key) -> AsyncIterator[None]:
+        """Shield a write from the caller's cancellation, and let the announcer recognise it in the change feed."""
+        await failpoints.reach("writeback.received")
+        self._announcer.begin(key)
+        try:
+            # The store's deadline bounds it; without the shield, a commit could miss its mirrors.
+            with anyio.CancelScope(shield=True):
+                yield
+        finally:
+            self._announcer.end(key)
+
+
+def _after(kind: Kind, content: str, before: Text | None) -> Text | None:
+    """Return what the mirrors show while a write is queued; None if its base is not known."""
+    if kind != "append":
+        return Text.of(content.encode(), 0)
+    return None if before is None else Text.of(before.encoded + content.encode(), 0)
