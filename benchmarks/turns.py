@@ -16,9 +16,9 @@ import anyio
 
 from benchmarks.measure import Act, Figure, interleave, show, write
 from memo import InMemoryStore, SQLiteStore
-from memo.stores.filesystem.store import FilesystemStore
+from memo.stores.filesystem import FilesystemStore
 from memo.turn import TurnRunner, noop_callbacks, store_callbacks
-from memo.turn.checks import sample
+from memo.turn.conformance import sample
 
 ITERATIONS = 20
 STORES = 10

@@ -1,7 +1,7 @@
 """What an agent remembers, and where it is kept.
 
-A library: it knows documents, sessions and stores, and nothing of containers. A name is loaded when it is first used,
-because the package's errors and values are wanted where its stores are not.
+A library of documents, sessions and stores that knows nothing of containers. A name is imported when it is first
+used, because many callers need the errors and values but not the stores.
 """
 
 from importlib import import_module

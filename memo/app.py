@@ -1,7 +1,7 @@
-"""One call that wires memory for a Python program that embeds us: store, sandboxes, traces, orchestration, compaction.
+"""AgentApp: memory for a Python program that embeds the library: store, mirrors, traces, orchestration, compaction.
 
-Owns what it caches for each session, and the count of what was lost quietly. It opens and closes nothing that it was
-given, and starts no task of its own. The daemon is the same wiring, made from settings.
+Owns what it caches for each session and the counts of lost writes. It neither opens nor closes what it was given and
+starts no tasks. The daemon is the same wiring, made from settings.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MirrorRefresher(Protocol):
     """The part of a sandbox manager that the app uses."""
 
     async def refresh_memo_mirror(self, session: SessionRef, container_path: str, content: str) -> object:
-        """Show the new text to the session's live sandbox. Without one, do nothing."""
+        """Show the new text in the session's running sandbox, if it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def create_agent_app(
     summarize: Summarize | None = None,
     compaction: CompactionOptions | None = None,
 ) -> AgentApp:
-    """Wire everything. What is left out is taken from the store, if the store has it; without it, Unsupported."""
+    """Wire everything. A part that is left out is taken from the store; if it has none, using it is Unsupported."""
     inspects = hasattr(session_store, "list_sessions") and hasattr(session_store, "load_orchestration_state")
     return AgentApp(
         store=session_store,
@@ -69,7 +69,7 @@ def create_agent_app(
 
 
 class AgentApp:
-    """Made by `create_agent_app`. `lost` counts, by what they were, the writes that failed quietly."""
+    """Made by `create_agent_app`. `lost` counts the writes that failed without raising, by kind."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class AgentApp:
     @property
     def inspector(self) -> InspectorDataSource:
         if self._inspector is None:
-            raise Unsupported("cannot inspect: this app has no inspector")
+            raise Unsupported("cannot inspect: this app has no inspector; pass inspector= to create_agent_app")
         return self._inspector
 
     async def start_session(self, tenant: str, user: str, agent: str, session: str | None = None) -> Session:
@@ -107,7 +107,7 @@ class AgentApp:
     async def finish_turn(
         self, session: SessionRef | str, messages: Sequence[Mapping[str, Any]], usage: Usage | Mapping[str, Any]
     ) -> TurnOutcome:
-        """Keep the messages, then the usage, in one transaction where the store has it; compact if that is due."""
+        """Store the messages and the usage, in one transaction if the store can; then compact if that is due."""
         ref = SessionRef.parse(session)
         append_turn = getattr(self.store, "append_turn", None)
         if append_turn is not None:
@@ -118,7 +118,7 @@ class AgentApp:
         return TurnOutcome(ref, await self.compact_if_needed(ref))
 
     async def compact_if_needed(self, session: SessionRef | str, *, force: bool = False) -> bool:
-        """Compact with the app's summariser and options; without a summariser, never."""
+        """Compact with the app's summariser and options. Without a summariser, do nothing."""
         ref = SessionRef.parse(session)
         if self._summarize is None:
             return False
@@ -141,18 +141,20 @@ class AgentApp:
         return is_compacted
 
     async def write_tool_result_artifact(self, session: SessionRef | str, tool_call_id: str, content: str) -> None:
-        """Store first, then mirror."""
+        """Write the artifact to the store first, then to the mirror."""
         ref, artifact = SessionRef.parse(session), artifact_id(tool_call_id)
         write = getattr(self.store, "write_tool_result_artifact", None)
         if write is None:
-            raise Unsupported(f"cannot keep artifacts in {type(self.store).__name__}: it has no method for them")
+            raise Unsupported(
+                f"cannot store artifacts in {type(self.store).__name__}: it has no write_tool_result_artifact"
+            )
         await write(ref, artifact, content)
         await self._refresh(ref, str(ArtifactPath(artifact)), content)
 
     async def compact_tool_results(
         self, session: SessionRef | str, messages: Sequence[Mapping[str, Any]], **options: int
     ) -> list[Message]:
-        """Replace long tool results by stubs, and keep them as artifacts if the store can."""
+        """Replace long tool results by stubs, and store them as artifacts if the store can."""
         keeps = hasattr(self.store, "write_tool_result_artifact")
         write = partial(self.write_tool_result_artifact, SessionRef.parse(session)) if keeps else None
         return await compact_tool_results(messages, write, **options)  # type: ignore[arg-type]  # only whole numbers
@@ -169,7 +171,7 @@ class AgentApp:
         return cast(OrchestrationPersistence, _Quiet(found, _ORCHESTRATION_WRITES, "orchestration", ref, self.lost))
 
     def forget_session(self, session: SessionRef | str) -> None:
-        """Drop what is cached for a session that is over."""
+        """Drop what is cached for a finished session."""
         ref = SessionRef.parse(session)
         self._traces.forget(ref)
         self._orchestrations.forget(ref)
@@ -177,11 +179,11 @@ class AgentApp:
     async def _refresh(self, ref: SessionRef, path: str, content: str) -> None:
         if self.sandbox_manager is not None:
             refresh = partial(self.sandbox_manager.refresh_memo_mirror, ref, path, content)
-            await _quietly(refresh, "mirror", ref, self.lost)  # the store has it; a mirror can be made again
+            await _quietly(refresh, "mirror", ref, self.lost)  # the store has it; a mirror can be rebuilt
 
 
 class _OncePerSession:
-    """A factory, called at most once for each session."""
+    """A factory that is called at most once for each session."""
 
     def __init__(self, noun: str, make: Callable[[SessionRef], Any] | None) -> None:
         self._noun = noun
@@ -190,7 +192,7 @@ class _OncePerSession:
 
     def of(self, ref: SessionRef) -> Any:
         if self._make is None:
-            raise Unsupported(f"cannot keep {self._noun}: this app has no factory for it, and neither has its store")
+            raise Unsupported(f"cannot store {self._noun}: neither this app nor its store has a factory")
         if ref not in self._made:
             self._made[ref] = self._make(ref)
         return self._made[ref]
@@ -200,7 +202,7 @@ class _OncePerSession:
 
 
 class _Quiet:
-    """Whatever it is given, with writes that are logged and counted when they fail, and never raise."""
+    """A proxy whose writes never raise: failures are logged and counted."""
 
     def __init__(self, inner: Any, writes: frozenset[str], noun: str, ref: SessionRef, lost: dict[str, int]) -> None:
         self._inner = inner
@@ -220,7 +222,9 @@ class _Quiet:
 async def _quietly(write: Callable[[], Awaitable[object]], noun: str, ref: SessionRef, lost: dict[str, int]) -> None:
     try:
         await write()
-    except Exception as error:  # noqa: BLE001  # the contract: whatever a backend raises here must not stop an agent
+    except Exception as error:  # noqa: BLE001  # the contract: no failure of a backend may stop an agent here
         lost[noun] += 1
-        reason = str(error) if isinstance(error, MemoError) else type(error).__name__  # a foreign text may hold content
+        reason = (
+            str(error) if isinstance(error, MemoError) else type(error).__name__
+        )  # a foreign message may contain memory
         _log.warning("cannot write %s of session %s (%d lost): %s", noun, ref, lost[noun], reason)

@@ -1,7 +1,7 @@
 """The change feed: every committed change once, in commit order, with key and revision.
 
-A change carries no content: who hears of it reads the store, so a late hint can never install old text. A cursor is
-the position of one change; reading on from a cursor misses nothing and repeats nothing, also after a restart.
+A change carries no content: its reader reads the store, so a late change can never install old text. A cursor is the
+position of one change; reading on from a cursor misses nothing and repeats nothing, even after a restart.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Change:
 
 class ChangeFeed(Protocol):
     def changes(self, since: int = 0) -> AsyncIterator[Change]:
-        """Yield every change after the cursor `since` (0: from the first), then wait for more. Never ends by itself."""
+        """Yield every change after the cursor `since` (0: from the first), then wait for more. Never ends."""
 
     async def last_change(self) -> int:
-        """Return the cursor of the newest committed change, 0 if there is none."""
+        """Return the cursor of the newest committed change, 0 if there are no changes."""
 
 
 class Listener(Protocol):
-    """Hears that something may have been committed. It may wake for nothing; it never sleeps through a change."""
+    """Waits for commits. It may wake without one; it never misses one."""
 
     async def wait(self) -> None: ...
 
@@ -45,16 +45,16 @@ ReadChanges = Callable[[int, int], Awaitable[list[Change]]]
 
 
 class ChangeStream(AsyncIterator[Change]):
-    """One reader of a feed: reads what is committed, and waits for the bell when there is nothing.
+    """One reader of a feed: reads what is committed, then waits to be notified.
 
-    A cancelled `anext` loses nothing; the stream can be read on. Close it with `aclose` or `async with`.
+    A cancelled `anext` loses nothing, and reading can continue. Close it with `aclose` or `async with`.
     """
 
     PAGE = 500
 
     def __init__(self, read: ReadChanges, listen: Callable[[], Listener], since: int) -> None:
         self._read = read
-        self._listener = listen()  # before the first read, so that no commit falls between reading and listening
+        self._listener = listen()  # before the first read, so that no commit is missed in between
         self._cursor = since
         self._page: deque[Change] = deque()
         self._closed = False
@@ -62,7 +62,7 @@ class ChangeStream(AsyncIterator[Change]):
     async def __anext__(self) -> Change:
         while not self._page:
             page = [] if self._closed else await self._read(self._cursor, self.PAGE)
-            if self._closed:  # before, or by another task meanwhile
+            if self._closed:  # before the read, or by another task during it
                 raise StopAsyncIteration
             self._page.extend(page)
             if not page:

@@ -1,4 +1,4 @@
-"""Compaction as pure decisions: when, where to cut, what stands in the place of what was cut.
+"""Compaction as pure decisions: when to compact, where to cut, and what replaces the messages that were cut.
 
 A store carries the decisions out in one transaction. Nothing here reads or writes a store.
 """
@@ -31,9 +31,9 @@ class CompactionOptions:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What a store commits at once: archive positions `first` to `last`, put the summary there, extend the notes.
+    """One transaction of a store: archive positions `first` to `last`, put the summary there, extend the notes.
 
-    It holds only while the visible log still begins with exactly these `count` messages.
+    Valid only while the visible log still begins with exactly these `count` messages.
     """
 
     first: int
@@ -53,7 +53,7 @@ def cut_index(log: Sequence[StoredMessage], fraction: float) -> int:
     """Return how many of the oldest messages to cut, 0 if no cut is possible.
 
     The cut is at floor(n · fraction), moved back, or else forward, until no tool result loses its call. The newest
-    message always stays. A cut of nothing but an earlier summary would summarise a summary for nothing.
+    message always stays. A cut of only an earlier summary is not made: it would summarise a summary.
     """
     least = 2 if log and log[0].expands is not None else 1
     most = len(log) - 1
@@ -79,7 +79,7 @@ def notes_section(summary: str, now: datetime) -> str:
 def plan_compaction(
     log: Sequence[StoredMessage], cut: int, summary: object, options: CompactionOptions, now: datetime
 ) -> Compaction | None:
-    """Return what to commit, or None if the summary says nothing: then nothing may change."""
+    """Return what to commit, or None if the summary is empty: then nothing may change."""
     if not isinstance(summary, str) or not summary.strip():
         return None
     return Compaction(
@@ -94,9 +94,9 @@ def plan_compaction(
 def full_history(
     archives: Mapping[int, Sequence[StoredMessage]], visible: Sequence[StoredMessage]
 ) -> list[dict[str, Any]]:
-    """Expand every summary into the archive it stands for."""
+    """Expand every summary into the archive that it replaces."""
     history: list[dict[str, Any]] = []
-    waiting = list(reversed(visible))  # a stack, not recursion: a long session nests one archive in another
+    waiting = list(reversed(visible))  # a stack, not recursion: the archives of a long session are deeply nested
     while waiting:
         stored = waiting.pop()
         if stored.expands is None:

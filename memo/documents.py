@@ -1,20 +1,46 @@
-"""Documents and artifacts as values: their keys, contents, revisions, and what "if it is still revision N" means.
+"""Documents and artifacts as values: their keys, their revisions, and the rules of compare-and-swap and redaction.
 
-Everything here is pure. A store keeps these values; it never decides differently from the functions below.
+Pure. A store keeps these values and follows the decisions of the functions below.
 """
 
 from __future__ import annotations
 
-import difflib
-import hashlib
-import re
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, StrEnum
 from typing import Final, Literal, NamedTuple, Self
 
+from memo.content import Document, sha256_of, summary_of, unified_diff
 from memo.errors import InvalidKey, Redacted, RevisionConflict
 from memo.ids import Id, OwnerId, SessionId, SessionRef, TenantId, ToolCallId, UserId
+
+__all__ = [
+    "ABSENT",
+    "ANY",
+    "HOST",
+    "NOTES",
+    "RESERVED_NAMES",
+    "TODO",
+    "USER",
+    "ArtifactEntry",
+    "ArtifactKey",
+    "Author",
+    "Document",
+    "DocumentEntry",
+    "DocumentKey",
+    "DocumentName",
+    "Expect",
+    "Expected",
+    "Revision",
+    "Scope",
+    "conflict",
+    "is_expected",
+    "redacted_error",
+    "redaction_targets",
+    "sha256_of",
+    "summary_of",
+    "unified_diff",
+]
 
 
 class Scope(StrEnum):
@@ -28,7 +54,7 @@ class Scope(StrEnum):
         raise InvalidKey("cannot use this scope: it must be session or user")
 
 
-# Names that stand for something else in the directory of a session, in a mirror or in a filesystem store.
+# Names with another meaning in a session's directory, in a mirror or in a filesystem store.
 RESERVED_NAMES: Final = frozenset(
     {"tool-results", "session.jsonl", "messages.jsonl", "messages.compactions", "trace", "orchestration"}
 )
@@ -77,7 +103,7 @@ class DocumentKey:
 
 
 class ArtifactKey(NamedTuple):
-    """A named tuple, and so is its entry: a session may have very many of them, and these are made fastest."""
+    """A named tuple, like its entry: a session may have thousands, and named tuples are the fastest to construct."""
 
     session: SessionRef
     tool_call: ToolCallId
@@ -91,17 +117,8 @@ class ArtifactKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
-    """One committed state of one document."""
-
-    content: str
-    revision: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
 class Author:
-    """Who writes, on whose behalf and why. `request` makes a retry safe: the same request is one revision."""
+    """The author of a write and the reason for it. `request` makes a retry safe: one request is one revision."""
 
     actor: str = "host"
     session: SessionId | None = None
@@ -114,7 +131,7 @@ HOST: Final = Author()
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """What is known of one committed state, without its text."""
+    """The metadata of one committed state, without its text."""
 
     revision: int
     actor: str
@@ -128,7 +145,7 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class DocumentEntry:
-    """One line of a list of documents. `tokens` is exact only if `tokens_exact`."""
+    """One document of a list. `tokens` is an estimate unless `tokens_exact`."""
 
     key: DocumentKey
     revision: int
@@ -159,7 +176,7 @@ Expected = int | Literal[Expect.ANY, Expect.ABSENT]
 
 
 def is_expected(current: int | None, expected: Expected) -> bool:
-    """Say whether a write that expects `expected` may replace revision `current` (None: never written, as is 0)."""
+    """Return whether a write that expects `expected` may replace revision `current` (None or 0: never written)."""
     if expected is ANY:
         return True
     if expected is ABSENT:
@@ -170,14 +187,14 @@ def is_expected(current: int | None, expected: Expected) -> bool:
 def conflict(key: DocumentKey, expected: Expected, current: Document | None) -> RevisionConflict:
     wanted = f"revision {expected}" if isinstance(expected, int) else expected.value
     found = "it was never written" if current is None else f"it is at revision {current.revision}"
-    return RevisionConflict(f"cannot write {key.name}: expected {wanted}, and {found}", current)
+    return RevisionConflict(f"cannot write {key.name}: expected {wanted}, but {found}", current)
 
 
 def redaction_targets(revisions: list[Revision], revision: int) -> list[int]:
     """Return the revisions that hold the text of `revision`, or [] if it does not exist.
 
-    Every older copy of the text goes with it, for a secret that survives in a twin is not redacted. The newest
-    revision is what readers see, so its text must be replaced by a write first.
+    Every revision with the same text is redacted too, or the secret would survive in a copy. The text of the newest
+    revision is what readers see, so it must be replaced by a write first.
     """
     chosen = next((r for r in revisions if r.revision == revision), None)
     if chosen is None:
@@ -185,40 +202,10 @@ def redaction_targets(revisions: list[Revision], revision: int) -> list[int]:
     newest = max(revisions, key=lambda r: r.revision)
     if newest.sha256 == chosen.sha256 and not newest.redacted:
         raise RevisionConflict(
-            f"cannot redact revision {revision}: revision {newest.revision} shows the same text; write a new one first"
+            f"cannot redact revision {revision}: revision {newest.revision} has the same text; write a new one first"
         )
     return [r.revision for r in revisions if r.sha256 == chosen.sha256]
 
 
 def redacted_error(name: DocumentName, revision: int) -> Redacted:
     return Redacted(f"cannot read revision {revision} of {name}: its text was redacted")
-
-
-def unified_diff(name: str, before: Document | None, after: Document) -> str:
-    """Return the unified diff between two revisions; None stands for "before the first"."""
-    old = before.content.splitlines(keepends=True) if before else []
-    new = after.content.splitlines(keepends=True)
-    lines = difflib.unified_diff(old, new, f"{name}@{before.revision if before else 0}", f"{name}@{after.revision}")
-    # A last line without a newline would otherwise run into the line that follows it in the diff.
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
-
-
-def sha256_of(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-_MARKS = re.compile(r"^[#>*\-+\s\d.]*")
-_SUMMARY = re.compile(r"<!-- summary: (.*) -->")
-
-
-def summary_of(content: str) -> str:
-    """Return the first line that says something, without Markdown marks, at most 120 characters.
-
-    A document may say it for itself: a profile opens with a comment `<!-- summary: … -->`.
-    """
-    for line in content[:4096].splitlines():
-        own = _SUMMARY.fullmatch(line.strip())
-        text = own[1].strip() if own else _MARKS.sub("", line).strip()
-        if text:
-            return text if len(text) <= 120 else text[:119] + "…"
-    return ""

@@ -1,27 +1,26 @@
-"""Everything that can go wrong with memory, as one tree.
+"""Everything that can go wrong with memory, as one error tree.
 
     MemoError
     ├─ InvalidKey · InvalidContent · TooLarge · Unsupported
-    ├─ Absent (what a verb needs was never written) · Redacted · SessionTaken
-    ├─ RevisionConflict   the document moved on; `current` holds what it is now
-    ├─ LeaseLost (memo.leases)   another holder has the lease, or it is over
+    ├─ Absent (needed, but never written) · Redacted · SessionTaken
+    ├─ RevisionConflict   the document has a newer revision; `current` holds it
+    ├─ LeaseLost (memo.leases)   another holder has the lease, or it has expired
     ├─ BudgetSpent · ProfileRefused · SummariserError (memo.consolidation)
-    │                     SummariserUnavailable: not now, whatever it is asked · BadAnswer: not this
-    └─ ProviderError      `outcome_unknown` says that the change may or may not have happened
-       ├─ Unavailable   nothing was done; try again
-       ├─ Timeout       the outcome may be unknown, and says so
-       └─ Corrupt       what is stored cannot be read
+    │                     SummariserUnavailable: fails for every request · BadAnswer: fails for this one
+    └─ ProviderError      `outcome_unknown`: the change may or may not have happened
+       ├─ Unavailable   nothing was done; retry
+       ├─ Timeout       `outcome_unknown` is true for a write
+       └─ Corrupt       the stored data cannot be read
 
-Every error has a stable `code`, says whether trying again can help, and a message that starts with
-"cannot". `None` always means "never written"; an outage is always one of these.
+Every error has a stable `code`, says whether a retry can help (`retryable`), and its message starts with "cannot".
+`None` always means "never written"; an outage always raises one of these.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from memo.documents import Document
+from memo.content import Document
 
 
 class MemoError(Exception):
@@ -56,7 +55,7 @@ class SessionTaken(MemoError):
 
 
 class RevisionConflict(MemoError):
-    """`current` is the document as it stands, or None if it was never written."""
+    """`current` is the newest document, or None if it was never written."""
 
     code = "memo.conflict"
 

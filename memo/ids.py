@@ -1,7 +1,7 @@
 """Ids, parsed once at the edge into types that cannot hold an illegal value.
 
 An id is 1 to 128 bytes of `A-Z a-z 0-9 . _ @ + -` and starts with a letter or a digit, so it can never be
-`.`, `..`, an option or a path. An illegal id is rejected, never repaired. Downstream nobody checks again.
+`.`, `..`, an option or a path. An illegal id is rejected, never repaired. Code downstream need not check again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LEGAL_LINES = re.compile(rf"(?:{_ID}\n)*")
 
 
 class Id(str):
-    """A string that has been checked. Subclasses only say whose id it is."""
+    """A checked string. Subclasses only name what the id identifies."""
 
     __slots__ = ()
     noun: ClassVar[str] = "id"
@@ -67,7 +67,7 @@ class ToolCallId(Id):
 
 
 def are_legal(texts: Collection[str]) -> bool:
-    """Say whether all of these are ids: for very many, without making one of each."""
+    """Return whether all texts are legal ids, without constructing one each: for lists of thousands."""
     lines = "".join([f"{text}\n" for text in texts])
     return lines.count("\n") == len(texts) and _LEGAL_LINES.fullmatch(lines) is not None
 
@@ -88,7 +88,7 @@ class SessionRef:
 
     @classmethod
     def parse(cls, text: str | SessionRef) -> SessionRef:
-        """Parse `tenant:session` or the JSON array `["tenant","session"]`; a reference is returned as it is."""
+        """Parse `tenant:session` or the JSON array `["tenant","session"]`; a SessionRef is returned unchanged."""
         if isinstance(text, SessionRef):
             return text
         if not isinstance(text, str):

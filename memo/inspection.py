@@ -1,6 +1,6 @@
 """The contract of an inspector data source: everything about sessions, read-only.
 
-Who may look is decided by whoever serves it; nothing here writes.
+Access control belongs to the server that exposes it; nothing here writes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from memo.traces import Envelope
 
 class InspectorDataSource(Protocol):
     async def list_sessions(self, tenant: str | None = None) -> list[Session]:
-        """Return every session, of one tenant or of all, the newest change first."""
+        """Return every session of one tenant or of all, most recently changed first."""
 
     async def load_messages(self, tenant: str, session: str) -> list[Message]: ...
 
     async def load_trace_envelopes(self, tenant: str, session: str) -> list[Envelope]: ...
 
     async def load_orchestration_state(self, tenant: str, session: str) -> RecoveredState | None:
-        """Return the recovered state, None if the session never orchestrated anything."""
+        """Return the recovered state, or None if the session has no orchestration data."""
 
     async def load_orchestration_events(self, tenant: str, session: str) -> list[Event]: ...

@@ -1,7 +1,7 @@
-"""The contract of leases: one holder for a user at a time, until a moment that passes by itself, with a fencing token.
+"""The contract of leases: one holder for a user at a time, an expiry time, and a fencing token.
 
-What a lease means is decided here, once, by pure functions; a store only carries it out, in one transaction. A token
-only grows, so a holder that stalled past its time is recognised at its next write, and refused.
+Pure functions decide here what a lease means; a store carries it out in one transaction. Tokens only grow, so the next
+write of a holder that stalled past its expiry is recognised and refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from memo.ids import UserRef
 
 MOST_HOLDER_CHARS = 200
 LONGEST = timedelta(hours=24)
-"""No lease is granted for longer. One with more time left was granted by a clock that went back since: it is free."""
+"""No lease is granted for longer. If more time is left, the clock was set back since: the lease counts as free."""
 
 
 class LeaseLost(MemoError):
@@ -27,7 +27,7 @@ class LeaseLost(MemoError):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A lease as it was granted. `token` is the fence: every grant to anybody has a higher one than the last."""
+    """A lease as it was granted. `token` is the fence: every grant has a higher token than the one before."""
 
     user: UserRef
     holder: str
@@ -40,7 +40,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Somebody else has the lease, at the longest until `until` unless they renew it."""
+    """Another holder has the lease, until `until` unless it is renewed."""
 
     user: UserRef
     holder: str
@@ -49,19 +49,21 @@ class Held:
 
 class LeaseStore(Protocol):
     async def acquire_lease(self, user: UserRef, holder: str, ttl_s: float) -> Lease | Held:
-        """Grant the lease if it is free or has expired. The same holder asking again is somebody else, too."""
+        """Grant the lease if it is free or has expired. A holder that asks again is refused like any other."""
 
     async def renew_lease(self, lease: Lease, ttl_s: float) -> Lease:
-        """Prolong a lease that is still this one, or raise LeaseLost."""
+        """Extend the lease if it is still valid, or raise LeaseLost."""
 
     async def release_lease(self, lease: Lease) -> None:
-        """Let go. A lease that was lost before is nobody's business here: nothing happens."""
+        """Release the lease. Releasing a lease that was already lost changes nothing."""
 
 
 def grant(current: Lease | None, user: UserRef, holder: str, ttl_s: float, now: datetime) -> Lease | Held:
-    """Decide on an `acquire_lease`; `current` is the last lease of the user there was, free or not."""
+    """Decide on an `acquire_lease`; `current` is the user's last lease, free or not."""
     if not holder or len(holder) > MOST_HOLDER_CHARS or not ttl_s > 0:
-        raise InvalidContent("cannot acquire a lease: it needs a holder's name and a time of more than 0 s")
+        raise InvalidContent(
+            f"cannot acquire a lease: give a holder's name of 1 to {MOST_HOLDER_CHARS} characters and more than 0 s"
+        )
     if current is not None and not current.is_free(now):
         return Held(user, current.holder, current.expires_at)
     return Lease(user, holder, (current.token if current else 0) + 1, now + _length(ttl_s))
@@ -73,7 +75,7 @@ def prolong(current: Lease | None, lease: Lease, ttl_s: float, now: datetime) ->
 
 
 def let_go(current: Lease | None, lease: Lease) -> Lease | None:
-    """Return what to keep in place of the current lease, None if it is no longer the caller's. The token stays."""
+    """Return the released lease to store, or None if the caller no longer holds it. The token stays."""
     if current is None or current.token != lease.token:
         return None
     return replace(current, holder="")
@@ -82,9 +84,9 @@ def let_go(current: Lease | None, lease: Lease) -> Lease | None:
 def check_fence(current: Lease | None, lease: Lease, now: datetime) -> None:
     """Raise LeaseLost unless `lease` is the newest grant and has time left."""
     if current is None or current.token != lease.token or not current.holder:
-        raise LeaseLost(f"cannot go on for user {lease.user}: somebody else was granted the lease since")
+        raise LeaseLost(f"cannot continue for user {lease.user}: another holder has the lease")
     if current.expires_at <= now:
-        raise LeaseLost(f"cannot go on for user {lease.user}: the lease has expired")
+        raise LeaseLost(f"cannot continue for user {lease.user}: the lease has expired")
 
 
 def _length(ttl_s: float) -> timedelta:

@@ -1,6 +1,6 @@
-"""The memory index: one line for each document an agent can read, so that it knows what to open and what it costs.
+"""The memory index: one line for each document that an agent can read, with its size in tokens and its summary.
 
-Made from what a store lists; it never reads a document.
+Built from a store's list of documents; it never reads a document.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def index_of(entries: Iterable[DocumentEntry], now: datetime) -> list[MemoryInde
 
 
 def render_index(entries: Iterable[MemoryIndexEntry]) -> str:
-    """Return the index as text for a model, one line an entry."""
+    """Return the index as text for a model, one line for each entry."""
     return "\n".join(
         f"{e.path} ({'' if e.tokens_exact else '~'}{e.tokens} tokens, {_age(e.age_s)} old): {e.summary}"
         for e in entries

@@ -1,6 +1,6 @@
-"""Messages as values: JSON objects with a role, kept as given; which results answer which calls; what fits a budget.
+"""Messages as values: JSON objects with a role, stored unchanged; which result answers which call; what fits a budget.
 
-Pure. Encoding happens once, on the way into a store, so that nothing unreadable is ever committed.
+Pure. A message is encoded once, before a store sees it, so that nothing unreadable is ever committed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ ROLES = ("user", "assistant", "toolResult")
 _CALL_BLOCKS = ("toolCall", "tool_call", "tool_use")
 _MEDIA_BLOCKS = ("image", "media", "audio", "file")
 MEDIA_TOKENS = 1500
-"""What an image costs a model, more or less; its base64 text says nothing about it."""
+"""Roughly what an image costs a model; the length of its base64 text does not tell."""
 MESSAGE_OVERHEAD_TOKENS = 4
 MOST_LEVELS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message in its place. `expands` is the number of the archive that a summary stands for."""
+    """A message and its position. `expands` is the number of the archive that a summary replaces."""
 
     position: int
     message: Message
@@ -36,7 +36,7 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class EncodedMessage:
-    """A message on its way into a store."""
+    """A message ready to be stored."""
 
     body: str
     tokens: int
@@ -51,7 +51,7 @@ def encode_json(noun: str, value: object, limit_bytes: int) -> str:
         raise InvalidContent(f"cannot store this {noun}: it is not JSON: {error}") from None
     encode_text(noun, body, limit_bytes)
     if body.count("[") + body.count("{") > MOST_LEVELS and _levels(value) > MOST_LEVELS:
-        # A reader with less stack left than the writer had could not read it back.
+        # A reader with less stack than the writer could not parse it again.
         raise InvalidContent(f"cannot store this {noun}: it is nested more than {MOST_LEVELS} levels deep")
     return body
 
@@ -82,17 +82,17 @@ def encode_message(message: object, limit_bytes: int) -> str:
 
 
 def decode_json(body: str | bytes, place: str) -> Any:
-    """Parse what a store holds. An unreadable row is an error that names the row, never an absent one."""
+    """Parse stored JSON. An unreadable row raises Corrupt and names the row; it never counts as absent."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        raise Corrupt(f"cannot read {place}: what is stored is not JSON") from None
+        raise Corrupt(f"cannot read {place}: the stored data is not JSON") from None
 
 
 def decode_object(body: str | bytes, place: str) -> dict[str, Any]:
     value = decode_json(body, place)
     if not isinstance(value, dict):
-        raise Corrupt(f"cannot read {place}: what is stored is not a JSON object")
+        raise Corrupt(f"cannot read {place}: the stored data is not a JSON object")
     return value
 
 
@@ -108,7 +108,7 @@ def call_ids(message: Mapping[str, Any]) -> set[str]:
 
 
 def result_id(message: Mapping[str, Any]) -> str | None:
-    """Return the id of the tool call that a message answers, if it is a tool result that names one."""
+    """Return the id of the tool call that a message answers, or None if it is not a result that names one."""
     if message.get("role") != "toolResult":
         return None
     call = message.get("toolCallId") or message.get("tool_call_id")
@@ -116,13 +116,13 @@ def result_id(message: Mapping[str, Any]) -> str | None:
 
 
 def unanswered_before(messages: Sequence[Mapping[str, Any]]) -> list[set[str]]:
-    """For every index i, the calls made before i whose results stand at i or after: a cut at i would split them."""
+    """Return, for every index i, the calls before i whose results are at i or after: a cut at i would split them."""
     open_at: list[set[str]] = [set() for _ in range(len(messages) + 1)]
     answers: list[set[str]] = []
     made: set[str] = set()
     for message in messages:
         answered = result_id(message)
-        # The result of a call that is not before it cannot be split from it any more.
+        # A result whose call is not before it cannot be split from it.
         answers.append({answered} if answered is not None and answered in made else set())
         made |= call_ids(message)
     wanted: set[str] = set()
@@ -135,8 +135,8 @@ def unanswered_before(messages: Sequence[Mapping[str, Any]]) -> list[set[str]]:
 def newest_within(newest_first: Iterable[StoredMessage], token_budget: int) -> list[StoredMessage]:
     """Return the longest tail, oldest first, that fits the budget and splits no call from its result.
 
-    At least the newest message is kept, with its call if it is a result. Reads no further than it must, so a store
-    can pass a cursor.
+    At least the newest message is kept, with its call if it is a result. Reads no further than needed, so a store can
+    pass a cursor.
     """
     taken: list[StoredMessage] = []
     wanted: set[str] = set()
@@ -159,7 +159,7 @@ def newest_within(newest_first: Iterable[StoredMessage], token_budget: int) -> l
 
 
 def _fitting_without_calls(newest_first: list[StoredMessage], token_budget: int) -> list[StoredMessage]:
-    """The same for a log that holds results of calls it does not have: those bind nothing."""
+    """Do the same for a log with results whose calls are missing: those results constrain nothing."""
     log = newest_first[::-1]
     splits = unanswered_before([s.message for s in log])
     clean = [i for i in range(len(log)) if not splits[i]]
@@ -175,7 +175,7 @@ def _fitting_without_calls(newest_first: list[StoredMessage], token_budget: int)
 
 
 def message_text(message: Mapping[str, Any]) -> tuple[str, int]:
-    """Return what a model reads of a message, and the tokens of what is not text."""
+    """Return the text that a model reads in a message, and the tokens of its other content."""
     content = message.get("content")
     if isinstance(content, str):
         text, media = content, 0

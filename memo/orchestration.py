@@ -1,7 +1,7 @@
 """The contract of orchestration persistence: events, checkpoints, mailboxes and histories of one session's agents.
 
-Recovery is the latest checkpoint plus the events after it. A checkpoint that cannot be read, or that names an event
-nobody knows, is worth nothing: recovery then starts from the first event.
+Recovery is the latest checkpoint plus the events after it. If the checkpoint cannot be read or names an unknown event,
+recovery starts from the first event.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredState:
-    """Apply `events`, in order, to `snapshot` (None: to nothing) to have the state back."""
+    """Apply `events` in order to `snapshot` (None: to an empty state) to restore the state."""
 
     snapshot: Snapshot | None
     events: list[Event]
@@ -40,10 +40,10 @@ class OrchestrationPersistence(Protocol):
         """Return every event in the order of appending."""
 
     async def load_snapshot(self) -> Snapshot | None:
-        """Return the latest checkpoint, None if there never was one. An unreadable one is Corrupt."""
+        """Return the latest checkpoint, or None if none was written. Raise Corrupt if it cannot be read."""
 
     async def write_checkpoint(self, snapshot: Mapping[str, Any]) -> None:
-        """Replace the checkpoint. It may name the last event it holds by that event's id, as `lastEventId`."""
+        """Replace the checkpoint. It may name the last event that it includes as `lastEventId`."""
 
     async def recover_state(self) -> RecoveredState: ...
 
@@ -52,12 +52,12 @@ class OrchestrationPersistence(Protocol):
     async def load_mailbox_events(self, agent_id: str) -> list[Event]: ...
 
     async def load_mailbox_state(self, agent_id: str) -> dict[str, Any]:
-        """Return the state, {} if it was never written."""
+        """Return the state, or {} if it was never written."""
 
     async def write_mailbox_state(self, agent_id: str, state: Mapping[str, Any]) -> None: ...
 
     async def load_agent_history(self, agent_id: str) -> list[Any]:
-        """Return the history, [] if it was never written."""
+        """Return the history, or [] if it was never written."""
 
     async def write_agent_history(self, agent_id: str, history: Sequence[Any]) -> None: ...
 
@@ -67,7 +67,7 @@ OrchestrationFactory = Callable[[SessionRef], OrchestrationPersistence]
 
 
 def recover(checkpoint: Checkpoint | Literal["corrupt"] | None, events: list[Event]) -> RecoveredState:
-    """Decide what to start from and what to replay."""
+    """Decide which snapshot to start from and which events to replay."""
     if checkpoint is None:
         return RecoveredState(None, events, "no checkpoint")
     if checkpoint == "corrupt":

@@ -1,7 +1,7 @@
 """The contract of a memo provider: small capabilities, all optional but the first.
 
-Any object with the methods will do; nothing needs to be inherited. What a provider can do is found out once, by
-`capabilities_of`. In every method None means "never written"; whatever else goes wrong is an exception.
+Any object with the methods is a provider; there is no base class to inherit. `capabilities_of` finds out once what a
+provider can do. In every method None means "never written"; every failure is an exception.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MemoWriter(Protocol):
 
 class MemoAppender(Protocol):
     async def append_memory_document(self, tenant: str, owner: str, scope: str, name: str, content: str) -> None:
-        """Add to the end, atomically: of two appends at once, both are there afterwards."""
+        """Add to the end, atomically: of two concurrent appends, neither is lost."""
 
 
 class ArtifactReader(Protocol):
@@ -50,7 +50,7 @@ class ArtifactReader(Protocol):
 
 class ArtifactWriter(Protocol):
     async def write_tool_result_artifact(self, session_ref: SessionRef | str, tool_call_id: str, content: str) -> None:
-        """Keep the full text of one tool result. The same text again changes nothing."""
+        """Store the full text of one tool result. Writing the same text again changes nothing."""
 
 
 class ArtifactLister(Protocol):
@@ -59,10 +59,10 @@ class ArtifactLister(Protocol):
 
 
 class RevisionedDocuments(Protocol):
-    """Reading and writing with revisions; compare-and-swap."""
+    """Documents with revisions and compare-and-swap."""
 
     async def read_document(self, key: DocumentKey, revision: int | None = None) -> Document | None:
-        """Return the newest committed document, or the given revision of it; None if that was never written."""
+        """Return the newest revision, or the given one; None if it was never written."""
 
     async def write_document(
         self, key: DocumentKey, content: str, *, expected: Expected = ANY, author: Author = HOST
@@ -80,24 +80,24 @@ class DocumentLister(Protocol):
 
 class DocumentHistory(Protocol):
     async def document_history(self, key: DocumentKey, limit: int | None = None) -> list[Revision]:
-        """Return what is known of every revision, newest first."""
+        """Return the metadata of every revision, newest first."""
 
     async def diff_document(self, key: DocumentKey, before: int, after: int) -> str:
-        """Return the unified diff between two revisions; 0 stands for "before the first"."""
+        """Return the unified diff between two revisions; 0 is the state before the first."""
 
     async def restore_document(self, key: DocumentKey, revision: int, *, author: Author = HOST) -> Document:
         """Commit the text of an old revision as a new one."""
 
     async def redact_document(self, key: DocumentKey, revision: int, *, author: Author = HOST) -> list[int]:
-        """Erase the text of an old revision and of its twins; return the revisions erased. Their metadata stays."""
+        """Erase the text of an old revision and of all revisions with the same text; return which. Metadata stays."""
 
 
 class RichArtifacts(Protocol):
     async def write_artifact(self, key: ArtifactKey, content: str) -> ArtifactEntry:
-        """Keep the text; a text already stored for the key keeps its revision."""
+        """Store the text; if it is already stored for the key, the revision stays the same."""
 
     async def read_artifacts(self, session: SessionRef, tool_calls: Iterable[str]) -> dict[ToolCallId, str]:
-        """Return the texts of those that exist, in one call."""
+        """Return the texts of the artifacts that exist, in one call."""
 
     async def read_artifact_range(self, key: ArtifactKey, start: int, length: int) -> bytes | None:
         """Return up to `length` bytes of the UTF-8 text from byte `start`; None if it was never written."""
@@ -107,18 +107,18 @@ class RichArtifacts(Protocol):
 
 
 ArtifactLine = tuple[str, int, str, int]
-"""An artifact's id, revision, sha256 and size in bytes. Bare, for a session may have very many."""
+"""An artifact's id, revision, sha256 and size in bytes. A plain tuple, because a session may have thousands."""
 
 
 class SessionMemory(NamedTuple):
-    """All that a session's agent is to see, without the texts."""
+    """Everything that a session's agent may see, without the texts."""
 
     documents: list[DocumentEntry]
     artifacts: list[ArtifactLine]
 
 
 class MemorySnapshots(Protocol):
-    """For whoever lays a session's whole memory out as files: two calls, however much there is."""
+    """The whole memory of a session in two calls, for a caller that writes it out as files."""
 
     async def list_memory(self, session: SessionRef, user: UserId) -> SessionMemory:
         """Return every document of the session, every document of the user, and every artifact, each by name."""
@@ -126,7 +126,7 @@ class MemorySnapshots(Protocol):
     async def read_memory(self, keys: Sequence[DocumentKey | ArtifactKey]) -> list[bytes | None]:
         """Return the newest texts in UTF-8, in the order of the keys; None for one that was never written.
 
-        They may be handed out as they lie in the store: whoever asks compares them with the hashes of a list.
+        The store need not verify them: the caller compares them with the hashes of `list_memory`.
         """
 
 
@@ -145,7 +145,7 @@ class MemoProvider(
     ChangeFeed,
     Protocol,
 ):
-    """Everything at once: what our own stores are."""
+    """Every capability: what the stores of this library are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ _METHODS: dict[str, tuple[str, ...]] = {
 
 
 def capabilities_of(provider: object) -> Capabilities:
-    """Find out what a provider can do. One that cannot read a document is no provider: Unsupported."""
+    """Return what a provider can do, or raise Unsupported if it cannot even read a document."""
 
     def has(capability: str) -> bool:
         return all(callable(getattr(provider, method, None)) for method in _METHODS[capability])

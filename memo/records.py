@@ -1,7 +1,7 @@
 """Records: JSON objects that a store keeps by (tenant, kind, scope, id), changed in batches that are all or nothing.
 
-The turn contract and the storage steps are kept as records. What a change means is decided here, once, by pure
-functions; a store only carries it out. A record may name a group, by which it can be listed (a message its session).
+The turn contract and the storage steps are stored as records. Pure functions decide here what a change means; a store
+only carries it out. A record may name a group to be listed by, as a message names its session.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RecordKind(Id):
 
 @dataclass(frozen=True, slots=True, order=True)
 class RecordScope:
-    """Whose records: all of one kind in one place of one tenant. `place` is free text, such as `session:s1`."""
+    """All records of one kind in one place of one tenant. `place` is free text, such as `session:s1`."""
 
     tenant: TenantId
     kind: RecordKind
@@ -50,26 +50,26 @@ class RecordKey:
 
 
 def checked_name(noun: str, text: object) -> str:
-    """Return the text if a store can keep it as a name. It is never used as a path, so most of Unicode may stand."""
+    """Return the text if a store can use it as a name. It is never used as a path, so most of Unicode is allowed."""
     if not isinstance(text, str) or not text or "\0" in text:
-        raise InvalidKey(f"cannot use this {noun}: it must be text, not empty and without NUL")
+        raise InvalidKey(f"cannot use this {noun}: it must be text that is not empty and has no NUL")
     try:
         size_bytes = len(text.encode())
     except UnicodeEncodeError:
-        raise InvalidKey(f"cannot use this {noun}: it holds half of a surrogate pair") from None
+        raise InvalidKey(f"cannot use this {noun}: it contains half of a surrogate pair") from None
     if size_bytes > NAME_BYTES:
-        raise InvalidKey(f"cannot use this {noun}: {size_bytes} bytes, and the limit is {NAME_BYTES}")
+        raise InvalidKey(f"cannot use this {noun}: {size_bytes} bytes exceed the limit of {NAME_BYTES}")
     return text
 
 
 def checked_group(group: object) -> str:
-    """Return the name of a group; a record may be in none, which is \"\"."""
+    """Return the name of a group; \"\" means that the record belongs to no group."""
     return "" if group == "" else checked_name("record group", group)
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Keep the value, whatever was there. A record that was there keeps its place in the order."""
+    """Store the value, replacing any old one. A record that exists keeps its position in the order."""
 
     key: RecordKey
     value: Mapping[str, Any]
@@ -78,7 +78,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Lay the fields over the record's own. Without one it is Absent, or a new record if `create`."""
+    """Merge the fields into the record. If it does not exist: raise Absent, or create it if `create`."""
 
     key: RecordKey
     fields: Mapping[str, Any]
@@ -88,7 +88,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove the record. One that is not there stays so."""
+    """Remove the record. Removing a record that does not exist changes nothing."""
 
     key: RecordKey
 
@@ -105,13 +105,13 @@ class Record:
 
 class RecordStore(Protocol):
     async def apply_records(self, changes: Sequence[RecordChange]) -> list[Value | None]:
-        """Carry out all changes in order, durably, or none of them. Return what each left: None for a deletion.
+        """Apply all changes in order, durably, or none of them. Return the value each leaves: None for a deletion.
 
         All changes of a batch belong to one tenant.
         """
 
     async def read_record(self, key: RecordKey) -> Record | None:
-        """Return the record, or None if there is none."""
+        """Return the record, or None if it does not exist."""
 
     async def list_records(self, scope: RecordScope, group: str | None = None) -> list[Record]:
         """Return the records of the scope, or of one group in it, in the order in which they were first put."""
@@ -131,23 +131,23 @@ def require_records(store: object) -> RecordStore:
 def tenant_of(changes: Sequence[RecordChange]) -> TenantId:
     tenants = {change.key.scope.tenant for change in changes}
     if len(tenants) != 1:
-        raise InvalidContent(f"cannot apply this batch: it names {len(tenants)} tenants, and must name one")
+        raise InvalidContent(f"cannot apply this batch: it names {len(tenants)} tenants; it must name one")
     return tenants.pop()
 
 
 def needs_current(change: RecordChange) -> bool:
-    """Say whether what a change leaves depends on the record that is there."""
+    """Return whether the result of a change depends on the current record."""
     return isinstance(change, Merge)
 
 
 def outcome(change: RecordChange, current: Record | None) -> Record | None:
-    """Return what the change makes of the record that is there; None means that there is none afterwards."""
+    """Return the record after the change; None means that it no longer exists."""
     match change:
         case Put(key, value, group):
             return Record(key.id, dict(value), checked_group(group))
         case Merge(key, fields, group, create):
             if current is None and not create:
-                raise Absent(f"cannot update {key}: there is no such record")
+                raise Absent(f"cannot update {key}: it does not exist")
             merged = {**(current.value if current else {}), **fields}
             inherited = current.group if current else ""
             return Record(key.id, merged, inherited if group is None else checked_group(group))

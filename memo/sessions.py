@@ -1,6 +1,6 @@
-"""The contract of a session store: messages, turns and compaction; and of listing the sessions of a user.
+"""The contract of a session store: messages, turns and compaction; and how a user's sessions are listed.
 
-Seven methods are required. Messages of an unknown session are no messages; writing to one is Absent.
+Seven methods are required. An unknown session has no messages; writing to it raises Absent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Summarize = Callable[[list[Message]], Awaitable[str | None] | str | None]
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session and what it has used so far."""
+    """A session and its usage so far."""
 
     tenant: TenantId
     session: SessionId
@@ -61,7 +61,7 @@ class Usage:
 
     @classmethod
     def parse(cls, usage: Usage | Mapping[str, Any]) -> Usage:
-        """Take a Usage or a JSON object such as `{"input": 10, "output": 2, "cacheRead": 0, "cacheWrite": 0}`."""
+        """Parse a Usage or a JSON object such as `{"input": 10, "output": 2, "cacheRead": 0, "cacheWrite": 0}`."""
         if isinstance(usage, Usage):
             counts = {name: getattr(usage, name) for name in _USAGE_FIELDS}
         elif isinstance(usage, Mapping):
@@ -70,7 +70,7 @@ class Usage:
             raise InvalidContent("cannot record this turn: its usage is not a JSON object")
         for name, count in counts.items():
             if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 2**53:
-                raise InvalidContent(f"cannot record this turn: its {name} tokens are not a whole number from 0 up")
+                raise InvalidContent(f"cannot record this turn: its {name} tokens must be a whole number of at least 0")
         return cls(**counts)
 
 
@@ -88,19 +88,19 @@ def _first(usage: Mapping[str, Any], spellings: tuple[str, ...]) -> Any:
 
 class SessionStore(Protocol):
     async def get_or_create(self, tenant: str, user: str, agent: str, session: str | None = None) -> Session:
-        """Return the session, made if need be. One that belongs to somebody else is SessionTaken."""
+        """Return the session, created if it is new. Raise SessionTaken if it belongs to another user."""
 
     async def load_messages(self, tenant: str, session: str, limit: int | None = None) -> list[Message]:
         """Return the newest `limit` visible messages, oldest first."""
 
     async def load_messages_with_budget(self, tenant: str, session: str, token_budget: int = 100_000) -> list[Message]:
-        """Return the newest messages that fit, oldest first; at least one; no result without its call."""
+        """Return the newest messages that fit, oldest first: at least one, and no result without its call."""
 
     async def load_all_messages(self, tenant: str, session: str) -> list[Message]:
         """Return every visible message, oldest first."""
 
     async def append_messages(self, tenant: str, session: str, messages: Sequence[Mapping[str, Any]]) -> None:
-        """Append all of them or, if anything is wrong with one, none."""
+        """Append all messages, or none if any of them is invalid."""
 
     async def record_turn(self, tenant: str, session: str, usage: Usage | Mapping[str, Any]) -> None:
         """Add the tokens of one turn."""
@@ -117,14 +117,14 @@ class SessionStore(Protocol):
         force: bool = False,
         workspace_snapshot: str | None = None,
     ) -> bool:
-        """Archive the oldest messages and put a summary in their place, if there are enough of them.
+        """Archive the oldest messages and replace them by a summary, if there are enough of them.
 
         A summariser that fails, or returns nothing, changes nothing.
         """
 
 
 class TurnStore(Protocol):
-    """What our own stores have beyond the seven."""
+    """What the stores of this library have beyond the seven."""
 
     async def append_turn(
         self, tenant: str, session: str, messages: Sequence[Mapping[str, Any]], usage: Usage | Mapping[str, Any]
@@ -132,10 +132,10 @@ class TurnStore(Protocol):
         """`append_messages` and `record_turn` in one transaction."""
 
     async def load_full_history(self, tenant: str, session: str) -> list[Message]:
-        """Return every message there ever was, archives expanded in place, oldest first."""
+        """Return every message ever appended, archives expanded in place, oldest first."""
 
     async def get_session(self, tenant: str, session: str) -> Session | None:
-        """Return the session, or None if there is none."""
+        """Return the session, or None if it does not exist."""
 
 
 class UserSessionLister(Protocol):
@@ -143,4 +143,4 @@ class UserSessionLister(Protocol):
         """Return all sessions of the user, the newest change first."""
 
     async def list_users(self) -> list[UserRef]:
-        """Return every user that has a session."""
+        """Return every user who has a session."""

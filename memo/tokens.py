@@ -1,7 +1,7 @@
-"""Counting tokens: exactly where a table is at hand, by a rule of thumb otherwise; a count says which.
+"""Token counts: exact where the encoding's table is available, estimated otherwise; a count says which.
 
 Tables are read from disk only, in tiktoken's cache format: a configured directory, TIKTOKEN_CACHE_DIR, or an
-installed package that carries them. Nothing here ever asks the network, or counts on the event loop.
+installed package that contains them. Nothing here uses the network or counts on the event loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from memo.messages import MESSAGE_OVERHEAD_TOKENS, message_text
 _log = logging.getLogger("memo.tokens")
 
 _HOST = "https://openaipublic.blob.core.windows.net"
-# The files that tiktoken asks its cache for, and their sha256. It names a cached file by the sha1 of its address.
+# The files that tiktoken looks up in its cache, and their sha256. A cached file is named by the sha1 of its URL.
 _TABLES: dict[str, tuple[tuple[str, str], ...]] = {
     "gpt2": (
         (f"{_HOST}/gpt-2/encodings/main/vocab.bpe", "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"),
@@ -62,24 +62,24 @@ class TokenCount:
 
 
 def estimate_tokens(text: str, encoding: str = "estimate") -> int:
-    """Return the rule of thumb: characters / 3.5 for claude, / 4 for all else, rounded up."""
+    """Estimate: characters / 3.5 for claude, / 4 for every other encoding, rounded up."""
     return math.ceil(len(text) / _CHARS_PER_TOKEN.get(encoding, 4))
 
 
 def table_directories(configured: Path | None = None) -> Iterator[Path]:
-    """Yield where tables may be, the configured directory first."""
+    """Yield the directories that may hold tables, the configured one first."""
     if configured is not None:
         yield configured
     for variable in ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR"):
         if os.environ.get(variable):
             yield Path(os.environ[variable])
-    spec = importlib.util.find_spec("litellm")  # only located: importing it would cost seconds and megabytes
+    spec = importlib.util.find_spec("litellm")  # located, not imported: importing it costs seconds and megabytes
     for place in (spec.submodule_search_locations or []) if spec else []:
         yield Path(place) / "litellm_core_utils" / "tokenizers"
 
 
 def find_tables(encoding: str, configured: Path | None = None) -> Path | None:
-    """Return the first directory that holds every table of the encoding, intact."""
+    """Return the first directory that has every table of the encoding undamaged."""
     files = _TABLES[encoding]
     return next((d for d in table_directories(configured) if all(_is_intact(d, *file) for file in files)), None)
 
@@ -93,12 +93,12 @@ def _is_intact(directory: Path, address: str, sha256: str) -> bool:
 
 
 class TokenCounter:
-    """Counts with one encoding; owns its loaded table. Loaded at the first count, in the thread that counts.
+    """Counts with one encoding and owns its table, which is loaded at the first count, in the counting thread.
 
-    An encoding whose table cannot be had degrades to the rule of thumb, with one warning.
+    An encoding without a table is estimated, with one warning.
     """
 
-    # tiktoken reads its directory from the environment of the process: one load at a time.
+    # tiktoken reads its cache directory from the environment of the process, so only one load may run at a time.
     _environment = threading.Lock()
 
     def __init__(self, encoding: str = "estimate", tables: Path | None = None) -> None:
@@ -110,11 +110,11 @@ class TokenCounter:
 
     @property
     def may_be_exact(self) -> bool:
-        """False once it is certain that every count is arithmetic, and quick."""
+        """False once every count is known to be an estimate, which is cheap."""
         return not self._settled or self._table is not None
 
     def count(self, text: str) -> TokenCount:
-        """Count now, in this thread. Not for the event loop: see `count_all`."""
+        """Count in this thread. On the event loop use `count_all`."""
         table = self._load()
         if table is None:
             return TokenCount(estimate_tokens(text, self.encoding), exact=False)
@@ -134,7 +134,7 @@ class TokenCounter:
 
     async def _off_loop(self, count: Any, values: list[Any]) -> list[TokenCount]:
         if not self.may_be_exact:
-            return [count(value) for value in values]  # arithmetic; a thread would cost more than the work
+            return [count(value) for value in values]  # an estimate costs less than a thread
         return await anyio.to_thread.run_sync(partial(_count_each, count, values))
 
     def _load(self) -> tiktoken.Encoding | None:
@@ -149,7 +149,10 @@ class TokenCounter:
     def _load_table(self) -> tiktoken.Encoding | None:
         directory = find_tables(self.encoding, self._tables)
         if directory is None:
-            _log.warning("cannot count %s tokens exactly: no table found, estimating instead", self.encoding)
+            _log.warning(
+                "cannot count %s tokens exactly: no table found, estimating instead; set TIKTOKEN_CACHE_DIR",
+                self.encoding,
+            )
             return None
         with self._environment:
             before = os.environ.get("TIKTOKEN_CACHE_DIR")

@@ -1,6 +1,6 @@
-"""Tool-result compaction: a long result becomes an artifact, and a stub that says where to read it takes its place.
+"""Tool-result compaction: a long result becomes an artifact, and a stub with the artifact's path replaces it.
 
-Decides on copies; the messages given are never changed. The artifact is written before its stub exists.
+Works on copies; the given messages are never changed. The artifact is written before its stub exists.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def compact_tool_results(
 ) -> list[Message]:
     """Return the messages with every long tool result replaced by a stub.
 
-    The newest `keep_recent` results may be longer than the others. Without a writer the stub names no path.
+    The newest `keep_recent` results may be longer than the others. Without a writer the text is dropped.
     """
     results = [i for i, m in enumerate(messages) if result_id(m) is not None]
     texts = [_result_text(messages[i].get("content")) for i in results]
@@ -49,9 +49,9 @@ async def compact_tool_results(
 
 
 def artifact_id(tool_call: str) -> ToolCallId:
-    """Return the id that names a call's artifact: the call's own, or one minted from it if it is no legal name.
+    """Return the id of a call's artifact: the call's own id, or a hash of it if it is not a legal id.
 
-    Some model APIs make call ids with `|` or of hundreds of characters; their results must be kept all the same.
+    Some model APIs make call ids with `|` or of hundreds of characters; their results must be stored too.
     """
     try:
         return ToolCallId(tool_call)
@@ -61,7 +61,7 @@ def artifact_id(tool_call: str) -> ToolCallId:
 
 def stub_text(artifact: ToolCallId | None, text: str, count: TokenCount) -> str:
     size = f"{count.tokens} tokens" if count.exact else f"about {count.tokens} tokens"
-    where = f"Read all of it in {ArtifactPath(artifact)}." if artifact else "The full text was not kept."
+    where = f"Read the full text in {ArtifactPath(artifact)}." if artifact else "The full text was not kept."
     return f"[Tool result of {size}, shortened. {where}]\n{text[:PREVIEW_CHARS]}"
 
 

@@ -1,6 +1,6 @@
 """The contract of a trace store: the envelopes of one session, in sequence.
 
-A failed trace write must not stop an agent: `QuietTraceStore` around any trace store logs it, counts it and goes on.
+A failed trace write must not stop an agent: `QuietTraceStore` wraps any trace store, logs failures and counts them.
 Stores themselves always raise.
 """
 
@@ -19,7 +19,7 @@ _log = logging.getLogger("memo.traces")
 
 class SessionTraceStore(Protocol):
     async def append_envelope(self, envelope: Mapping[str, Any]) -> None:
-        """Append one envelope, a JSON object, kept as given."""
+        """Append one envelope, a JSON object, stored unchanged."""
 
     async def load_envelopes(self) -> list[Envelope]:
         """Return every envelope in the order of appending."""
@@ -30,7 +30,7 @@ TraceStoreFactory = Callable[[SessionRef], SessionTraceStore]
 
 
 class QuietTraceStore:
-    """A trace store whose writes never raise at the agent. `failures` counts what was lost."""
+    """A trace store whose writes never raise. `failures` counts the lost envelopes."""
 
     def __init__(self, inner: SessionTraceStore, session: SessionRef) -> None:
         self._inner = inner
@@ -40,7 +40,7 @@ class QuietTraceStore:
     async def append_envelope(self, envelope: Mapping[str, Any]) -> None:
         try:
             await self._inner.append_envelope(envelope)
-        except Exception as error:  # noqa: BLE001  the contract: no failure of a trace, of whatever kind, stops an agent
+        except Exception as error:  # noqa: BLE001  the contract: no failed trace write stops an agent
             self.failures += 1
             _log.warning("cannot write trace of session %s (%d lost): %s", self._session, self.failures, error)
 

@@ -30,7 +30,7 @@ from sandboxd.api.app import create_app
 from sandboxd.api.budget import MIB
 from sandboxd.api.connection_table import ConnectionTable
 from sandboxd.api.guard import TcpGuard, allowed_hosts, read_token
-from sandboxd.consolidation.background import Consolidation
+from sandboxd.consolidation.service import ConsolidationService
 from sandboxd.descriptors import raise_open_files, soft_open_files
 from sandboxd.errors import SandboxdError
 from sandboxd.heap import settle_heap
@@ -162,8 +162,10 @@ def _causes(error: BaseException) -> list[BaseException]:
     return [error]
 
 
-def _open_consolidation(settings: Settings, store: object, manager: SandboxManager, metrics: Metrics) -> Consolidation:
-    return Consolidation(
+def _open_consolidation(
+    settings: Settings, store: object, manager: SandboxManager, metrics: Metrics
+) -> ConsolidationService:
+    return ConsolidationService(
         store,
         settings.consolidation,
         events=manager.events,
@@ -174,7 +176,7 @@ def _open_consolidation(settings: Settings, store: object, manager: SandboxManag
     )
 
 
-async def _serve_until_signalled(server: Server, manager: SandboxManager, consolidation: Consolidation) -> None:
+async def _serve_until_signalled(server: Server, manager: SandboxManager, consolidation: ConsolidationService) -> None:
     async with anyio.create_task_group() as tasks:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             tasks.start_soon(_stop_when_signalled, server, manager, consolidation, signals)
@@ -188,7 +190,7 @@ async def _serve_until_signalled(server: Server, manager: SandboxManager, consol
 
 
 async def _stop_when_signalled(
-    server: Server, manager: SandboxManager, consolidation: Consolidation, signals: AsyncIterator[signal.Signals]
+    server: Server, manager: SandboxManager, consolidation: ConsolidationService, signals: AsyncIterator[signal.Signals]
 ) -> None:
     is_draining = False
     async for number in signals:

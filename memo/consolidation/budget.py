@@ -1,6 +1,6 @@
-"""Budgets of calls and tokens. A budget can be part of a larger one; both must have enough left.
+"""Budget: limits on calls and tokens. A budget can have a parent; a call needs enough of both.
 
-It only counts. What a call costs is said by whoever makes it.
+It only counts; the caller reports what a call costs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from memo.errors import MemoError
 
 
 class BudgetSpent(MemoError):
-    """There is nothing left for another call. What was done before it is kept."""
+    """The budget does not allow another call. Work done before it is kept."""
 
     code = "memo.budget_spent"
     retryable = True
@@ -19,7 +19,7 @@ class BudgetSpent(MemoError):
 
 @dataclass(slots=True)
 class Budget:
-    """Counts what is spent. None is no limit. A call is refused before it is made, not cut off while it runs."""
+    """Counts what is spent; None means unlimited. A call is refused before it starts, never cut off."""
 
     calls: int | None = None
     tokens: int | None = None
@@ -28,7 +28,7 @@ class Budget:
     spent_tokens: int = 0
 
     def begin_call(self, tokens: int) -> None:
-        """Ask for one call with about so many tokens of input; BudgetSpent if any budget has too little left."""
+        """Reserve one call with about this many input tokens, or raise BudgetSpent."""
         for budget in self._chain():
             if budget.calls is not None and budget.spent_calls >= budget.calls:
                 raise BudgetSpent(f"cannot make another call: the budget of {budget.calls} calls is spent")
@@ -38,7 +38,7 @@ class Budget:
             budget.spent_calls += 1
 
     def end_call(self, tokens: int) -> None:
-        """Say what the call really took, in and out."""
+        """Record what the call actually used, input and output."""
         for budget in self._chain():
             budget.spent_tokens += max(tokens, 0)
 

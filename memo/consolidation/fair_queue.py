@@ -1,6 +1,7 @@
-"""A queue that is fair between tenants: the tenant with the least under way is next, then the one served longest ago.
+"""FairQueue: a queue of users that is fair between tenants.
 
-Owns what waits and what is under way. A user is in it once. It starts nothing.
+The tenant with the fewest running users is next, then the one served longest ago. A user is in it at most once, waiting
+or running. It starts nothing.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ class FairQueue:
         self._served: dict[TenantId, int] = {}
         self._turn = 0
         self._is_closed = False
-        self._news = anyio.Event()
+        self._changed = anyio.Event()
 
     def put(self, user: UserRef) -> bool:
-        """Add a user. False if the user waits already or is under way."""
+        """Add a user. Return False if the user is already waiting or running."""
         if user in self._known:
             return False
         self._known.add(user)
         self._waiting.setdefault(user.tenant, deque()).append(user)
-        self._tell()
+        self._notify()
         return True
 
     async def take(self) -> UserRef | None:
-        """Return who is next, waiting for somebody if need be; None when the queue is closed and empty."""
+        """Wait for the next user and return it; None once the queue is closed and empty."""
         while not self._waiting:
             if self._is_closed:
                 return None
-            await self._news.wait()
+            await self._changed.wait()
         tenant = min(self._waiting, key=lambda t: (self._running[t], self._served.get(t, 0), t))
         user = self._waiting[tenant].popleft()
         if not self._waiting[tenant]:
@@ -53,19 +54,19 @@ class FairQueue:
             del self._running[user.tenant]
 
     def drain(self) -> None:
-        """Forget who waits, and close."""
+        """Drop the waiting users and close the queue."""
         self._known.difference_update(user for waiting in self._waiting.values() for user in waiting)
         self._waiting.clear()
         self.close()
 
     def close(self) -> None:
-        """Nobody comes any more: whoever waits for somebody may go."""
+        """Accept no more users; `take` returns None once the queue is empty."""
         self._is_closed = True
-        self._tell()
+        self._notify()
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def _tell(self) -> None:
-        news, self._news = self._news, anyio.Event()
-        news.set()
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()

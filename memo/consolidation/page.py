@@ -1,6 +1,6 @@
-"""The page: USER.md as lines, which of them are headings and bullets, and an edit that touches only what it names.
+"""Page: USER.md as lines with its headings and bullets, and an edit that touches only the lines it names.
 
-Whatever is not named stays byte for byte: unknown sections, prose, fences, comments, line endings. Pure.
+All other lines stay byte for byte: unknown sections, prose, fences, comments, line endings. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _COMMENT = re.compile(r"<!--.*?-->")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading of level two and what is below it: the lines `heading` + 1 up to, not including, `end`."""
+    """A level-two heading and its content: the lines `heading` + 1 up to, not including, `end`."""
 
     title: str
     heading: int
@@ -33,7 +33,7 @@ class Page:
     """The lines outside fences and comments."""
 
     def section(self, title: str) -> Section | None:
-        """Return the first section of the title; a second one is somebody's own."""
+        """Return the first section with this title; a second one was written by a person."""
         return next((s for s in self.sections if s.title.casefold() == title.casefold()), None)
 
     def bullets(self) -> Iterable[tuple[int, str]]:
@@ -44,12 +44,12 @@ class Page:
                 yield index, bullet_text(found.group(1))
 
     def find(self, line: str, section: Section | None) -> int | None:
-        """Return where the line stands in the section, or on the page, exactly; None if nowhere."""
+        """Return the index of this exact line in the section, or on the page, or None."""
         inside = range(len(self.lines)) if section is None else range(section.heading + 1, section.end)
         return next((i for i in inside if i in self.plain and self.lines[i].rstrip() == line), None)
 
     def continues(self, index: int) -> int:
-        """Return the last line of the item at the index: lines below it that are indented belong to it."""
+        """Return the last line of the item at the index; the indented lines below it belong to it."""
         last = index
         for after in range(index + 1, len(self.lines)):
             if not self.lines[after].strip() or not self.lines[after].startswith((" ", "\t")):
@@ -66,7 +66,7 @@ def bullet_text(item: str) -> str:
     return _COMMENT.sub("", item).strip()
 
 
-def parse(text: str) -> Page:
+def parse_page(text: str) -> Page:
     lines = tuple(text.split("\n"))
     plain = _plain_lines(lines)
     found = [(i, _HEADING.match(lines[i].rstrip())) for i in sorted(plain)]
@@ -80,7 +80,7 @@ def parse(text: str) -> Page:
 
 
 def _plain_lines(lines: tuple[str, ...]) -> set[int]:
-    """Leave out fences and comments of several lines. One that is never closed is taken for plain text."""
+    """Return the lines outside fences and multi-line comments. One that is never closed counts as plain text."""
     plain: set[int] = set()
     index = 0
     while index < len(lines):
@@ -100,20 +100,20 @@ def _end_of_hidden(lines: tuple[str, ...], index: int) -> int | None:
         closing = re.compile(rf"^ {{0,3}}{re.escape(mark[0])}{{{len(mark)},}}\s*$")
         return next((i for i in range(index + 1, len(lines)) if closing.match(lines[i].rstrip())), None)
     if "<!--" in _COMMENT.sub("", lines[index]):
-        # A whole comment on one line ends nothing: else ours would end one that somebody left open, and be hidden.
+        # A complete comment on one line does not close an open one: ours would close a person's and be hidden.
         return next((i for i in range(index + 1, len(lines)) if "-->" in _COMMENT.sub("", lines[i])), None)
     return None
 
 
 @dataclass(slots=True)
-class Edit:
-    """Changes to a page, by the numbers of its lines. Nothing happens before `apply`."""
+class PageEdit:
+    """Changes to a page, by line number. They take effect in `apply`."""
 
     page: Page
     removed: set[int] = field(default_factory=set)
     replaced: dict[int, str] = field(default_factory=dict)
     after: dict[int, list[str]] = field(default_factory=dict)
-    """What to put after a line; after -1 is at the top."""
+    """The lines to insert after a line; -1 inserts at the top."""
 
     def insert(self, after: int, lines: Iterable[str]) -> None:
         self.after.setdefault(after, []).extend(lines)

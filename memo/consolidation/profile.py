@@ -1,30 +1,45 @@
-"""The profile as values: bullets with their sources, what was generated last, what was deleted since; how it is shown.
+"""The profile as values: bullets with their sources, what the last run generated, and what people deleted since.
 
-Pure. The memory of a profile is JSON in the ledger; it says which lines of USER.md are ours, and so which are not.
+Pure. `ProfileMemory` is kept as JSON in the ledger and tells which lines of USER.md are generated. Bullets are compared
+by their words, well enough that a deleted one does not come back in other words.
 """
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Self
 
 from memo.errors import Corrupt, MemoError
 from memo.ids import SessionId
 
 SHOWN_SOURCES = 3
+SIMILARITY = 0.75
+"""The share of common words from which two bullets say the same."""
+
+_WORD = re.compile(r"[^\W_]+(?:[+#]+|(?:['.-][^\W_]+)*)")
+_STOPWORDS = frozenset(
+    re.findall(
+        r"\w+",
+        "a an the and or of to in on at for with from by as is are be was were it its this that these those their they "
+        "them user users he she his her has have had do does very really also than then so",
+    )
+)
 
 
 class ProfileRefused(MemoError):
-    """A summariser's result is not good enough to replace what is there. Nothing was changed."""
+    """The summariser's result is not good enough to replace the profile. Nothing was changed."""
 
     code = "memo.profile_refused"
 
 
 class Part(StrEnum):
-    """The sections that are generated, in the order of the page; the value is the heading."""
+    """The generated sections, in the order of the page. The value is the heading."""
 
     CURRENT = "Current profile"
     PREFERENCES = "Preferences"
@@ -39,7 +54,7 @@ TITLES = (*(part.value for part in Part), HISTORY)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Source:
-    """Where something was said: the message's number in the full history of the session, from 1."""
+    """The message that a bullet comes from, by its number in the full history of the session, from 1."""
 
     session: SessionId
     message: int
@@ -56,7 +71,7 @@ class Bullet:
 
     @property
     def line(self) -> str:
-        """The bullet as it stands on the page, with the newest of its sources."""
+        """The bullet as a line of the page, with its newest sources."""
         shown = " ".join(map(str, self.sources[:SHOWN_SOURCES]))
         more = f" and {len(self.sources) - SHOWN_SOURCES} more" if len(self.sources) > SHOWN_SOURCES else ""
         return f"- {self.text} <!-- from {shown}{more} -->"
@@ -64,15 +79,15 @@ class Bullet:
 
 @dataclass(frozen=True, slots=True)
 class ProfileDraft:
-    """What a summariser proposes, before screening and merging."""
+    """A summariser's proposal, before filtering and merging."""
 
     summary: str
     bullets: tuple[Bullet, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A bullet that a run put on the page, and its line as it was put."""
+class WrittenBullet:
+    """A bullet that a run wrote to the page, and its exact line."""
 
     bullet: Bullet
     line: str
@@ -80,7 +95,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """The text of a bullet that somebody deleted or rewrote. It does not come back."""
+    """The text of a bullet that a person deleted or rewrote. It does not come back."""
 
     text: str
     at: datetime
@@ -88,13 +103,15 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True)
 class ProfileMemory:
-    written: tuple[Written, ...] = ()
+    """What past runs wrote to the page, and what people removed from it."""
+
+    written: tuple[WrittenBullet, ...] = ()
     tombstones: tuple[Tombstone, ...] = ()
     summary: str = ""
-    """The summary's line, as it was put; empty if none ever was."""
+    """The exact line of the summary; empty if there never was one."""
     history: tuple[str, ...] = ()
     is_history_unwanted: bool = False
-    """Somebody deleted the section."""
+    """A person deleted the History section."""
 
     def encode(self) -> dict[str, Any]:
         return {
@@ -121,7 +138,7 @@ class ProfileMemory:
         try:
             return cls(
                 tuple(
-                    Written(Bullet(Part[w["part"]], w["text"], parse_sources(w["sources"])), w["line"])
+                    WrittenBullet(Bullet(Part[w["part"]], w["text"], parse_sources(w["sources"])), w["line"])
                     for w in value["written"]
                 ),
                 tuple(Tombstone(t["text"], datetime.fromisoformat(t["at"])) for t in value["tombstones"]),
@@ -130,8 +147,41 @@ class ProfileMemory:
                 bool(value["history_unwanted"]),
             )
         except (KeyError, TypeError, ValueError):
-            raise Corrupt("cannot read the memory of a profile: the ledger holds something else") from None
+            raise Corrupt("cannot read the memory of a profile: its ledger entry is damaged") from None
 
 
 def parse_sources(pairs: list[Any]) -> tuple[Source, ...]:
     return tuple(Source(SessionId(session), int(message)) for session, message in pairs)
+
+
+@lru_cache(maxsize=8192)
+def plain(text: str) -> str:
+    """Return the text for an exact comparison, without case, spacing and punctuation at the ends."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return " ".join(folded.split()).strip(" .;:,!*_`\"'")
+
+
+@lru_cache(maxsize=8192)
+def words(text: str) -> frozenset[str]:
+    found = (_stem(word) for word in _WORD.findall(plain(text)))
+    return frozenset(word for word in found if word not in _STOPWORDS)
+
+
+def is_alike(one: str, other: str) -> bool:
+    """Return whether two bullets say the same, judged by their words and not by word order."""
+    if plain(one) == plain(other):
+        return True
+    first, second = words(one), words(other)
+    if not first or not second:
+        return False
+    shared = len(first & second)
+    if shared == min(len(first), len(second)) and shared >= 2:
+        return True
+    return shared / len(first | second) >= SIMILARITY
+
+
+def _stem(word: str) -> str:
+    """Remove a plural or third-person ending, so that "likes" equals "like"."""
+    if len(word) > 4 and word.endswith("ies"):
+        return word[:-3] + "y"
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word

@@ -1,20 +1,23 @@
-"""What a run came to, and what happens meanwhile, as values for an API, a command line, metrics and events.
+"""The results, progress and state of consolidation, as values for an API, a command line, metrics and events.
 
-Nothing here holds document text but the diff of a result.
+Only the diff and the document of a result hold document text.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from memo.consolidation.policy import DUE, Why
-from memo.consolidation.standing import Standing
+from memo.consolidation.policy import DUE, Standing, Why
+from memo.documents import Document
+from memo.errors import MemoError, Timeout
 from memo.ids import SessionId, UserRef
 
 
 class Outcome(StrEnum):
+    """How a run ended. The texts are kept in the ledger."""
+
     WRITTEN = "written"
     UNCHANGED = "unchanged"
     NOTHING = "nothing to say"
@@ -27,13 +30,13 @@ class Outcome(StrEnum):
 
     @property
     def code(self) -> str:
-        """One word, for a program."""
+        """The outcome as one word, for a program."""
         return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """`sessions` are those that the profile is made of; `failed` those that could not be summarised, and why."""
+    """`sessions` are those that the profile is made of; `failed` are those that could not be summarised, and why."""
 
     user: UserRef
     outcome: Outcome
@@ -47,12 +50,14 @@ class RunResult:
     tokens: int = 0
     is_dry: bool = False
     until: datetime | None = None
-    """Of a user that another run holds: when its lease ends at the latest."""
+    """If another run holds the user: when its lease expires."""
     code: str = ""
-    """The code of the error that ended it; \"\" if none did, or one that is not ours."""
+    """The code of the MemoError that ended the run, otherwise empty."""
     retry_after_s: float | None = None
-    """When a summariser that failed said to come back."""
+    """The delay that a failed summariser asked for."""
     seconds: float = 0.0
+    document: Document | None = field(default=None, repr=False)
+    """USER.md as this run wrote it, None if it wrote nothing."""
 
     @property
     def is_changed(self) -> bool:
@@ -61,7 +66,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Something that happened. `kind` is scan, started, summarised, session_failed, or finished."""
+    """One event of a scan or run. `kind` is scan, started, summarised, session_failed or finished."""
 
     kind: str
     user: UserRef | None = None
@@ -74,7 +79,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class UserState:
-    """What is known of one user: how they stand, what waits, and who is at it now."""
+    """The state of one user: past runs, pending changes, and the holder of the lease if a run is active."""
 
     user: UserRef
     standing: Standing
@@ -96,3 +101,15 @@ class UserState:
     @property
     def is_failing(self) -> bool:
         return self.standing.failure is not None or bool(self.standing.sessions)
+
+
+def code_of(error: BaseException) -> str:
+    """Return the stable code of a MemoError or timeout; a foreign error has none."""
+    if isinstance(error, TimeoutError):
+        return Timeout.code
+    return error.code if isinstance(error, MemoError) else ""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why a run failed. The text of a foreign error may quote the user, so only its type is kept."""
+    return str(error) if isinstance(error, MemoError) else f"cannot continue: {type(error).__name__}"

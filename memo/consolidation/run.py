@@ -1,7 +1,7 @@
-"""One run for one user: take the lease, look again whether it is due, draft, merge, settle; or say why not.
+"""ConsolidationRun: one run for one user. Take the lease, check again that the user is due, draft, merge, settle.
 
-The only place that writes USER.md, always through the store's fence and compare-and-swap. It never raises for what
-goes wrong with its user: that becomes a result, and a pause for this user alone.
+The only place that writes USER.md, always with a fencing token and compare-and-swap. A failure of its user is never
+raised: it becomes a result and a backoff for this user alone.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ import anyio
 import anyio.to_thread
 
 from memo.consolidation.budget import Budget, BudgetSpent
-from memo.consolidation.drafting import Drafting, Material, code_of, reason_of
-from memo.consolidation.leases import Holding, holding
-from memo.consolidation.ledger import DocumentChange, LedgerEntry, Settlement
-from memo.consolidation.merging import Merged, merge
-from memo.consolidation.policy import Activity, Why, decide
+from memo.consolidation.held_lease import HeldLease, hold_lease
+from memo.consolidation.policy import Activity, Standing, Why, decide
 from memo.consolidation.profile import ProfileDraft, ProfileMemory, ProfileRefused
-from memo.consolidation.results import Outcome, Progress, RunResult
+from memo.consolidation.profile_drafter import Material, ProfileDrafter
+from memo.consolidation.profile_merge import MergedProfile, merge_profile
+from memo.consolidation.results import Outcome, Progress, RunResult, code_of, reason_of
 from memo.consolidation.settings import ConsolidationSettings
-from memo.consolidation.standing import Standing
-from memo.consolidation.summaries import Summaries
-from memo.consolidation.summarisers.protocol import Summariser, SummariserError
+from memo.consolidation.summarisers.summariser import Summariser, SummariserError
+from memo.consolidation.summary_cache import SummaryCache
 from memo.documents import ABSENT, USER, Author, Document, DocumentKey, unified_diff
 from memo.errors import MemoError, RevisionConflict
 from memo.ids import UserRef
 from memo.leases import Held, LeaseLost
+from memo.ledger import DocumentChange, LedgerEntry, Settlement, SettlementWriter
 
 ACTOR = "consolidation"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """`store` is a store with documents, sessions, records and a ledger."""
+class ConsolidationRun:
+    """`store` keeps documents, sessions, records and a ledger; `writer` commits the run, usually the store itself."""
 
     store: Any
+    writer: SettlementWriter
     summariser: Summariser
     user: UserRef
     settings: ConsolidationSettings
@@ -65,13 +65,13 @@ class Run:
             return self._result(Outcome.HELD, f"held by {granted.holder}", until=granted.until)
         result: RunResult | None = None
         try:
-            async with holding(self.store, granted, self.settings.lease_s) as held:
+            async with hold_lease(self.store, granted, self.settings.lease_s) as held:
                 result = await self._attempt(held)
         except LeaseLost as lost:
             return result or self._result(Outcome.LOST, str(lost), code=lost.code)
         return result
 
-    async def _attempt(self, held: Holding | None) -> RunResult:
+    async def _attempt(self, held: HeldLease | None) -> RunResult:
         standing = Standing()
         try:
             with anyio.fail_after(self.settings.run_timeout_s):
@@ -86,26 +86,26 @@ class Run:
             return self._result(Outcome.LOST, str(lost), code=lost.code)
         except BudgetSpent as spent:
             return self._result(Outcome.POSTPONED, str(spent), code=spent.code)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is this user's alone; the reason is kept and shown
+        except Exception as error:  # noqa: BLE001  # it concerns this user alone; the reason is kept and shown
             return await self._failed(held, standing, error)
 
     def _why(self, entry: LedgerEntry, standing: Standing) -> Why | None:
-        """Decide under the lease: whoever held it before may have done the work."""
+        """Decide again under the lease: its previous holder may have done the work."""
         if self.is_forced:
             return Why.DEMAND
         activity = Activity(entry.changed, entry.last_activity, self.is_busy(self.user))
         verdict = decide(activity, standing, self.clock(), self.settings.policy)
         return verdict.why if verdict.is_due else None
 
-    async def _work(self, held: Holding | None, standing: Standing, memory: ProfileMemory, why: Why) -> RunResult:
+    async def _work(self, held: HeldLease | None, standing: Standing, memory: ProfileMemory, why: Why) -> RunResult:
         sessions = await self.store.list_session_revisions(self.user)
-        drafting = self._drafting()
+        drafter = self._drafter()
         considered = sessions[: self.settings.sessions]
-        material = await drafting.gather(considered, standing, is_forced=self.is_forced)
+        material = await drafter.gather(considered, standing, is_forced=self.is_forced)
         before = await self.store.read_document(self.key)
         draft = ProfileDraft("", ())
         if material.has_facts or memory.written:
-            draft = await drafting.draft(material, memory, before.content if before else "")
+            draft = await drafter.draft(material, memory, before.content if before else "")
         summarised = {summary.session for summary in material.summaries}
         too_old = {s.session for s in sessions[self.settings.sessions :]}
         settled = {s.session: s.revision for s in sessions if s.is_pending and s.session in summarised | too_old}
@@ -127,16 +127,16 @@ class Run:
         )
 
     async def _merge_and_settle(
-        self, held: Holding | None, standing: Standing, memory: ProfileMemory, draft: ProfileDraft, settled: Any
+        self, held: HeldLease | None, standing: Standing, memory: ProfileMemory, draft: ProfileDraft, settled: Any
     ) -> RunResult:
-        """Merge with the page as it is, and write if it still is; when somebody was faster, merge with theirs."""
+        """Merge the draft into the current page and commit; if the page changed meanwhile, merge again."""
         for _ in range(self.settings.write_tries):
             before: Document | None = await self.store.read_document(self.key)
             page = before.content if before else ""
-            merged = Merged(page, memory, 0, 0, 0)
+            merged = MergedProfile(page, memory, 0, 0, 0)
             if draft.bullets or memory.written:
-                work = partial(merge, page, memory, draft, self.clock(), self.settings.merge)
-                merged = await anyio.to_thread.run_sync(work)  # a long page takes a while
+                work = partial(merge_profile, page, memory, draft, self.clock(), self.settings.merge)
+                merged = await anyio.to_thread.run_sync(work)  # a long page would block the event loop
             change = None
             if merged.text != page:
                 counts = f"{merged.added} new, {merged.changed} changed, {merged.gone} gone"
@@ -151,29 +151,38 @@ class Run:
             )
             settlement = Settlement(noted.encode(), merged.memory.encode(), settled, change)
             try:
-                await self.store.settle(held.lease, settlement)
+                written = await self.writer.settle(held.lease, settlement)
             except RevisionConflict:
                 continue
-            return self._result(outcome, revision=revision, diff=self._diff(before, merged.text))
-        raise ProfileRefused(f"cannot write {USER}: somebody else wrote it {self.settings.write_tries} times meanwhile")
+            diff = self._diff(before, merged.text)
+            return self._result(
+                outcome, revision=written.revision if written else revision, diff=diff, document=written
+            )
+        raise ProfileRefused(f"cannot write {USER}: it changed during each of {self.settings.write_tries} attempts")
 
-    async def _failed(self, held: Holding | None, standing: Standing, error: Exception) -> RunResult:
+    async def _failed(self, held: HeldLease | None, standing: Standing, error: Exception) -> RunResult:
         is_refused = isinstance(error, ProfileRefused)
-        reason = "cannot finish in time" if isinstance(error, TimeoutError) else reason_of(error)
+        reason = (
+            f"cannot finish within {self.settings.run_timeout_s:g} s"
+            if isinstance(error, TimeoutError)
+            else reason_of(error)
+        )
         retry_after_s = error.retry_after_s if isinstance(error, SummariserError) else None
         if held is not None:
             noted = standing.failed(reason, self.clock(), self.settings.policy.backoff, retry_after_s)
             try:
-                await self.store.settle(held.lease, Settlement(noted.encode()))
+                await self.writer.settle(held.lease, Settlement(noted.encode()))
             except MemoError as settling:
-                reason = f"{reason}; and the failure could not be noted: {settling}"
+                reason = f"{reason}; the failure could not be recorded: {settling}"
         outcome = Outcome.REFUSED if is_refused else Outcome.FAILED
         return self._result(outcome, reason, code=code_of(error), retry_after_s=retry_after_s)
 
-    def _drafting(self) -> Drafting:
+    def _drafter(self) -> ProfileDrafter:
         limits = self.settings.transcripts
-        summaries = Summaries(self.store, self.summariser, self.user, limits=limits, keep=not self.is_dry)
-        return Drafting(self.user, summaries, self.summariser, self.settings, self.budget, self.clock, self.observe)
+        summaries = SummaryCache(self.store, self.summariser, self.user, limits=limits, keep=not self.is_dry)
+        return ProfileDrafter(
+            self.user, summaries, self.summariser, self.settings, self.budget, self.clock, self.observe
+        )
 
     def _diff(self, before: Document | None, text: str) -> str:
         if before is not None and before.content == text:
@@ -186,7 +195,7 @@ class Run:
 
 
 def _remark(material: Material) -> str:
-    remarks = ["stopped at its budget, and goes on later"] if material.is_unfinished else []
+    remarks = ["stopped at its budget and continues later"] if material.is_unfinished else []
     if material.new_failures:
         remarks.append(f"{len(material.new_failures)} sessions could not be summarised")
     return "; ".join(remarks)

@@ -1,7 +1,7 @@
-"""The service: finds the users that are due through the store, and runs them, a few at a time, fair between tenants.
+"""UserMemoryConsolidationService: finds the users that are due and runs a few at a time, fair between tenants.
 
-Owns its workers and the timetable, no data. Any number of services, in any number of processes, may serve one store:
-the lease of a user is in the store. The same service is the daemon's, `--watch`'s and, with `run_once`, cron's.
+Owns its workers and its schedule, no data. Any number of services in any number of processes may share a store, because
+leases are in the store. The daemon and `--watch` use `watch`; a cron job uses `run_once`.
 """
 
 from __future__ import annotations
@@ -10,38 +10,35 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import anyio
 
 from memo.consolidation.budget import Budget
-from memo.consolidation.drafting import code_of, reason_of
 from memo.consolidation.fair_queue import FairQueue
-from memo.consolidation.leases import holder_name
-from memo.consolidation.ledger import PendingUser, require_ledger
-from memo.consolidation.policy import Activity, Verdict, decide
-from memo.consolidation.results import Outcome, Progress, RunResult, UserState
-from memo.consolidation.run import Run
+from memo.consolidation.held_lease import holder_name
+from memo.consolidation.policy import Activity, Standing, Verdict, decide
+from memo.consolidation.results import Outcome, Progress, RunResult, UserState, code_of, reason_of
+from memo.consolidation.run import ConsolidationRun
 from memo.consolidation.settings import ConsolidationSettings
-from memo.consolidation.standing import Standing
 from memo.consolidation.summarisers import EmbeddedSummariser, Summariser
 from memo.documents import USER, Author, Document, DocumentKey
 from memo.errors import Corrupt
 from memo.ids import TenantId, UserId, UserRef
+from memo.ledger import PendingUser, SettlementWriter, require_ledger
 from memo.records import require_records
-from memo.stores.options import utc_now
 
 _log = logging.getLogger("memo.consolidation")
 
 
 class UserMirrors(Protocol):
-    """The part of a sandbox manager that the service uses."""
+    """The part of a sandbox manager that the service needs."""
 
     async def refresh_user_memo_mirror_for_all_sessions(
         self, tenant: TenantId, user: UserId, name: str, content: str
     ) -> object:
-        """Show the new text to every live sandbox of the user."""
+        """Show the new text in every live sandbox of the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +48,11 @@ class _Scan:
 
 
 class UserMemoryConsolidationService:
-    """`is_busy` says whether somebody works for the user now; `observe` is told what happens, and must not fail."""
+    """Keeps USER.md up to date from what happens in each user's sessions.
+
+    `writer` commits runs, by default the store itself; `mirrors` are refreshed after a write. `is_busy` tells whether
+    an agent works for the user now. `observe` is called with every event and must not raise.
+    """
 
     def __init__(
         self,
@@ -59,10 +60,11 @@ class UserMemoryConsolidationService:
         summariser: Summariser | None = None,
         *,
         settings: ConsolidationSettings | None = None,
+        writer: SettlementWriter | None = None,
         mirrors: UserMirrors | None = None,
         is_busy: Callable[[UserRef], bool] = lambda _: False,
         observe: Callable[[Progress], None] = lambda _: None,
-        clock: Callable[[], datetime] = utc_now,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         holder: str | None = None,
     ) -> None:
         require_ledger(store)
@@ -70,6 +72,7 @@ class UserMemoryConsolidationService:
         self._store = store
         self._summariser = summariser or EmbeddedSummariser()
         self.settings = settings or ConsolidationSettings()
+        self._writer: SettlementWriter = store if writer is None else writer
         self._mirrors = mirrors
         self._is_busy = is_busy
         self._observe = observe
@@ -80,7 +83,7 @@ class UserMemoryConsolidationService:
         self.is_stopping = False
 
     async def consolidate(self, tenant: str, user: str, *, dry_run: bool = False) -> RunResult:
-        """Run one user now, whether or not anything is due. `dry_run` changes nothing, and needs no lease."""
+        """Run one user now, due or not. A `dry_run` changes nothing and takes no lease."""
         return await self._run(UserRef.of(tenant, user), self._budget(None), is_forced=True, is_dry=dry_run)
 
     async def run_once(
@@ -91,9 +94,9 @@ class UserMemoryConsolidationService:
         tenant: str | None = None,
         dry_run: bool = False,
     ) -> list[RunResult]:
-        """Run those users, or everybody, or whoever is due; return when all are done, with a result for each.
+        """Run these users, or all of them, or those that are due, and return a result for each.
 
-        With `tenant`, only those of one tenant.
+        With `tenant`, only users of that tenant.
         """
         is_forced = everybody or users is not None
         if everybody:
@@ -111,7 +114,7 @@ class UserMemoryConsolidationService:
         return results
 
     async def watch(self) -> None:
-        """Run whoever is due, for ever; ends when cancelled, or after `stop` when what is under way is done."""
+        """Run users as they become due, until cancelled, or until `stop` is called and the running ones are done."""
         queue, scans = FairQueue(), [self._scan_budget()]
         async with anyio.create_task_group() as tasks:
             for _ in range(self.settings.concurrency):
@@ -125,11 +128,11 @@ class UserMemoryConsolidationService:
             queue.drain()
 
     def nudge(self) -> None:
-        """Look now: something happened that may have made somebody due."""
+        """Scan now: a user may have become due."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Begin nobody new; `watch` returns when those under way are done."""
+        """Start no more users; `watch` returns when the running ones are done."""
         self.is_stopping = True
         self._wake.set()
 
@@ -143,7 +146,7 @@ class UserMemoryConsolidationService:
         return self._state(pending, now, holder, document.revision if document else None)
 
     async def status(self, tenant: str | None = None) -> list[UserState]:
-        """Return the state of every user that ever had a run or has one to come, in two queries for all."""
+        """Return the state of every user with a past run or pending sessions, in two queries."""
         now = self._clock()
         known = {
             user: PendingUser(user, 0, now, standing) for user, standing in await self._store.list_standings(tenant)
@@ -154,7 +157,7 @@ class UserMemoryConsolidationService:
         return [self._state(known[user], now, None, None) for user in sorted(known)]
 
     async def restore(self, tenant: str, user: str, revision: int, *, author: Author | None = None) -> Document:
-        """Bring a version of the profile back. What it does not have stays away, as if deleted by hand."""
+        """Restore a revision of the profile. Bullets that it lacks stay deleted, as if removed by hand."""
         ref = UserRef.of(tenant, user)
         author = author or Author("host", reason=f"restored revision {revision}")
         restored: Document = await self._store.restore_document(_key(ref), revision, author=author)
@@ -175,7 +178,7 @@ class UserMemoryConsolidationService:
         )
 
     async def _scan(self) -> _Scan:
-        """Ask the store once for everybody. Whoever waited longest comes first."""
+        """Query the store once for all users. Those that waited longest come first."""
         now = self._clock()
         self._held = {user: until for user, until in self._held.items() if until > now}
         due: list[PendingUser] = []
@@ -193,7 +196,7 @@ class UserMemoryConsolidationService:
         return _Scan(tuple(pending.user for pending in due), min(looks, default=None))
 
     def _verdict(self, pending: PendingUser, now: datetime) -> Verdict | None:
-        """Decide on one user; None, and a line in the log, if the ledger of this user is damaged."""
+        """Decide about one user; log it and return None if the user's ledger entry is damaged."""
         activity = Activity(pending.changed, pending.last_activity, self._is_busy(pending.user))
         try:
             return decide(activity, Standing.parse(pending.standing), now, self.settings.policy)
@@ -204,8 +207,8 @@ class UserMemoryConsolidationService:
     async def _fill(self, queue: FairQueue) -> datetime | None:
         try:
             scan = await self._scan()
-        except Exception as error:  # noqa: BLE001  # the store may be anybody's; watching outlives what it raises
-            _log.warning("cannot look who is due, trying again in %g s: %s", self.settings.scan_s, reason_of(error))
+        except Exception as error:  # noqa: BLE001  # a foreign store may raise anything; watching survives it
+            _log.warning("cannot scan for due users, retrying in %g s: %s", self.settings.scan_s, reason_of(error))
             return None
         for user in scan.due:
             queue.put(user)
@@ -235,8 +238,9 @@ class UserMemoryConsolidationService:
         def observe(progress: Progress) -> None:
             self._observe(replace(progress, is_dry=is_dry))
 
-        run = Run(
+        run = ConsolidationRun(
             self._store,
+            self._writer,
             self._summariser,
             user,
             self.settings,
@@ -251,39 +255,28 @@ class UserMemoryConsolidationService:
         started = time.monotonic()
         try:
             result = await run.perform()
-        except Exception as error:  # noqa: BLE001  # the store did not even give the lease; it may be anybody's
+        except Exception as error:  # noqa: BLE001  # a foreign store may raise anything
             result = RunResult(user, Outcome.FAILED, reason_of(error), is_dry=is_dry, code=code_of(error))
         result = replace(result, seconds=time.monotonic() - started)
         if result.outcome in (Outcome.FAILED, Outcome.REFUSED, Outcome.LOST):
             _log.warning("cannot consolidate user %s: %s", user, result.reason)
-        if result.outcome is Outcome.WRITTEN and not is_dry:
-            await self._follow(user)
+        if result.document is not None:
+            await self._refresh(user, result.document.content)
         observe(Progress("finished", user, result=result))
         return result
 
     def _note_held(self, result: RunResult) -> None:
-        """Come back when the other's lease ends: if it died, its user is ours then."""
+        """Look again when another run's lease expires: its process may have died."""
         if result.until is not None:
             self._held[result.user] = result.until
             self._wake.set()
-
-    async def _follow(self, user: UserRef) -> None:
-        if self._mirrors is None:
-            return
-        try:
-            document = await self._store.read_document(_key(user))
-        except Exception as error:  # noqa: BLE001  # it is written; mirrors hear of it from the store's feed, too
-            _log.warning("cannot show user %s the new profile yet: %s", user, reason_of(error))
-            return
-        if document is not None:
-            await self._refresh(user, document.content)
 
     async def _refresh(self, user: UserRef, content: str) -> None:
         if self._mirrors is None:
             return
         try:
             await self._mirrors.refresh_user_memo_mirror_for_all_sessions(user.tenant, user.user, USER, content)
-        except Exception as error:  # noqa: BLE001  # the store has it; a mirror can be made again, and is
+        except Exception as error:  # noqa: BLE001  # the store has the text; mirrors also follow its change feed
             _log.warning("cannot refresh the mirrors of user %s: %s", user, reason_of(error))
 
     def _budget(self, parent: Budget | None) -> Budget:

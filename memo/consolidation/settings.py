@@ -1,12 +1,12 @@
-"""What can be set about consolidation, with its defaults. A value; it decides nothing."""
+"""ConsolidationSettings: the settings of the service, with their defaults."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from memo.consolidation.merging import MergeLimits
 from memo.consolidation.policy import Policy
-from memo.consolidation.transcripts import TranscriptLimits
+from memo.consolidation.profile_merge import MergeLimits
+from memo.consolidation.transcript import TranscriptLimits
 from memo.errors import InvalidContent
 
 
@@ -17,17 +17,17 @@ class ConsolidationSettings:
     lease_s: float = 60.0
     run_timeout_s: float = 1800.0
     concurrency: int = 4
-    """Users under way at once in this process."""
+    """Users consolidated at once in this process."""
     run_calls: int | None = 100
     run_tokens: int | None = 1_000_000
-    """What one run of one user may spend; it goes on where it stopped."""
+    """The budget of one run; a run that spends it continues at the next scan."""
     scan_calls: int | None = None
     scan_tokens: int | None = None
-    """What all users that one scan found may spend together."""
+    """The budget shared by all users of one scan."""
     sessions: int = 500
-    """The newest sessions that a profile is made of; what older ones gave stays."""
+    """How many of the newest sessions a run reads; bullets from older sessions are kept."""
     failures_in_a_row: int = 3
-    """After so many failed sessions a summariser is taken to be out of order, and the user is left alone."""
+    """After this many failed sessions in a row the run fails: the summariser is at fault, not the sessions."""
     write_tries: int = 50
     merge: MergeLimits = field(default_factory=MergeLimits)
     transcripts: TranscriptLimits = field(default_factory=TranscriptLimits)
@@ -43,4 +43,4 @@ class ConsolidationSettings:
             "write_tries",
         ):
             if not getattr(self, name) > 0:
-                raise InvalidContent(f"cannot consolidate: {name} must be more than 0")
+                raise InvalidContent(f"cannot consolidate: {name} must be greater than 0")

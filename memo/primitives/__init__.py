@@ -1,4 +1,4 @@
-"""The eight primitives of a turn: what enters an agent's loop enters as one of these. All frozen, all checked."""
+"""The eight primitives of a turn: everything that enters an agent's loop is one of them, frozen and validated."""
 
 from memo.primitives.errors import (
     InvalidIdentity,
@@ -11,13 +11,11 @@ from memo.primitives.errors import (
     InvalidTokenizable,
     InvalidToolCall,
 )
-from memo.primitives.identity import Identity
 from memo.primitives.media import Media, StashEntry
-from memo.primitives.memory import Memory
-from memo.primitives.message import Message
+from memo.primitives.memory import Memory, Retrievable
+from memo.primitives.message import Identity, Message, Thought
+from memo.primitives.primitive import Primitive
 from memo.primitives.readers import Readers
-from memo.primitives.retrievable import Retrievable
-from memo.primitives.thought import Thought
 from memo.primitives.tokenizable import Tokenizable
 from memo.primitives.tool_call import ToolCall, tool_call_checksum
 
@@ -35,6 +33,7 @@ __all__ = [
     "Media",
     "Memory",
     "Message",
+    "Primitive",
     "Readers",
     "Retrievable",
     "StashEntry",

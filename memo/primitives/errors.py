@@ -1,4 +1,4 @@
-"""What is raised when a primitive cannot be made. The code names the primitive; the message names every bad field.
+"""Errors of primitives that cannot be made. The code names the primitive, the message every invalid field.
 
 InvalidPrimitive
 ├─ InvalidTokenizable · InvalidIdentity · InvalidMessage · InvalidMedia

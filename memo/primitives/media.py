@@ -1,6 +1,6 @@
-"""Media: the handle of an image, a sound, a video or a document. Bytes are reached through its reader, when asked for.
+"""Media: the handle of an image, audio, video or document, whose bytes are read on demand.
 
-Trust tier and modality hazard are declared, both, by whoever makes it. In JSON there is everything but the bytes.
+Trust tier and modality hazard must both be declared. The JSON form holds everything except the bytes.
 """
 
 from __future__ import annotations
@@ -9,20 +9,23 @@ import base64
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, InstanceOf, PlainSerializer, ValidationInfo, model_validator
 
-from memo.primitives.base import Label, Primitive, PrimitiveId
 from memo.primitives.errors import InvalidMedia, InvalidPrimitive
+from memo.primitives.primitive import Label, Primitive, PrimitiveId, TrustTier
 from memo.primitives.readers import readers_of
 from memo.primitives.tokenizable import Tokenizable
-from memo.primitives.trust import MediaKind, ModalityHazard, TrustTier
-from memo.spool.contract import MediaReader
+from memo.spool import MediaReader
+
+MediaKind = Literal["image", "audio", "video", "document"]
+ModalityHazard = Literal["inert", "extractable-instructions", "opaque-perceptual"]
+"""What the content could do to a model that perceives it."""
 
 
 class StashEntry(Primitive):
-    """Text that stands in for bytes: a caption, a transcript. It carries a trust tier of its own."""
+    """Text that stands in for the bytes, such as a caption or a transcript, with a trust tier of its own."""
 
     refusal: ClassVar[type[InvalidPrimitive]] = InvalidMedia
 
@@ -70,7 +73,7 @@ class Media(Primitive):
 
     @classmethod
     def tool_generated(cls, *, tool: str | None = None, **fields: Any) -> Self:
-        """Make the media that a tool has produced: a fresh id, and the tool as its source. Trust is still declared."""
+        """Make media that a tool produced, with a new id and the tool as its source. Trust must still be declared."""
         return cls(**{"id": str(uuid.uuid4()), "source": None if tool is None else f"tool:{tool}", **fields})
 
     def stream(self) -> AsyncIterator[bytes]:
@@ -83,11 +86,11 @@ class Media(Primitive):
         return base64.b64encode(await self.as_bytes()).decode()
 
     def with_stash(self, name: str, entry: StashEntry) -> Self:
-        """Return the same media with one more text that stands in for it."""
+        """Return the same media with one more stand-in text."""
         return self.model_copy(update={"stash": {**self.stash, name: entry}})
 
     def __eq__(self, other: object) -> bool:
-        """Equal in everything but the reader, which is only a way to the bytes."""
+        """Compare everything except the reader, which is only a way to the bytes."""
         return isinstance(other, Media) and self.to_json() == other.to_json()
 
     def __hash__(self) -> int:

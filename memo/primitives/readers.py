@@ -1,34 +1,40 @@
-"""Where the bytes of a loaded primitive come from. JSON holds ids only; a `Readers` turns them into readers."""
+"""Readers: where a loaded primitive finds its bytes. JSON holds only ids; `Readers` turns an id into a reader.
+
+A spooled artifact in a field is `{"spool": id}` in JSON and gets its reader when the primitive is loaded.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
+
+from pydantic import InstanceOf, PlainSerializer, ValidationInfo, WrapValidator
+from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from memo.errors import Absent
-from memo.spool.contract import MediaReader, SpoolReader
+from memo.spool import MediaReader, SpooledArtifact, SpoolReader
 
 READERS = "readers"
-"""The key of the validation context."""
+"""The key of the readers in pydantic's validation context."""
 
 
 class Readers(Protocol):
     def media(self, id: str) -> MediaReader:
-        """Return a reader of the media's bytes. It may find out only when it is read that there are none."""
+        """Return a reader of the media's bytes. Missing bytes may surface only when it is read."""
 
     def spool(self, id: str) -> SpoolReader:
         """Return a reader of the spool."""
 
 
 class UnresolvedReader:
-    """Stands for bytes that nobody said where to find. Knows its id; raises when it is read."""
+    """The reader of a primitive that was loaded without readers: it has an id, and every read raises Absent."""
 
     def __init__(self, id: str) -> None:
         self.id = id
 
     async def stream(self) -> AsyncIterator[bytes]:
         raise self._absent()
-        yield b""  # makes this a generator, so that it raises where it is read
+        yield b""  # makes this an async generator, which raises at the first read
 
     async def line(self, index: int) -> str | None:
         raise self._absent()
@@ -43,10 +49,10 @@ class UnresolvedReader:
         raise self._absent()
 
     def _absent(self) -> Absent:
-        return Absent(f"cannot read the bytes of {self.id}: it was loaded without readers")
+        return Absent(f"cannot read the bytes of {self.id}: it was loaded without readers; pass `readers` to from_json")
 
 
-class Unresolved:
+class UnresolvedReaders:
     def media(self, id: str) -> MediaReader:
         return UnresolvedReader(id)
 
@@ -56,3 +62,21 @@ class Unresolved:
 
 def readers_of(context: Any) -> Readers | None:
     return context.get(READERS) if isinstance(context, dict) else None
+
+
+def is_artifact(value: Any) -> bool:
+    return isinstance(value, SpooledArtifact) or (isinstance(value, dict) and value.keys() == {"spool"})
+
+
+def _load_artifact(value: Any, handler: ModelWrapValidatorHandler[Any], info: ValidationInfo) -> Any:
+    readers = readers_of(info.context)
+    if readers is not None and isinstance(value, dict) and isinstance(value.get("spool"), str):
+        return SpooledArtifact(readers.spool(value["spool"]), value["spool"])
+    return handler(value)
+
+
+def _dump_artifact(artifact: SpooledArtifact) -> dict[str, str]:
+    return {"spool": artifact.id}
+
+
+ArtifactField = Annotated[InstanceOf[SpooledArtifact], WrapValidator(_load_artifact), PlainSerializer(_dump_artifact)]

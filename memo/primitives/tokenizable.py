@@ -1,6 +1,6 @@
-"""Tokenizable: text that knows what it costs a model. Every text of every other primitive is one.
+"""Tokenizable: text that can count its tokens. Every text in the other primitives is one.
 
-Counts are made when they are asked for and kept for each encoding. The text never changes; `set` makes another.
+Counts are computed on demand and cached per encoding. The text never changes; `set` returns another Tokenizable.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pydantic import (
     model_validator,
 )
 
-from memo.primitives.base import refuse
 from memo.primitives.errors import InvalidPrimitive, InvalidTokenizable
+from memo.primitives.primitive import refuse
 from memo.tokens import TokenCount, TokenCounter
 
 
 @lru_cache(maxsize=64)
 def _counter(encoding: str) -> TokenCounter:
-    return TokenCounter(encoding)  # one for the process: a table is megabytes, and a missing one warns once
+    return TokenCounter(encoding)  # one per process: a table takes megabytes, and a missing one warns once
 
 
 class Tokenizable(RootModel[StrictStr]):
@@ -39,7 +39,7 @@ class Tokenizable(RootModel[StrictStr]):
     @classmethod
     def _refuse_with_code(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         if isinstance(value, dict) and len(value) == 1 and value.keys() <= {"text", "value"}:
-            (value,) = value.values()  # by keyword
+            (value,) = value.values()  # given by keyword
         try:
             return handler(value)
         except ValidationError as error:
@@ -50,15 +50,15 @@ class Tokenizable(RootModel[StrictStr]):
         return self.root
 
     def set(self, text: str) -> Tokenizable:
-        """Return a Tokenizable of another text, with no counts yet. This one stays as it is."""
+        """Return a Tokenizable of another text. This one does not change."""
         return Tokenizable(text)
 
     def estimate_tokens(self, encoding: str = "o200k_base") -> int:
-        """Return how many tokens the text is: exact where a table is at hand, estimated otherwise."""
+        """Return the number of tokens: exact if the encoding's table is installed, otherwise estimated."""
         return self.count_tokens(encoding).tokens
 
     def count_tokens(self, encoding: str = "o200k_base") -> TokenCount:
-        """Count in this thread. The first count of an encoding reads its table: not for the event loop."""
+        """Count in this thread. The first count of an encoding loads its table; on an event loop use `measure`."""
         if encoding not in self._counts:
             self._counts[encoding] = _counter(encoding).count(self.root)
         return self._counts[encoding]
@@ -83,7 +83,7 @@ class Tokenizable(RootModel[StrictStr]):
         return len(self.root)
 
     def __bool__(self) -> bool:
-        return True  # an empty text is still a text
+        return True  # an empty text is still present
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Tokenizable):

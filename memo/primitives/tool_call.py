@@ -1,6 +1,6 @@
-"""ToolCall: one finished call of a tool, with its arguments and its results in exactly one of three silos.
+"""ToolCall: one finished call of a tool, with its arguments and its results: text, artifacts or media.
 
-The checksum is made by whoever made the call and checked here; it ties equal calls together.
+The caller computes the checksum, which identifies equal calls; it is verified here.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, StrictBool, Tag
 
-from memo.primitives.artifacts import ArtifactField, is_artifact
-from memo.primitives.base import Label, Primitive, PrimitiveId, When
 from memo.primitives.errors import InvalidPrimitive, InvalidToolCall
 from memo.primitives.media import Media
+from memo.primitives.primitive import Label, Primitive, PrimitiveId, When
+from memo.primitives.readers import ArtifactField, is_artifact
 from memo.primitives.tokenizable import Tokenizable
-from memo.spool.artifact import SpooledArtifact
+from memo.spool import SpooledArtifact
 
-# Producers agree on sorted keys and differ in blanks and in how they spell what is not ASCII. All four are canonical:
-# each gives equal calls an equal text.
+# Producers agree on sorted keys and differ in whitespace and in escaping non-ASCII. All four forms are canonical: each
+# gives equal calls an equal text.
 _SPELLINGS: tuple[tuple[tuple[str, str], bool], ...] = (
     ((",", ":"), False),
     ((",", ":"), True),
@@ -45,14 +45,14 @@ def _parse_args(value: Any) -> Any:
         try:
             value = json.loads(value)
         except ValueError:
-            raise ValueError("args are text that is not JSON") from None
+            raise ValueError("args are a string that is not valid JSON") from None
     if not isinstance(value, Mapping):
-        raise ValueError("args must be a JSON object, or the text of one")
+        raise ValueError("args must be a JSON object, or a string that holds one")
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
-        raise ValueError("args hold something that is not JSON") from None
-    return copy.deepcopy(dict(value))  # whoever passed them may go on changing their own
+        raise ValueError("args contain a value that JSON cannot hold") from None
+    return copy.deepcopy(dict(value))  # the caller may go on changing its own
 
 
 def _silo(value: Any) -> str:
@@ -91,11 +91,11 @@ class ToolCall(Primitive):
 
     def _problems(self) -> Iterator[str]:
         if self.checksum not in {_checksum(self.tool, self.args, *spelling) for spelling in _SPELLINGS}:
-            yield "the checksum is not the sha256 of this tool and these args"
+            yield "the checksum is not the sha256 of this tool and these args; use tool_call_checksum"
         if isinstance(self.results, tuple) and not self.results:
-            yield "results are an empty list"
+            yield "results must not be an empty list"
         if self.from_artifact_tool and not isinstance(self.results, Tokenizable):
-            # An artifact that answers a question about an artifact could be asked again, without end.
+            # Otherwise an artifact tool could be asked about its own results without end.
             yield "the result of an artifact tool must be text"
 
     @property
@@ -109,7 +109,7 @@ class ToolCall(Primitive):
         return tuple(r for r in self._each_result() if isinstance(r, Media))
 
     def __hash__(self) -> int:
-        return hash(self.id)  # args are a dict, which has none
+        return hash(self.id)  # a dict of args is not hashable
 
     def _each_result(self) -> tuple[Any, ...]:
         return self.results if isinstance(self.results, tuple) else (self.results,)

@@ -1,17 +1,20 @@
-"""Spools: bytes by id, kept once and read piece by piece; and artifacts, the view that a model has of one."""
+"""Spools: byte stores keyed by id, and artifacts, a model's bounded view of one."""
 
-from memo.spool.artifact import Excerpt, SpooledArtifact
-from memo.spool.contract import ByteStore, MediaReader, SpoolBytes, SpoolReader
-from memo.spool.disk import DiskSpool
-from memo.spool.in_memory import BytesReader, InMemorySpool
-from memo.spool.in_store import StoreSpool
+from memo.spool.block_reader import BlockReader, LazyReader
+from memo.spool.byte_store import ByteStore, MediaReader, SpoolBytes, SpoolReader
+from memo.spool.disk_spool import DiskSpool
+from memo.spool.in_memory_spool import BytesReader, InMemorySpool
+from memo.spool.spooled_artifact import Excerpt, SpooledArtifact
+from memo.spool.store_spool import StoreSpool
 
 __all__ = [
+    "BlockReader",
     "ByteStore",
     "BytesReader",
     "DiskSpool",
     "Excerpt",
     "InMemorySpool",
+    "LazyReader",
     "MediaReader",
     "SpoolBytes",
     "SpoolReader",

@@ -1,6 +1,6 @@
-"""A small JSON path: `$`, `.name`, `['name']`, `[3]`, `[-1]`, `[*]` and `.*`. Pure.
+"""A subset of JSONPath for picking values out of a tool result: `$`, `.name`, `['name']`, `[3]`, `[-1]`, `[*]`, `.*`.
 
-Enough to pick values out of a tool result. Filters and recursive descent are refused, not guessed at.
+Pure. Filters and recursive descent are rejected.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def parse_path(path: str) -> list[Any]:
     """Return the steps of a path: names, numbers, or EVERY."""
     rest = path[1:] if path.startswith("$") else "." + path if path and path[0] not in ".[" else path
     steps: list[Any] = []
-    place = 0
-    while place < len(rest):
-        match = _STEP.match(rest, place)
+    position = 0
+    while position < len(rest):
+        match = _STEP.match(rest, position)
         if match is None:
-            raise InvalidContent(f"cannot use this JSON path: it is not understood from character {place + 1} on")
+            raise InvalidContent(f"cannot use this JSON path: syntax error at character {position + 1}")
         steps.append(_step(match))
-        place = match.end()
+        position = match.end()
     return steps
 
 
@@ -43,7 +43,7 @@ def _step(match: re.Match[str]) -> Any:
 
 
 def select(value: Any, steps: list[Any]) -> list[Any]:
-    """Return every value that the path leads to, in document order."""
+    """Return every value that the path selects, in document order."""
     found = [value]
     for step in steps:
         found = [inner for outer in found for inner in _inner(outer, step)]
@@ -54,13 +54,13 @@ def _inner(value: Any, step: Any) -> list[Any]:
     if step is EVERY:
         return list(value.values()) if isinstance(value, dict) else list(value) if isinstance(value, list) else []
     if isinstance(step, int):
-        is_there = isinstance(value, list) and -len(value) <= step < len(value)
-        return [value[step]] if is_there else []
+        is_in_range = isinstance(value, list) and -len(value) <= step < len(value)
+        return [value[step]] if is_in_range else []
     return [value[step]] if isinstance(value, dict) and step in value else []
 
 
-def parse_json(content: bytes, place: str) -> Any:
+def parse_json(content: bytes, id: str) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
-        raise InvalidContent(f"cannot query {place}: it is not JSON") from None
+        raise InvalidContent(f"cannot query {id}: it is not valid JSON") from None

@@ -1,11 +1,9 @@
-"""Storage steps: one operation on an agent's records as a value that survives JSON, dispatched to whoever stores."""
+"""Storage steps: one operation on an agent's records as a value that survives JSON, dispatched to a handler."""
 
-from memo.steps.calls import METHODS, InvalidStep, StorageCall
-from memo.steps.checks import check_handlers
-from memo.steps.handlers import Handlers
-from memo.steps.local import local_storage
-from memo.steps.step import StorageStep
-from memo.steps.stored import store_handlers
+from memo.steps.conformance import check_handlers
+from memo.steps.handlers import Handlers, store_handlers
+from memo.steps.local_files import local_storage
+from memo.steps.storage_step import METHODS, InvalidStep, StorageCall, StorageStep
 
 __all__ = [
     "METHODS",

@@ -1,9 +1,9 @@
-"""The stores that come with the library.
+"""The stores of the library.
 
-Each implements every contract; none knows of another. `memo.open_store` makes them by URL.
+Each implements every contract and none knows another. `memo.open_store` opens them by URL.
 """
 
-from memo.stores.base import BaseStore
+from memo.stores.base_store import BaseStore
 from memo.stores.filesystem import FilesystemStore
 from memo.stores.in_memory import InMemoryStore
 from memo.stores.options import StoreOptions

@@ -1,6 +1,6 @@
-"""Traces and orchestration over two plain things a store offers: logs that only grow, and slots that are replaced.
+"""Journal: append-only logs and replaceable slots of one session; traces and orchestration are built on them.
 
-A store implements `Journal`; the two contracts above it are the same for every store.
+A store implements `Journal`; the two contracts on top are the same for every store.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ SlotName = Literal["checkpoint", "mailbox", "history"]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What a slot holds, and how many events the session's log held when it was written."""
+    """The content of a slot, and the number of events in the session's log when it was written."""
 
     body: str
     events_before: int
 
 
 class Journal(Protocol):
-    """The logs and slots of one session. `agent` is "" where there is no agent."""
+    """The logs and slots of one session. `agent` is "" for those of the session itself."""
 
     async def append(self, log: LogName, agent: str, body: str) -> None: ...
 
@@ -96,7 +96,7 @@ class JournaledOrchestration:
         slot = await self._journal.get("history", AgentId(agent_id))
         history = [] if slot is None else decode_json(slot.body, f"the history of agent {agent_id}")
         if not isinstance(history, list):
-            raise Corrupt(f"cannot read the history of agent {agent_id}: what is stored is not a list")
+            raise Corrupt(f"cannot read the history of agent {agent_id}: the stored data is not a list")
         return history
 
     async def write_agent_history(self, agent_id: str, history: Sequence[Any]) -> None:

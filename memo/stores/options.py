@@ -1,7 +1,4 @@
-"""What every store is told at its making, and the errors that every store words the same.
-
-Knows no store.
-"""
+"""StoreOptions: what every store is constructed with; and the errors that all stores word the same way."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ class StoreOptions:
     counter: TokenCounter = field(default_factory=TokenCounter)
     clock: Callable[[], datetime] = utc_now
     feed_check_s: float = 5.0
-    """How often a feed looks for itself, in case a writer in another process died between commit and ring."""
+    """How often a feed checks by itself, in case a writer in another process died after its commit."""
 
 
 def session_taken(ref: SessionRef) -> SessionTaken:
@@ -36,9 +33,9 @@ def session_taken(ref: SessionRef) -> SessionTaken:
 
 
 def unknown_session(ref: SessionRef) -> Absent:
-    return Absent(f"cannot find session {ref}")
+    return Absent(f"cannot find session {ref}: it does not exist")
 
 
 def notes_do_not_fit(ref: SessionRef) -> None:
-    """Say that a compaction left the notes alone: a full NOTES.md must not stop the log from being compacted."""
-    _log.warning("cannot add the summary of session %s to its notes: they are at their size limit", ref)
+    """Warn that a compaction left the notes unchanged: a full NOTES.md must not prevent compaction."""
+    _log.warning("cannot add the summary of session %s to its notes: they have reached their size limit", ref)

@@ -1,21 +1,21 @@
-"""The conformance kit: what a backend must promise, as checks anybody can run on theirs.
+"""The conformance kit: what a backend must promise, as checks to run on your own.
 
     async def test_my_store():
         await check_provider(lambda: MyStore(dsn))
 
-A factory returns a fresh, empty backend: the object, an awaitable of it, or an async context manager. Ids are minted,
-so a factory may also return the same backend again. A failure is a BrokenPromise that names what was not kept.
+A factory returns a fresh, empty backend: the object, an awaitable of it, or an async context manager. All ids are
+random, so a factory may also return the same backend again. A failure raises BrokenPromise, which names the promise.
 """
 
-from memo.steps.checks import check_handlers
-from memo.testing.feed import check_change_feed
+from memo.steps.conformance import check_handlers
+from memo.testing.change_feed import check_change_feed
 from memo.testing.ledger import check_ledger
 from memo.testing.orchestration import check_orchestration
 from memo.testing.promises import BrokenPromise
 from memo.testing.provider import check_provider
 from memo.testing.sessions import check_session_store
 from memo.testing.traces import check_trace_store
-from memo.turn.checks import check_callbacks
+from memo.turn.conformance import check_callbacks
 
 __all__ = [
     "BrokenPromise",

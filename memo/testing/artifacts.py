@@ -1,6 +1,6 @@
-"""What artifacts, and whole snapshots, promise: kept exactly, listed completely, apart from each other.
+"""What artifacts and snapshots promise: exact texts, complete lists, separate sessions.
 
-The rich ones are checked only on stores that have them.
+The rich capabilities are checked only on stores that have them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the ledger of consolidation promises: leases with a fence, who is pending, and runs settled as a whole.
+"""What the consolidation ledger promises: leases with a fence, pending users, and runs settled as a whole.
 
-The store under test has sessions and revisioned documents, too. Time is its own, so a lease here is a short one, and
-is waited for. What standing and memory say is not looked at.
+The store under test has sessions and revisioned documents too. It has its own clock, so the checks take short leases
+and wait for them to expire. The content of standing and memory is not checked.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 import anyio
 
-from memo.consolidation.ledger import DocumentChange, Settlement, require_ledger
 from memo.documents import ABSENT, USER, Author, DocumentKey, Expected
 from memo.errors import RevisionConflict
 from memo.ids import SessionId, UserRef
 from memo.leases import Held, Lease, LeaseLost
+from memo.ledger import DocumentChange, Settlement, require_ledger
 from memo.testing.promises import Factory, Promise, expect, expect_equal, fresh, keep, made, together
 from memo.testing.records import RECORD_PROMISES
-from memo.testing.talk import said
+from memo.testing.sessions import said
 
 LONG_S = 600.0
 SHORT_S = 0.2
@@ -26,7 +26,7 @@ MARGIN_S = 0.05
 
 
 async def check_ledger(make: Factory) -> None:
-    """Check the ledger, and the records that summaries are cached in: all that consolidation asks of a store."""
+    """Check the ledger and the records that cache summaries: everything consolidation needs from a store."""
     async with made(make) as store:
         require_ledger(store)
     await keep(make, LEDGER_PROMISES)
@@ -52,7 +52,7 @@ async def _take(store: Any, user: UserRef, holder: str = "one", ttl_s: float = L
 
 
 async def _outlast(lease: Lease) -> None:
-    """Wait until the lease is over by the clock that stamped it, which is this machine's or close to it."""
+    """Wait until the lease has expired by the store's clock, which is close to this machine's."""
     left_s = (lease.expires_at - datetime.now(UTC)).total_seconds()
     await anyio.sleep(max(left_s, 0) + MARGIN_S)
 
@@ -85,8 +85,10 @@ async def one_holder_has_the_lease_and_every_grant_a_higher_token(store: Any) ->
     user = _user()
     first = await _take(store, user)
     held = await store.acquire_lease(user, "two", LONG_S)
-    expect_equal(held, Held(user, "one", first.expires_at), "what the second who asked was told")
-    expect(isinstance(await store.acquire_lease(user, "one", LONG_S), Held), "the holder was granted it twice")
+    expect_equal(held, Held(user, "one", first.expires_at), "the answer to the second holder")
+    expect(
+        isinstance(await store.acquire_lease(user, "one", LONG_S), Held), "the lease was granted to its holder again"
+    )
     for other in (_user(user.tenant), UserRef.of(fresh("t"), user.user)):
         await _take(store, other, "two")
     await store.release_lease(first)
@@ -94,7 +96,7 @@ async def one_holder_has_the_lease_and_every_grant_a_higher_token(store: Any) ->
     expect(second.token > first.token, f"token {second.token} after {first.token}")
 
 
-async def of_many_who_ask_at_once_one_is_granted(store: Any) -> None:
+async def of_many_concurrent_requests_one_is_granted(store: Any) -> None:
     user, granted = _user(), []
 
     async def ask(number: int) -> None:
@@ -103,10 +105,10 @@ async def of_many_who_ask_at_once_one_is_granted(store: Any) -> None:
             granted.append(answer)
 
     await together(10, ask)
-    expect_equal(len(granted), 1, "the number of leases granted to 10 who asked at once")
+    expect_equal(len(granted), 1, "the number of leases granted to 10 concurrent requests")
 
 
-async def a_lease_ends_by_itself_unless_it_is_renewed(store: Any) -> None:
+async def a_lease_expires_unless_it_is_renewed(store: Any) -> None:
     user, other = _user(), _user()
     kept = await store.renew_lease(await _take(store, user, ttl_s=SHORT_S), LONG_S)
     over = await _take(store, other, ttl_s=SHORT_S)
@@ -123,7 +125,7 @@ async def a_lease_ends_by_itself_unless_it_is_renewed(store: Any) -> None:
     expect(kept.expires_at > over.expires_at, "renewing did not prolong the lease")
 
 
-async def a_released_lease_is_free_and_releasing_it_again_frees_nobody_elses(store: Any) -> None:
+async def a_released_lease_is_free_and_releasing_it_again_frees_no_other(store: Any) -> None:
     user = _user()
     lease = await _take(store, user)
     await store.release_lease(lease)
@@ -145,7 +147,7 @@ async def a_late_settlement_is_refused_and_changes_nothing(store: Any) -> None:
     await _outlast(stalled)
     await _expect_lost(store, stalled, user, "after its lease had ended")
     next_one = await _take(store, user, "two")
-    await _expect_lost(store, stalled, user, "while somebody else had the lease")
+    await _expect_lost(store, stalled, user, "while another holder had the lease")
     entry = await store.read_ledger(user)
     expect_equal((entry.standing, entry.memory, entry.changed), ({}, {}, 1), "the ledger after the late settlements")
     expect(await _page(store, user) is None, "a late document was written")
@@ -165,7 +167,7 @@ async def a_settlement_is_kept_whole_or_not_at_all(store: Any) -> None:
         expect(error.current is not None and error.current.content == "by hand", "the conflict holds another text")
         seen = error.current.revision if error.current else 0
     else:
-        expect(False, "a document that somebody had written meanwhile was overwritten")
+        expect(False, "a document that was written in the meantime was overwritten")
     entry = await store.read_ledger(user)
     expect_equal((entry.standing, entry.memory, entry.changed), ({}, {}, 1), "the ledger after a conflict")
     written = await store.settle(lease, _settlement(user, "both", seen, **{session: 1}))
@@ -184,7 +186,7 @@ async def a_settlement_is_kept_whole_or_not_at_all(store: Any) -> None:
 async def a_session_is_pending_from_its_message_until_that_revision_is_settled(store: Any) -> None:
     user = _user()
     await store.get_or_create(user.tenant, user.user, "agent-1", fresh("empty"))
-    expect_equal(await _pending(store, user), 0, "the number of pending sessions of a user who said nothing")
+    expect_equal(await _pending(store, user), 0, "the number of pending sessions of a user without messages")
     first, second = await _talk(store, user, "one", "two"), await _talk(store, user, "one")
     found = {one.session: (one.revision, one.is_pending) for one in await store.list_session_revisions(user)}
     expect_equal(found, {first: (2, True), second: (1, True)}, "revisions and what is pending")
@@ -213,10 +215,10 @@ async def a_scan_names_every_pending_user_with_their_standing(store: Any) -> Non
     expect_equal(await store.list_standings(fresh("t")), [], "the standings of another tenant")
 
 
-async def a_user_who_is_not_known_has_an_empty_entry(store: Any) -> None:
+async def an_unknown_user_has_an_empty_entry(store: Any) -> None:
     entry = await store.read_ledger(_user())
     expect_equal((entry.standing, entry.memory, entry.changed), ({}, {}, 0), "the entry")
-    expect(entry.last_activity is None and entry.lease is None, "nobody had a lease or did something")
+    expect(entry.last_activity is None and entry.lease is None, "an unknown user has a lease or activity")
     expect_equal(await store.list_session_revisions(_user()), [], "the sessions")
 
 
@@ -231,13 +233,13 @@ async def compaction_does_not_change_a_revision(store: Any) -> None:
 
 LEDGER_PROMISES: tuple[Promise, ...] = (
     one_holder_has_the_lease_and_every_grant_a_higher_token,
-    of_many_who_ask_at_once_one_is_granted,
-    a_lease_ends_by_itself_unless_it_is_renewed,
-    a_released_lease_is_free_and_releasing_it_again_frees_nobody_elses,
+    of_many_concurrent_requests_one_is_granted,
+    a_lease_expires_unless_it_is_renewed,
+    a_released_lease_is_free_and_releasing_it_again_frees_no_other,
     a_late_settlement_is_refused_and_changes_nothing,
     a_settlement_is_kept_whole_or_not_at_all,
     a_session_is_pending_from_its_message_until_that_revision_is_settled,
     a_scan_names_every_pending_user_with_their_standing,
-    a_user_who_is_not_known_has_an_empty_entry,
+    an_unknown_user_has_an_empty_entry,
     compaction_does_not_change_a_revision,
 )

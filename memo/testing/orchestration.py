@@ -1,6 +1,6 @@
 """What orchestration persistence promises.
 
-The factory under test makes a factory: session → persistence. How events change a state is not looked at.
+The factory under test makes a factory: session → persistence. The meaning of events is not checked.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def _event(number: int) -> dict[str, Any]:
     return {"eventId": f"e{number}", "type": "step", "payload": {"number": number}}
 
 
-async def events_come_back_in_sequence_and_as_given(factory: Any) -> None:
+async def events_come_back_in_order_and_unchanged(factory: Any) -> None:
     persistence = factory(_ref())
     expect_equal(await persistence.load_events(), [], "the events of a new session")
     for number in range(30):
         await persistence.append_event(_event(number))
     expect_equal(await persistence.load_events(), [_event(n) for n in range(30)], "the events")
     await together(10, lambda number: persistence.append_event(_event(100 + number)))
-    expect_equal(len(await persistence.load_events()), 40, "the number of events after ten at once")
+    expect_equal(len(await persistence.load_events()), 40, "the number of events after ten concurrent appends")
 
 
 async def the_latest_checkpoint_is_the_snapshot(factory: Any) -> None:
@@ -61,7 +61,7 @@ async def an_unknown_checkpoint_means_replay_from_the_first_event(factory: Any) 
     persistence = factory(_ref())
     for number in range(3):
         await persistence.append_event(_event(number))
-    await persistence.write_checkpoint({"count": 9, "lastEventId": "an event nobody knows"})
+    await persistence.write_checkpoint({"count": 9, "lastEventId": "an unknown event"})
     state = await persistence.recover_state()
     expect(state.snapshot is None, f"it starts from {state.snapshot}")
     expect_equal(state.events, [_event(n) for n in range(3)], "the events to replay")
@@ -91,7 +91,7 @@ async def mailboxes_and_histories_are_kept_per_agent(factory: Any) -> None:
 
 
 ORCHESTRATION_PROMISES: tuple[Promise, ...] = (
-    events_come_back_in_sequence_and_as_given,
+    events_come_back_in_order_and_unchanged,
     the_latest_checkpoint_is_the_snapshot,
     recovery_is_the_checkpoint_and_the_events_after_it,
     an_unknown_checkpoint_means_replay_from_the_first_event,

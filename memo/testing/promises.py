@@ -1,51 +1,40 @@
-"""Promises: small checks named as sentences, each run on a backend of its own, each with a hang guard.
+"""Promises: small checks named as sentences, each run on its own backend and with a timeout.
 
-Knows nothing of stores. A promise is an async function; its name is what a failure says was broken.
+Knows nothing of stores. A promise is an async function; a failure quotes its name.
 """
 
 from __future__ import annotations
 
-import inspect
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import anyio
 
+from memo.conformance import BrokenPromise, Factory, made
+
+__all__ = [
+    "BrokenPromise",
+    "Factory",
+    "Promise",
+    "expect",
+    "expect_equal",
+    "fresh",
+    "innermost",
+    "keep",
+    "keep_one",
+    "made",
+    "sentence",
+    "together",
+]
+
 HANG_GUARD_S = 60
 
-Factory = Callable[[], Any]
 Promise = Callable[[Any], Awaitable[None]]
-
-
-class BrokenPromise(AssertionError):
-    """`promise` is the sentence that does not hold; the message adds what was seen."""
-
-    def __init__(self, promise: str, seen: str) -> None:
-        super().__init__(f"{promise}: {seen}")
-        self.promise = promise
 
 
 def sentence(promise: Promise) -> str:
     return promise.__name__.replace("_", " ")
-
-
-@asynccontextmanager
-async def made(make: Factory) -> AsyncIterator[Any]:
-    """Hold what a factory makes, whichever of the three kinds it is."""
-    backend = make()
-    if inspect.isawaitable(backend):
-        backend = await backend
-    if hasattr(backend, "__aenter__"):
-        async with backend as opened:
-            yield opened
-        return
-    try:
-        yield backend
-    finally:
-        if callable(getattr(backend, "aclose", None)):
-            await backend.aclose()
 
 
 async def keep(make: Factory, promises: Iterable[Promise]) -> None:
@@ -89,7 +78,7 @@ def fresh(prefix: str) -> str:
 
 
 async def together(count: int, work: Callable[[int], Awaitable[object]]) -> None:
-    """Run `work(0)` to `work(count - 1)` at once."""
+    """Run `work(0)` to `work(count - 1)` concurrently."""
 
     async def one(number: int) -> None:
         await work(number)

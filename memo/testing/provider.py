@@ -1,7 +1,7 @@
 """What a memo provider promises.
 
-Only what it has methods for is checked; reading is always checked. Keys are legal: daemons parse them at the edge, and
-a plain provider need not do it again.
+Only the capabilities it has are checked; reading is always checked. All keys are legal: the daemon parses them at the
+edge, and a plain provider need not do it again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Outage = Callable[[Any], Awaitable[None] | None]
 
 
 async def check_provider(make: Factory, *, outage: Outage | None = None) -> None:
-    """Check every capability the provider has. `outage` makes a provider unreachable, to see that it says so."""
+    """Check every capability the provider has. `outage` makes it unreachable, to check that it raises."""
     async with made(make) as provider:
         has = capabilities_of(provider)
     await keep(make, [a_document_never_written_is_none])
@@ -94,7 +94,7 @@ async def tenants_owners_scopes_and_names_are_separate(provider: Any) -> None:
         expect_equal(await provider.read_memory_document(*key), "/".join(key), f"the text of {'/'.join(key)}")
 
 
-async def what_cannot_be_stored_raises_and_changes_nothing(provider: Any) -> None:
+async def invalid_text_raises_and_changes_nothing(provider: Any) -> None:
     key = (fresh("t"), fresh("s"), "session", "NOTES.md")
     await provider.write_memory_document(*key, "before")
     bad = "half \ud800 of a pair"
@@ -121,7 +121,7 @@ async def readers_never_see_half_a_document(provider: Any) -> None:
     async def read(_: int) -> None:
         while not is_done:
             seen = await provider.read_memory_document(*key)
-            expect(seen in texts, f"a reader saw {_shape(seen)}, which nobody wrote")
+            expect(seen in texts, f"a reader saw {_shape(seen)}, which was never written")
             await anyio.lowlevel.checkpoint()
 
     await together(3, lambda number: write(number) if number == 0 else read(number))
@@ -139,7 +139,7 @@ async def an_append_adds_to_the_end(provider: Any) -> None:
     expect_equal(await provider.read_memory_document(*key), "one\ntwo", "the text after the appends")
 
 
-async def of_appends_at_once_none_is_lost(provider: Any) -> None:
+async def concurrent_appends_are_all_kept(provider: Any) -> None:
     key = (fresh("t"), fresh("s"), "session", "NOTES.md")
     await together(20, lambda number: provider.append_memory_document(*key, f"line {number}\n"))
     seen = sorted((await provider.read_memory_document(*key) or "").splitlines())
@@ -149,7 +149,7 @@ async def of_appends_at_once_none_is_lost(provider: Any) -> None:
 WRITE_PROMISES: tuple[Promise, ...] = (
     a_written_document_reads_back_exactly,
     tenants_owners_scopes_and_names_are_separate,
-    what_cannot_be_stored_raises_and_changes_nothing,
+    invalid_text_raises_and_changes_nothing,
     readers_never_see_half_a_document,
 )
-APPEND_PROMISES: tuple[Promise, ...] = (an_append_adds_to_the_end, of_appends_at_once_none_is_lost)
+APPEND_PROMISES: tuple[Promise, ...] = (an_append_adds_to_the_end, concurrent_appends_are_all_kept)

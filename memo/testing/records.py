@@ -13,7 +13,7 @@ def _scope(tenant: str | None = None) -> RecordScope:
     return RecordScope.of(tenant or fresh("t"), "kind-1", f"place:{fresh('p')}")
 
 
-async def records_come_back_as_given_and_in_the_order_they_were_first_put(store: Any) -> None:
+async def records_come_back_unchanged_in_the_order_of_their_first_put(store: Any) -> None:
     scope = _scope()
     value = {"text": "Ünï 日本\n", "deep": [1, 2.5, None, True, {"k": "v"}]}
     await store.apply_records([Put(scope.key(f"r{number}"), {"number": number}) for number in range(20)])
@@ -24,7 +24,7 @@ async def records_come_back_as_given_and_in_the_order_they_were_first_put(store:
     expect_equal([record.id for record in await store.list_records(scope, "group-1")], ["r7"], "the group")
     expect(await store.read_record(scope.key("r3")) is None, "a deleted record is still there")
     expect_equal(await store.list_records(_scope(scope.tenant)), [], "the records of another place")
-    expect(await store.read_record(_scope().key("r7")) is None, "another tenant has the record, too")
+    expect(await store.read_record(_scope().key("r7")) is None, "another tenant has the record too")
 
 
 async def a_batch_of_records_is_kept_whole_or_not_at_all(store: Any) -> None:
@@ -37,7 +37,7 @@ async def a_batch_of_records_is_kept_whole_or_not_at_all(store: Any) -> None:
     except Absent:
         pass
     else:
-        expect(False, "a record that is not there was changed")
+        expect(False, "a missing record was changed")
     found = [(record.id, record.value) for record in await store.list_records(scope)]
     expect_equal(found, [("kept", {"a": 1})], "the records after a batch that failed")
     left = await store.apply_records([Merge(scope.key("kept"), {"b": 2}), Merge(scope.key("made"), {}, create=True)])
@@ -45,6 +45,6 @@ async def a_batch_of_records_is_kept_whole_or_not_at_all(store: Any) -> None:
 
 
 RECORD_PROMISES: tuple[Promise, ...] = (
-    records_come_back_as_given_and_in_the_order_they_were_first_put,
+    records_come_back_unchanged_in_the_order_of_their_first_put,
     a_batch_of_records_is_kept_whole_or_not_at_all,
 )

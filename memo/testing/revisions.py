@@ -1,6 +1,6 @@
-"""What revisions promise: they only grow, a stale write never wins, and the past stays readable.
+"""What revisions promise: they only grow, a stale write never wins, and old revisions stay readable.
 
-For stores with revisions; a plain provider needs none of it.
+Only for stores with revisions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def a_stale_write_raises_a_conflict_that_holds_the_newer_text(store: Any) 
     expect_equal(await store.read_document(key), second, "the document after the refused writes")
 
 
-async def a_write_that_expects_nothing_to_be_there_wins_once(store: Any) -> None:
+async def of_concurrent_writes_that_expect_no_document_one_wins(store: Any) -> None:
     key, won = _key(), []
 
     async def create(number: int) -> None:
@@ -59,9 +59,9 @@ async def a_write_that_expects_nothing_to_be_there_wins_once(store: Any) -> None
     try:
         await store.write_document(_key(), "text", expected=1)
     except RevisionConflict as error:
-        expect(error.current is None, "a conflict about nothing holds a document")
+        expect(error.current is None, "the conflict of a missing document holds one")
     else:
-        expect(False, "a write that expected revision 1 of nothing was accepted")
+        expect(False, "a write that expected revision 1 of a missing document was accepted")
 
 
 async def compare_and_swap_loses_no_update(store: Any) -> None:
@@ -95,7 +95,7 @@ async def the_same_request_is_one_revision(store: Any) -> None:
     expect_equal((await store.read_document(key)).content, "two+", "the text after an append and its retry")
 
 
-async def the_list_of_documents_is_complete_and_true(store: Any) -> None:
+async def the_list_of_documents_is_complete_and_correct(store: Any) -> None:
     tenant, owner = TenantId(fresh("t")), OwnerId(fresh("s"))
     for name in ("TODO.md", "NOTES.md", "plan.txt"):
         await store.write_document(DocumentKey.of(tenant, owner, "session", name), f"# About {name}\n\ntext")
@@ -113,7 +113,7 @@ async def the_list_of_documents_is_complete_and_true(store: Any) -> None:
 async def history_is_complete_and_newest_first(store: Any) -> None:
     key = _key()
     session = SessionId(fresh("s"))
-    expect_equal(await store.document_history(key), [], "the history of nothing")
+    expect_equal(await store.document_history(key), [], "the history of a missing document")
     written = [
         await store.write_document(key, f"text {n}", author=Author(f"actor-{n}", session, f"because {n}"))
         for n in range(5)
@@ -125,7 +125,7 @@ async def history_is_complete_and_newest_first(store: Any) -> None:
     expect_equal([r.reason for r in seen], [f"because {n}" for n in range(4, -1, -1)], "the reasons")
     expect_equal({r.session for r in seen}, {session}, "the sessions")
     times = [r.at for r in reversed(seen)]
-    expect(times == sorted(times) and times[0].tzinfo is not None, "times go back, or have no zone")
+    expect(times == sorted(times) and times[0].tzinfo is not None, "times are not in order, or have no time zone")
     expect_equal(await store.document_history(key, 2), seen[:2], "the newest two")
 
 
@@ -134,7 +134,7 @@ async def an_old_revision_stays_readable_and_can_be_restored(store: Any) -> None
     old = await store.write_document(key, "a\nb\n")
     new = await store.write_document(key, "a\nc\n")
     expect_equal(await store.read_document(key, old.revision), old, "the old revision")
-    expect(await store.read_document(key, new.revision + 100) is None, "a revision of the future is not None")
+    expect(await store.read_document(key, new.revision + 100) is None, "a revision that does not exist is not None")
     diff = await store.diff_document(key, old.revision, new.revision)
     expect("-b\n" in diff and "+c\n" in diff, f"the diff is {diff!r}")
     restored = await store.restore_document(key, old.revision)
@@ -145,10 +145,10 @@ async def an_old_revision_stays_readable_and_can_be_restored(store: Any) -> None
             await verb(key, restored.revision + 100)
         except Absent:
             continue
-        expect(False, f"{verb.__name__} of a revision of the future was accepted")
+        expect(False, f"{verb.__name__} of a revision that does not exist was accepted")
 
 
-async def a_redacted_revision_is_gone_and_says_so(store: Any) -> None:
+async def a_redacted_revision_is_erased_and_raises_redacted(store: Any) -> None:
     key = _key()
     secret = await store.write_document(key, "the secret is 42")
     twin = await store.append_document(key, "")
@@ -157,7 +157,7 @@ async def a_redacted_revision_is_gone_and_says_so(store: Any) -> None:
     except MemoError:
         expect_equal((await store.read_document(key)).content, "the secret is 42", "the newest text")
     else:
-        expect(False, "the text of the newest revision was redacted under its readers")
+        expect(False, "the text of the newest revision was redacted")
     newest = await store.write_document(key, "clean")
     gone = await store.redact_document(key, secret.revision)
     expect_equal(sorted(gone), [secret.revision, twin.revision], "the revisions redacted")
@@ -175,13 +175,13 @@ async def a_redacted_revision_is_gone_and_says_so(store: Any) -> None:
 REVISION_PROMISES: tuple[Promise, ...] = (
     every_write_is_a_new_and_greater_revision,
     a_stale_write_raises_a_conflict_that_holds_the_newer_text,
-    a_write_that_expects_nothing_to_be_there_wins_once,
+    of_concurrent_writes_that_expect_no_document_one_wins,
     compare_and_swap_loses_no_update,
     the_same_request_is_one_revision,
 )
-LISTING_PROMISES: tuple[Promise, ...] = (the_list_of_documents_is_complete_and_true,)
+LISTING_PROMISES: tuple[Promise, ...] = (the_list_of_documents_is_complete_and_correct,)
 HISTORY_PROMISES: tuple[Promise, ...] = (
     history_is_complete_and_newest_first,
     an_old_revision_stays_readable_and_can_be_restored,
-    a_redacted_revision_is_gone_and_says_so,
+    a_redacted_revision_is_erased_and_raises_redacted,
 )

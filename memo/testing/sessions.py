@@ -1,20 +1,17 @@
-"""What a session store promises: order, completeness, and all or nothing.
+"""What a session store promises: order, completeness, all or nothing; and of compaction, that nothing is lost.
 
 The seven required methods are always checked; of the others, those that the store has.
 """
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import dataclass
 from typing import Any
 
 from memo.errors import InvalidContent, MemoError, SessionTaken
-from memo.testing.compaction import (
-    COMPACTION_PROMISES,
-    compaction_extends_the_notes,
-    what_compaction_cut_stays_readable_for_ever,
-)
+from memo.messages import call_ids, result_id
 from memo.testing.promises import Factory, Promise, expect, expect_equal, fresh, keep, made, together
-from memo.testing.talk import call, expect_no_orphan, new_talk, result, said
 
 
 async def check_session_store(make: Factory) -> None:
@@ -25,13 +22,61 @@ async def check_session_store(make: Factory) -> None:
     await keep(make, optional)
 
 
-async def a_session_is_made_once_and_keeps_its_user(store: Any) -> None:
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A session for the promises to append to and read from."""
+
+    store: Any
+    tenant: str
+    session: str
+
+    async def append(self, *messages: dict[str, Any]) -> None:
+        await self.store.append_messages(self.tenant, self.session, list(messages))
+
+    async def all(self) -> list[dict[str, Any]]:
+        return list(await self.store.load_all_messages(self.tenant, self.session))
+
+    async def within(self, budget: int) -> list[dict[str, Any]]:
+        return list(await self.store.load_messages_with_budget(self.tenant, self.session, budget))
+
+    async def compact(self, summarize: Any, **options: Any) -> bool:
+        return bool(await self.store.compact_if_needed(self.tenant, self.session, summarize, **options))
+
+
+async def new_conversation(store: Any) -> Conversation:
+    at = Conversation(store, fresh("t"), fresh("s"))
+    await store.get_or_create(at.tenant, "user-1", "agent-1", at.session)
+    return at
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def call(name: str) -> dict[str, Any]:
+    block = {"type": "toolCall", "id": name, "name": "Bash", "arguments": {"command": "true"}}
+    return {"role": "assistant", "content": [{"type": "text", "text": "running"}, block]}
+
+
+def result(name: str) -> dict[str, Any]:
+    return {"role": "toolResult", "toolCallId": name, "content": [{"type": "text", "text": f"result of {name}"}]}
+
+
+def expect_no_orphan(messages: list[dict[str, Any]], where: str) -> None:
+    made_calls: set[str] = set()
+    for message in messages:
+        made_calls |= call_ids(message)
+        answered = result_id(message)
+        expect(answered is None or answered in made_calls, f"{where}, the result of {answered} has lost its call")
+
+
+async def a_session_is_created_once_and_keeps_its_user(store: Any) -> None:
     tenant = fresh("t")
     minted = await store.get_or_create(tenant, "user-1", "agent-1")
     again = await store.get_or_create(tenant, "user-1", "agent-1", minted.session)
     expect_equal(again.session, minted.session, "the session id the second time")
     other = await store.get_or_create(tenant, "user-1", "agent-1")
-    expect(other.session != minted.session, "two minted sessions are one")
+    expect(other.session != minted.session, "two generated session ids are equal")
     try:
         await store.get_or_create(tenant, "user-2", "agent-1", minted.session)
     except SessionTaken:
@@ -41,8 +86,8 @@ async def a_session_is_made_once_and_keeps_its_user(store: Any) -> None:
     await store.get_or_create(fresh("t"), "user-2", "agent-1", minted.session)
 
 
-async def messages_come_back_in_order_and_as_given(store: Any) -> None:
-    at = await new_talk(store)
+async def messages_come_back_in_order_and_unchanged(store: Any) -> None:
+    at = await new_conversation(store)
     expect_equal(await at.all(), [], "the messages of a new session")
     given = [
         {"role": "user", "content": "Ünïcödé 日本 🜚\r\n", "extra": {"deep": [1, 2.5, None, True, {"k": "v"}]}},
@@ -58,8 +103,8 @@ async def messages_come_back_in_order_and_as_given(store: Any) -> None:
     expect_equal(await at.all(), given + many, "the messages after 300 more")
 
 
-async def a_limit_keeps_the_newest_oldest_first(store: Any) -> None:
-    at = await new_talk(store)
+async def a_limit_keeps_the_newest_messages_oldest_first(store: Any) -> None:
+    at = await new_conversation(store)
     await at.append(*[said(str(number)) for number in range(10)])
     for limit, expected in ((3, ["7", "8", "9"]), (0, []), (100, [str(n) for n in range(10)])):
         seen = await store.load_messages(at.tenant, at.session, limit)
@@ -67,7 +112,7 @@ async def a_limit_keeps_the_newest_oldest_first(store: Any) -> None:
 
 
 async def a_batch_with_one_bad_message_is_refused_entirely(store: Any) -> None:
-    at = await new_talk(store)
+    at = await new_conversation(store)
     await at.append(said("before"))
     bad: list[Any] = [{"content": "no role"}, {"role": "wizard", "content": ""}, "text", {"role": "user", "x": {1, 2}}]
     for message in bad:
@@ -79,8 +124,8 @@ async def a_batch_with_one_bad_message_is_refused_entirely(store: Any) -> None:
             expect(False, f"{message!r} was accepted")
 
 
-async def batches_at_once_are_each_kept_whole(store: Any) -> None:
-    at = await new_talk(store)
+async def concurrent_batches_are_each_kept_whole(store: Any) -> None:
+    at = await new_conversation(store)
     await together(10, lambda n: at.append(*[said(f"{n}.{k}") for k in range(5)]))
     seen = [m["content"] for m in await at.all()]
     expect_equal(len(seen), 50, "the number of messages")
@@ -90,13 +135,13 @@ async def batches_at_once_are_each_kept_whole(store: Any) -> None:
         expect_equal(group, [f"{writer}.{k}" for k in range(5)], "one batch")
 
 
-async def a_budget_drops_the_oldest_and_keeps_at_least_one(store: Any) -> None:
-    at = await new_talk(store)
+async def a_budget_drops_the_oldest_messages_and_keeps_at_least_one(store: Any) -> None:
+    at = await new_conversation(store)
     expect_equal(await at.within(10), [], "the messages of an empty session")
     log = [said(f"{number} " + "word " * 200) for number in range(20)]
     await at.append(*log)
     expect_equal(await at.within(1), log[-1:], "the messages within a budget of 1")
-    expect_equal(await at.within(10_000_000), log, "the messages within a great budget")
+    expect_equal(await at.within(10_000_000), log, "the messages within a large budget")
     last = 0
     for budget in (300, 1000, 2500):
         seen = await at.within(budget)
@@ -107,7 +152,7 @@ async def a_budget_drops_the_oldest_and_keeps_at_least_one(store: Any) -> None:
 
 
 async def a_budget_never_splits_a_call_from_its_result(store: Any) -> None:
-    at = await new_talk(store)
+    at = await new_conversation(store)
     log: list[dict[str, Any]] = []
     for number in range(6):
         log += [said(f"ask {number}"), call(f"c{number}"), result(f"c{number}")]
@@ -119,17 +164,17 @@ async def a_budget_never_splits_a_call_from_its_result(store: Any) -> None:
 
 
 async def sessions_and_tenants_do_not_see_each_other(store: Any) -> None:
-    at = await new_talk(store)
+    at = await new_conversation(store)
     await at.append(said("mine"))
     for tenant, session in ((fresh("t"), at.session), (at.tenant, fresh("s"))):
         expect_equal(await store.load_all_messages(tenant, session), [], f"the messages of {tenant}:{session}")
-    stranger = await new_talk(store)
+    stranger = await new_conversation(store)
     await stranger.append(said("theirs"))
     expect_equal(await at.all(), [said("mine")], "my messages")
 
 
 async def a_turn_is_recorded(store: Any) -> None:
-    at = await new_talk(store)
+    at = await new_conversation(store)
     await at.append(said("ask"))
     await store.record_turn(at.tenant, at.session, {"input": 10, "output": 5, "cacheRead": 2, "cacheWrite": 1})
     for usage in ({"input": -1}, {"output": "many"}):
@@ -141,7 +186,7 @@ async def a_turn_is_recorded(store: Any) -> None:
 
 
 async def a_turn_is_appended_entirely_or_not_at_all(store: Any) -> None:
-    at = await new_talk(store)
+    at = await new_conversation(store)
     await store.append_turn(at.tenant, at.session, [said("ask")], {"input": 1, "output": 2})
     try:
         await store.append_turn(at.tenant, at.session, [said("more")], {"input": -1})
@@ -153,7 +198,7 @@ async def a_turn_is_appended_entirely_or_not_at_all(store: Any) -> None:
     expect_equal((session.turns, session.tokens), (1, 3), "turns and tokens")
 
 
-async def the_sessions_of_a_user_are_all_listed_newest_first(store: Any) -> None:
+async def all_sessions_of_a_user_are_listed_newest_first(store: Any) -> None:
     tenant, user = fresh("t"), fresh("u")
     sessions = [(await store.get_or_create(tenant, user, "agent-1")).session for _ in range(5)]
     await store.get_or_create(tenant, fresh("u"), "agent-1")
@@ -166,21 +211,96 @@ async def the_sessions_of_a_user_are_all_listed_newest_first(store: Any) -> None
     expect(times == sorted(times, reverse=True), "they are not sorted by time")
 
 
+async def compaction_replaces_the_oldest_messages_by_a_summary(store: Any) -> None:
+    at = await new_conversation(store)
+    log = [said(f"message {number} " + "word " * 50) for number in range(30)]
+    await at.append(*log)
+    given: list[Any] = []
+
+    async def summarize(messages: list[Any]) -> str:
+        given.extend(messages)
+        return "they talked"
+
+    expect(await at.compact(summarize, trigger_tokens=1_000_000) is False, "it compacted below the trigger")
+    expect(await at.compact(summarize, trigger_tokens=10, min_messages=31) is False, "it compacted too few messages")
+    expect_equal((given, await at.all()), ([], log), "what the summariser was given, and the log")
+    expect(await at.compact(summarize, trigger_tokens=10) is True, "it did not compact")
+    expect_equal(given, log[:15], "what the summariser was given")
+    seen = await at.all()
+    expect_equal(seen[1:], log[15:], "the tail")
+    expect("they talked" in str(seen[0]["content"]), "the first message is not the summary")
+    await at.append(said("after"))
+    expect_equal((await at.all())[-1], said("after"), "the newest message after a compaction")
+
+
+async def a_summariser_that_fails_or_returns_nothing_changes_nothing(store: Any) -> None:
+    at = await new_conversation(store)
+    log = [said(f"message {number}") for number in range(30)]
+    await at.append(*log)
+
+    async def fail(messages: list[Any]) -> str:
+        raise ConnectionError("the model is away")
+
+    async def say_nothing(messages: list[Any]) -> str:
+        return "  \n"
+
+    with contextlib.suppress(ConnectionError):
+        expect(await at.compact(fail, force=True) is False, "a failed compaction says it compacted")
+    expect_equal(await at.all(), log, "the log after the summariser failed")
+    expect(await at.compact(say_nothing, force=True) is False, "an empty summary was used")
+    expect_equal(await at.all(), log, "the log after the summariser returned nothing")
+
+
+async def compaction_never_splits_a_call_from_its_result(store: Any) -> None:
+    at = await new_conversation(store)
+    log = [said("ask"), call("a"), result("a"), call("b"), result("b"), said("and"), call("c"), result("c")]
+    await at.append(*log)
+    for fraction in (0.25, 0.5, 0.9):
+        await at.compact(lambda messages: f"summary of {len(messages)}", force=True, compact_fraction=fraction)
+        expect_no_orphan(await at.all(), f"after a cut at {fraction}")
+
+
+async def messages_that_compaction_cut_stay_readable(store: Any) -> None:
+    at = await new_conversation(store)
+    log: list[dict[str, Any]] = []
+    for turn in range(4):
+        batch = [said(f"turn {turn} message {number}") for number in range(6)]
+        log += batch
+        await at.append(*batch)
+        await at.compact(lambda messages: "a summary", force=True)
+    expect(len(await at.all()) < len(log), "nothing was compacted")
+    expect_equal(await store.load_full_history(at.tenant, at.session), log, "the full history")
+
+
+async def compaction_extends_the_notes(store: Any) -> None:
+    at = await new_conversation(store)
+    await store.write_memory_document(at.tenant, at.session, "session", "NOTES.md", "my notes\n")
+    await at.append(*[said(str(number)) for number in range(10)])
+    await at.compact(lambda messages: "they counted to ten", force=True)
+    notes = await store.read_memory_document(at.tenant, at.session, "session", "NOTES.md")
+    expect(notes.startswith("my notes\n") and "they counted to ten" in notes, f"the notes are {notes!r}")
+
+
+COMPACTION_PROMISES: tuple[Promise, ...] = (
+    compaction_replaces_the_oldest_messages_by_a_summary,
+    a_summariser_that_fails_or_returns_nothing_changes_nothing,
+    compaction_never_splits_a_call_from_its_result,
+)
 SESSION_PROMISES: tuple[Promise, ...] = (
-    a_session_is_made_once_and_keeps_its_user,
-    messages_come_back_in_order_and_as_given,
-    a_limit_keeps_the_newest_oldest_first,
+    a_session_is_created_once_and_keeps_its_user,
+    messages_come_back_in_order_and_unchanged,
+    a_limit_keeps_the_newest_messages_oldest_first,
     a_batch_with_one_bad_message_is_refused_entirely,
-    batches_at_once_are_each_kept_whole,
-    a_budget_drops_the_oldest_and_keeps_at_least_one,
+    concurrent_batches_are_each_kept_whole,
+    a_budget_drops_the_oldest_messages_and_keeps_at_least_one,
     a_budget_never_splits_a_call_from_its_result,
     sessions_and_tenants_do_not_see_each_other,
     a_turn_is_recorded,
     *COMPACTION_PROMISES,
 )
 OPTIONAL_PROMISES: tuple[tuple[str, Promise], ...] = (
-    ("load_full_history", what_compaction_cut_stays_readable_for_ever),
+    ("load_full_history", messages_that_compaction_cut_stay_readable),
     ("read_memory_document", compaction_extends_the_notes),
     ("append_turn", a_turn_is_appended_entirely_or_not_at_all),
-    ("list_sessions_by_user", the_sessions_of_a_user_are_all_listed_newest_first),
+    ("list_sessions_by_user", all_sessions_of_a_user_are_listed_newest_first),
 )

@@ -1,6 +1,6 @@
 """What a trace store promises.
 
-The factory under test makes a trace store factory: session → trace store. What an envelope means is not looked at.
+The factory under test makes a trace store factory: session → trace store. The meaning of envelopes is not checked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _ref() -> SessionRef:
     return SessionRef.of(fresh("t"), fresh("s"))
 
 
-async def envelopes_come_back_in_sequence_and_as_given(factory: Any) -> None:
+async def envelopes_come_back_in_order_and_unchanged(factory: Any) -> None:
     traces = factory(_ref())
     expect_equal(await traces.load_envelopes(), [], "the envelopes of a new session")
     given = [
@@ -38,7 +38,7 @@ async def envelopes_of_other_sessions_are_invisible(factory: Any) -> None:
         expect_equal(await factory(stranger).load_envelopes(), [], f"the envelopes of {stranger}")
 
 
-async def envelopes_appended_at_once_are_all_kept(factory: Any) -> None:
+async def concurrently_appended_envelopes_are_all_kept(factory: Any) -> None:
     traces = factory(_ref())
     await together(20, lambda number: traces.append_envelope({"number": number}))
     seen = sorted(envelope["number"] for envelope in await traces.load_envelopes())
@@ -46,7 +46,7 @@ async def envelopes_appended_at_once_are_all_kept(factory: Any) -> None:
 
 
 TRACE_PROMISES: tuple[Promise, ...] = (
-    envelopes_come_back_in_sequence_and_as_given,
+    envelopes_come_back_in_order_and_unchanged,
     envelopes_of_other_sessions_are_invisible,
-    envelopes_appended_at_once_are_all_kept,
+    concurrently_appended_envelopes_are_all_kept,
 )

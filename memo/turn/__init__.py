@@ -1,10 +1,10 @@
-"""One turn of an agent: 27 callbacks to a store, an executor, and changes that happen all or not at all."""
+"""One turn of an agent: 27 callbacks to a store, an executor, and changes that are stored all or not at all."""
 
-from memo.turn.abort import AbortSignal
-from memo.turn.artifact_tools import artifact_tools
-from memo.turn.checks import check_callbacks
-from memo.turn.contexts import DispatchContext, TurnContext
-from memo.turn.deltas import Delta, UnitOfWork
+from memo.turn.abort_signal import AbortSignal
+from memo.turn.callbacks import noop_callbacks
+from memo.turn.conformance import check_callbacks
+from memo.turn.context import DispatchContext, TurnContext
+from memo.turn.delta import Delta, TurnSet, UnitOfWork
 from memo.turn.errors import (
     AlreadySignalled,
     ExecutorError,
@@ -17,12 +17,10 @@ from memo.turn.errors import (
     StreamSealed,
     TurnError,
 )
-from memo.turn.noop import noop_callbacks
 from memo.turn.reporter import Ghost, Reporter
 from memo.turn.runner import RawTurnContext, TurnResult, TurnRunner
-from memo.turn.sets import TurnSet
-from memo.turn.stored import store_callbacks
-from memo.turn.tools import Tool, ToolRegistry
+from memo.turn.store_adapter import store_callbacks
+from memo.turn.tools import Tool, ToolRegistry, artifact_tools
 
 __all__ = [
     "AbortSignal",

@@ -1,7 +1,7 @@
-"""The 27 callbacks and the executor: their names, how many parameters each has, and what is wrong with a set of them.
+"""The 27 callbacks and the executor: their names and parameters, and the no-op set that is the baseline of others.
 
-A callback is found wrong at construction or never. Its parameters are counted as it declares them: those without a
-default, and without looking through a wrapper that hides them.
+An invalid callback is rejected when the runner is constructed. Only parameters without a default count, and a wrapper
+counts as it declares itself, not as what it wraps.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
+
+from memo.spool import InMemorySpool, MediaReader, SpoolBytes, SpoolReader
 
 Callback = Callable[..., Any]
 Callbacks = Mapping[str, Callback]
@@ -37,11 +39,11 @@ PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(CHANGE_CALLBACKS, ("ctx", "value")),
     **dict.fromkeys(BYTES_CALLBACKS, ("ctx", "id", "bytes")),
 }
-"""What each of the 27 takes."""
+"""The parameters of each of the 27."""
 
 
 def problems_of(callbacks: Mapping[str, object]) -> list[str]:
-    """Return everything that is wrong with the callbacks, the executor among them."""
+    """Return every problem of the callbacks, including the executor."""
     wanted = {EXECUTOR_CALLBACK: ("ctx", "helpers"), **PARAMETERS}
     found = [problem for name, parameters in wanted.items() if (problem := _problem(callbacks, name, parameters))]
     return found + [f"{name} is not a callback" for name in callbacks if name not in wanted]
@@ -54,7 +56,7 @@ def _problem(callbacks: Mapping[str, object], name: str, parameters: tuple[str, 
 
 
 def problem_of_parameters(name: str, callback: object, parameters: tuple[str, ...]) -> str | None:
-    """Say what is wrong with how many parameters a callable has; None if nothing is."""
+    """Return why a callable cannot take these parameters, or None if it can."""
     if not callable(callback):
         return f"{name} is not callable"
     count = parameter_count(callback)
@@ -65,7 +67,7 @@ def problem_of_parameters(name: str, callback: object, parameters: tuple[str, ..
 
 
 def parameter_count(callback: Callback) -> int | None:
-    """Count the parameters that must be given by position; None if that cannot be told or others must be given too."""
+    """Count the required positional parameters; None if the signature is unknown or has required keywords."""
     try:
         signature = inspect.signature(callback, follow_wrapped=False)
     except (TypeError, ValueError):
@@ -82,6 +84,32 @@ def parameter_count(callback: Callback) -> int | None:
 
 
 async def call(callback: Callback, *args: Any) -> Any:
-    """Call it, and wait if it wants to be waited for."""
+    """Call a sync or async callback and return its result."""
     result = callback(*args)
     return await result if inspect.isawaitable(result) else result
+
+
+async def _fetch_nothing(ctx: Any) -> list[Any]:
+    return []
+
+
+async def _change_nothing(ctx: Any, value: Any) -> None:
+    return None
+
+
+def noop_callbacks() -> dict[str, Any]:
+    """Return 27 callbacks that remember nothing but bytes: those must be readable, so they stay in memory."""
+    media, retrievables = InMemorySpool(), InMemorySpool()
+
+    async def store_media_bytes(ctx: Any, id: str, data: SpoolBytes) -> MediaReader:
+        return await media.write(id, data)
+
+    async def store_retrievable_bytes(ctx: Any, id: str, data: SpoolBytes) -> SpoolReader:
+        return await retrievables.write(id, data)
+
+    return {
+        **dict.fromkeys(FETCH_CALLBACKS, _fetch_nothing),
+        **dict.fromkeys(CHANGE_CALLBACKS, _change_nothing),
+        "store_media_bytes_callback": store_media_bytes,
+        "store_retrievable_bytes_callback": store_retrievable_bytes,
+    }

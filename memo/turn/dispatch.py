@@ -1,23 +1,27 @@
-"""One dispatch: iterations of the executor until it acks, nacks, is aborted or reaches the limit.
+"""Dispatch: iterations of the executor until it acks, nacks, is aborted or reaches the limit; and its pipelines.
 
-An iteration that succeeds is flushed before its end is announced; one that does not leaves nothing behind. Once a flush
-has begun it is finished, whatever the abort signal says: a flush is all or nothing.
+A successful iteration is flushed before its end is announced; a failed one stores nothing. A flush that has started
+runs to its end even if the turn is aborted, because it is all or nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import anyio
 
-from memo.turn.callbacks import Callback, call
-from memo.turn.contexts import DispatchContext, Emit, TurnContext
-from memo.turn.deltas import Delta
+from memo.turn.callbacks import Callback, call, problem_of_parameters
+from memo.turn.context import DispatchContext, Emit, TurnContext
+from memo.turn.delta import Delta
 from memo.turn.errors import ExecutorError, FlushError, IterationLimit, PipelineError
 from memo.turn.events import DispatchEnd, DispatchStart, IterationEnd, IterationStart, Status, TurnFailure
-from memo.turn.pipeline import Middleware, run_pipeline
 from memo.turn.reporter import Reporter
+
+Next = Callable[[], Awaitable[None]]
+Middleware = Callable[[Any, Next], Any]
+C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,28 +34,28 @@ class DispatchPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DispatchOutcome:
     status: Status
     iterations: int
     error: BaseException | None = None
 
 
-async def run_dispatch(turn: TurnContext, plan: DispatchPlan, emit: Emit) -> Outcome:
+async def run_dispatch(turn: TurnContext, plan: DispatchPlan, emit: Emit) -> DispatchOutcome:
     ctx = DispatchContext(turn)
-    reporter = Reporter(turn.id, turn.account, emit)
+    reporter = Reporter(turn.id, turn.report_log, emit)
     await emit(DispatchStart(turn.id))
-    outcome: Outcome | None = None
+    outcome: DispatchOutcome | None = None
     while outcome is None:
         if turn.aborted:
-            outcome = Outcome("aborted", ctx.iteration)
+            outcome = DispatchOutcome("aborted", ctx.iteration)
             break
         await emit(IterationStart(turn.id, ctx.iteration))
         outcome, stored = await _iterate(turn, ctx, plan, reporter)
         await emit(IterationEnd(turn.id, ctx.iteration, stored))
         ctx.iteration += 1
         if outcome is None and ctx.iteration >= plan.max_iterations:
-            error = IterationLimit(f"cannot go on: the executor has not acked in {plan.max_iterations} iterations")
-            outcome = Outcome("nack", ctx.iteration, error)
+            error = IterationLimit(f"cannot continue: the executor did not ack within {plan.max_iterations} iterations")
+            outcome = DispatchOutcome("nack", ctx.iteration, error)
     if outcome.error is not None:
         await emit(TurnFailure(turn.id, outcome.error))
     await emit(DispatchEnd(turn.id, outcome.status, outcome.iterations))
@@ -60,8 +64,8 @@ async def run_dispatch(turn: TurnContext, plan: DispatchPlan, emit: Emit) -> Out
 
 async def _iterate(
     turn: TurnContext, ctx: DispatchContext, plan: DispatchPlan, reporter: Reporter
-) -> tuple[Outcome | None, int | None]:
-    """Return how the dispatch ended, if it did, and how many changes were stored."""
+) -> tuple[DispatchOutcome | None, int | None]:
+    """Run one iteration; return how the dispatch ended, if it did, and how many changes were stored."""
     error: BaseException | None = None
     try:
         with ctx.abort_signal.scope():
@@ -69,12 +73,12 @@ async def _iterate(
     except (PipelineError, ExecutorError) as raised:
         error = raised
     except BaseException:
-        ctx.discard()  # somebody cancels the whole turn
+        ctx.discard()  # the whole turn is being cancelled
         raise
     number = ctx.iteration + 1
     if ctx.aborted:
         ctx.discard()
-        return Outcome("aborted", number), None
+        return DispatchOutcome("aborted", number), None
     error = error or ctx.error
     if error is None:
         deltas = ctx.take()
@@ -84,9 +88,9 @@ async def _iterate(
             error = raised
     if error is not None:
         ctx.discard()
-        return Outcome("nack", number, error), None
+        return DispatchOutcome("nack", number, error), None
     await turn.announce(deltas)
-    return (Outcome("ack", number) if ctx.is_acked else None), len(deltas)
+    return (DispatchOutcome("ack", number) if ctx.is_acked else None), len(deltas)
 
 
 async def _run_stages(ctx: DispatchContext, plan: DispatchPlan, reporter: Reporter) -> None:
@@ -94,7 +98,7 @@ async def _run_stages(ctx: DispatchContext, plan: DispatchPlan, reporter: Report
     if not ctx.is_signalled:
         try:
             await call(plan.executor, ctx, reporter)
-        except Exception as error:  # an executor may raise anything, and the contract is to wrap it
+        except Exception as error:  # an executor may raise anything; the contract is to wrap it
             raise ExecutorError(f"cannot execute: {type(error).__name__}: {error}") from error
     if ctx.error is None:
         await run_pipeline("the dispatch output pipeline", plan.output_pipeline, ctx)
@@ -102,11 +106,32 @@ async def _run_stages(ctx: DispatchContext, plan: DispatchPlan, reporter: Report
 
 async def _flush(turn: TurnContext, deltas: list[Delta], timeout_s: float) -> None:
     action = "cannot store the changes of this iteration"
-    with anyio.CancelScope(shield=True), anyio.move_on_after(timeout_s) as patience:
+    with anyio.CancelScope(shield=True), anyio.move_on_after(timeout_s) as deadline:
         try:
             await turn.flush(deltas)
         except Exception as error:  # a callback may raise anything
             unknown = bool(getattr(error, "outcome_unknown", False))
             raise FlushError(f"{action}: {type(error).__name__}: {error}", outcome_unknown=unknown) from error
-    if patience.cancelled_caught:
-        raise FlushError(f"{action}: no answer in {timeout_s:g} s", outcome_unknown=True)
+    if deadline.cancelled_caught:
+        raise FlushError(f"{action}: timed out after {timeout_s:g} s", outcome_unknown=True)
+
+
+def problems_of_pipeline(name: str, pipeline: Sequence[object]) -> list[str]:
+    found = [problem_of_parameters(f"{name}[{i}]", m, ("ctx", "next")) for i, m in enumerate(pipeline)]
+    return [problem for problem in found if problem]
+
+
+async def run_pipeline(name: str, pipeline: Sequence[Middleware], ctx: C) -> None:
+    """Run each middleware, which runs the rest of the pipeline by awaiting `next()`.
+
+    A middleware that does not call `next` ends the pipeline, not the turn; `ctx.abort()` ends the turn.
+    """
+
+    async def run_from(index: int) -> None:
+        if index < len(pipeline):
+            await call(pipeline[index], ctx, lambda: run_from(index + 1))
+
+    try:
+        await run_from(0)
+    except Exception as error:  # a middleware may raise anything; the contract is to wrap it
+        raise PipelineError(f"cannot finish {name}: {type(error).__name__}: {error}") from error

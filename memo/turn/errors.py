@@ -1,10 +1,10 @@
-"""What can go wrong in a turn. Each has the code that agent builders know.
+"""Errors of a turn, with the codes of the turn contract.
 
 TurnError
-├─ InvalidTurnRunnerConfig   raised at construction; `problems` lists all that is wrong
-├─ InvalidTurnContext        raised by `run`, before anything happens
-├─ AlreadySignalled · StreamSealed    raised at the executor
-├─ ForeignOwner              raised by callbacks that were made for another owner than the context's
+├─ InvalidTurnRunnerConfig   raised at construction; `problems` lists every problem
+├─ InvalidTurnContext        raised by `run` before the turn starts
+├─ AlreadySignalled · StreamSealed    raised in the executor
+├─ ForeignOwner              raised by callbacks that are bound to another owner than the context's
 └─ ExecutorError · PipelineError · FlushError · IterationLimit    reported, never raised by `run`
 """
 
@@ -44,19 +44,19 @@ class StreamSealed(TurnError):
 
 
 class ExecutorError(TurnError):
-    """Something that the executor raised; it is the `__cause__`."""
+    """The executor raised an exception, which is the `__cause__`."""
 
     code = "E_LLM_EXECUTION_EXECUTOR_ERROR"
 
 
 class PipelineError(TurnError):
-    """Something that a middleware raised; it is the `__cause__`."""
+    """A middleware raised an exception, which is the `__cause__`."""
 
     code = "E_TURN_PIPELINE_ERROR"
 
 
 class FlushError(TurnError):
-    """The changes of an iteration could not be stored: none of them is, unless `outcome_unknown`."""
+    """The changes of an iteration could not be stored. None were, unless `outcome_unknown`."""
 
     code = "E_LLM_EXECUTION_FLUSH_ERROR"
 

@@ -1,7 +1,7 @@
-"""What happens in a turn, as typed events, and the bus that carries them.
+"""The typed events of a turn, and the EventBus that delivers them.
 
-Whoever reports waits until every listener has taken the event, so a slow consumer slows the producer down and nothing
-piles up. Events tell; they never store anything.
+Emitting waits until every listener has taken the event, so a slow consumer slows the turn down and nothing is buffered
+without bound. Events only inform; they store nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class IterationStart(Event):
 
 @dataclass(frozen=True, slots=True)
 class IterationEnd(Event):
-    """`stored` changes are in the store by now; None means that they were discarded."""
+    """`stored` is the number of changes now in the store, or None if they were discarded."""
 
     name: ClassVar[str] = "iteration_end"
     iteration: int
@@ -66,7 +66,7 @@ class IterationEnd(Event):
 
 @dataclass(frozen=True, slots=True)
 class Persisted(Event):
-    """One change has reached the store."""
+    """One change is in the store."""
 
     name: ClassVar[str] = "persisted"
     verb: Verb
@@ -76,7 +76,7 @@ class Persisted(Event):
 
 @dataclass(frozen=True, slots=True)
 class MessageReport(Event):
-    """A piece of a message: the new text, and all of it so far."""
+    """A piece of a message: the new text, and the full text so far."""
 
     name: ClassVar[str] = "message"
     id: str
@@ -96,7 +96,7 @@ class ThoughtReport(Event):
 
 @dataclass(frozen=True, slots=True)
 class ToolCallReport(Event):
-    """What is known of a tool call so far."""
+    """Everything reported about a tool call so far."""
 
     name: ClassVar[str] = "tool_call"
     id: str
@@ -109,7 +109,7 @@ class ToolCallReport(Event):
 
 @dataclass(frozen=True, slots=True)
 class TurnFailure(Event):
-    """Something went wrong: the error as it was given to `nack`, or as it was wrapped."""
+    """An error, as given to `nack` or as wrapped."""
 
     name: ClassVar[str] = "error"
     error: BaseException
@@ -124,14 +124,14 @@ Listener = Callable[[Any], Awaitable[None] | None]
 
 
 class EventBus:
-    """Owns the listeners. `on` for a function, `stream` for a loop that reads."""
+    """Owns the listeners: `on` adds a function, `stream` opens an async stream."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, list[Listener]] = {event.name: [] for event in EVENTS}
         self._streams: list[MemoryObjectSendStream[Event]] = []
 
     def on(self, name: str, listener: Listener) -> Callable[[], None]:
-        """Call the listener with every event of that name. Returns what takes it off again."""
+        """Call the listener with every event of this name. Return a function that removes it."""
         listeners = self._listeners.get(name)
         if listeners is None:
             raise InvalidContent(f"cannot listen for {name}: the events are {', '.join(self._listeners)}")
@@ -140,7 +140,7 @@ class EventBus:
 
     @asynccontextmanager
     async def stream(self, buffer: int = 16) -> AsyncIterator[MemoryObjectReceiveStream[Event]]:
-        """Yield a stream of every event. When `buffer` events wait to be read, the turn waits, too."""
+        """Open a stream of every event. The turn pauses while `buffer` events are unread."""
         send, receive = anyio.create_memory_object_stream[Event](buffer)
         self._streams.append(send)
         try:
@@ -151,10 +151,10 @@ class EventBus:
             send.close()
 
     async def emit(self, event: Event) -> None:
-        for listener in tuple(self._listeners[event.name]):  # a listener may take itself off
+        for listener in tuple(self._listeners[event.name]):  # a listener may remove itself
             await call(listener, event)
         for stream in tuple(self._streams):
             try:
                 await stream.send(event)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                continue  # its reader has left; that is its right, and its `stream` takes it off the list
+                continue  # its reader has left; its `stream` removes it

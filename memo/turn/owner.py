@@ -1,6 +1,6 @@
-"""Whose turn it is: the owner that a context names, and the owner that a set of callbacks was made for.
+"""The owner of a turn: the one that a context names, and the one that a set of callbacks is bound to.
 
-Callbacks made for an owner serve that owner only. What they leave open, the context decides.
+Bound callbacks serve that owner only. Whatever they leave unbound is taken from the context.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from memo.turn.errors import ForeignOwner
 
 
 class _Unnamed(str):
-    """The id of a context that names none: it reads `local`, and is told from a `local` that was given by its type."""
+    """The default id: its text is `local`, and its type distinguishes it from a `local` given by the caller."""
 
     __slots__ = ()
 
 
 LOCAL: Final = _Unnamed("local")
-"""The tenant, user and session of a turn that names none."""
+"""The tenant, user and session of a turn that does not name them."""
 
 _KINDS: Final[dict[str, type[Id]]] = {"tenant": TenantId, "user": UserId, "session": SessionId}
 
@@ -33,14 +33,14 @@ class TurnOwner:
 
 
 class OwnerRule:
-    """Decides whom a set of callbacks serves. An id that is None is left open."""
+    """Decides which owners a set of callbacks serves. An id of None is unbound."""
 
     def __init__(self, tenant: str | None, user: str | None, session: str | None) -> None:
         given = {"tenant": tenant, "user": user, "session": session}
         self._bound = {kind: str(_KINDS[kind](id)) for kind, id in given.items() if id is not None}
 
     def owner_of(self, ctx: Any) -> TurnOwner:
-        """Return whose the context is, or raise ForeignOwner if these callbacks were made for another."""
+        """Return the owner of the context, or raise ForeignOwner if the callbacks are bound to another."""
         return TurnOwner(*(self._id(kind, getattr(ctx, kind, None)) for kind in _KINDS))
 
     def _id(self, kind: str, named: object) -> str:
@@ -48,10 +48,10 @@ class OwnerRule:
         if named is None or isinstance(named, _Unnamed):
             return str(LOCAL) if bound is None else bound
         if not isinstance(named, str):
-            raise InvalidKey(f"cannot tell whose this context is: its {kind} is not text")
+            raise InvalidKey(f"cannot determine the owner of this context: its {kind} is not a string")
         if bound is not None and named != bound:
             raise ForeignOwner(
-                f"cannot serve this turn: these callbacks were made for another {kind}; "
-                "make callbacks for this one, or for no one in particular"
+                f"cannot serve this turn: these callbacks are bound to another {kind}; "
+                f"make callbacks for this {kind}, or leave {kind} unbound"
             )
         return named

@@ -1,6 +1,6 @@
-"""Reporting: what an executor streams to whoever watches, and the account of what was shown and never stored.
+"""Reporter: what an executor streams to listeners, and the record of what was shown but never stored.
 
-Reports go on the bus and nowhere else. An id is reported in pieces until it is complete; after that it is sealed.
+Reports go to the event bus and nowhere else. An id is reported in pieces until it is complete; then it is sealed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ ReportKind = Literal["message", "thought", "tool_call"]
 
 @dataclass(frozen=True, slots=True)
 class Ghost:
-    """Something that was reported and never stored: who watched saw it, and no later turn will."""
+    """Something reported but never stored: listeners saw it, and no later turn will."""
 
     kind: ReportKind
     id: str
     is_complete: bool
 
 
-class Account:
-    """What of one turn was reported, and what was stored."""
+class ReportLog:
+    """What one turn reported and what it stored."""
 
     def __init__(self) -> None:
         self._reported: dict[tuple[ReportKind, str], bool] = {}
@@ -43,7 +43,7 @@ class Account:
 
 
 @dataclass(slots=True)
-class _Call:
+class _ToolCallState:
     tool: str | None = None
     args: Any = None
     results: Any = None
@@ -51,14 +51,14 @@ class _Call:
 
 
 class Reporter:
-    """The helpers of one dispatch. Owns what has been said so far of each id."""
+    """The helpers of one dispatch. Owns what was reported so far for each id."""
 
-    def __init__(self, turn_id: str, account: Account, emit: Callable[[Event], Awaitable[None]]) -> None:
+    def __init__(self, turn_id: str, log: ReportLog, emit: Callable[[Event], Awaitable[None]]) -> None:
         self._turn_id = turn_id
-        self._account = account
+        self._log = log
         self._emit = emit
         self._texts: dict[tuple[ReportKind, str], list[str]] = {}
-        self._calls: dict[str, _Call] = {}
+        self._calls: dict[str, _ToolCallState] = {}
         self._sealed: set[str] = set()
 
     async def report_message(self, id: str, delta: str = "", *, is_complete: bool = False) -> None:
@@ -79,9 +79,9 @@ class Reporter:
         is_error: bool | None = None,
         is_complete: bool = False,
     ) -> None:
-        """Report what is new; what was said before still counts."""
+        """Report the fields that are new; the others keep their last value."""
         self._check(id)
-        known = self._calls.setdefault(id, _Call())
+        known = self._calls.setdefault(id, _ToolCallState())
         for name, value in (("tool", tool), ("args", args), ("results", results), ("is_error", is_error)):
             if value is not None:
                 setattr(known, name, value)
@@ -92,7 +92,7 @@ class Reporter:
     def _extend(self, kind: ReportKind, id: str, delta: str, is_complete: bool) -> str:
         self._check(id)
         if not isinstance(delta, str):
-            raise InvalidContent(f"cannot report {kind} {id}: the delta is not text")
+            raise InvalidContent(f"cannot report {kind} {id}: the delta is not a string")
         pieces = self._texts.setdefault((kind, id), [])
         pieces.append(delta)
         full = "".join(pieces)
@@ -102,11 +102,11 @@ class Reporter:
 
     def _check(self, id: str) -> None:
         if not isinstance(id, str) or not id:
-            raise InvalidContent("cannot report this: it has no id")
+            raise InvalidContent("cannot report this: an id is required")
         if id in self._sealed:
-            raise StreamSealed(f"cannot report {id}: it was reported as complete")
+            raise StreamSealed(f"cannot report {id}: it was already reported as complete")
 
     def _note(self, kind: ReportKind, id: str, is_complete: bool) -> None:
-        self._account.reported(kind, id, is_complete)
+        self._log.reported(kind, id, is_complete)
         if is_complete:
             self._sealed.add(id)

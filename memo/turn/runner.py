@@ -1,7 +1,7 @@
-"""TurnRunner: complete at construction or not at all; runs turns through pipelines and a dispatch.
+"""TurnRunner: runs turns through pipelines and a dispatch. Its configuration is validated at construction.
 
-`run` raises only if it was called wrongly. However a turn ends, it returns a result that says so, and the error, if
-there is one, is on the bus as well.
+`run` raises only for invalid arguments. However a turn ends, it returns a result that says so; an error is emitted on
+the event bus as well.
 """
 
 from __future__ import annotations
@@ -18,14 +18,20 @@ from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError
 from memo.errors import InvalidKey
 from memo.ids import Id, SessionId, TenantId, UserId
 from memo.primitives import InvalidPrimitive, Tokenizable
-from memo.turn.abort import AbortSignal
+from memo.turn.abort_signal import AbortSignal
 from memo.turn.callbacks import EXECUTOR_CALLBACK, problems_of
-from memo.turn.contexts import TurnContext, TurnIdentity
-from memo.turn.dispatch import DispatchPlan, Outcome, run_dispatch
+from memo.turn.context import TurnContext, TurnIdentity
+from memo.turn.dispatch import (
+    DispatchOutcome,
+    DispatchPlan,
+    Middleware,
+    problems_of_pipeline,
+    run_dispatch,
+    run_pipeline,
+)
 from memo.turn.errors import InvalidTurnContext, InvalidTurnRunnerConfig, PipelineError
 from memo.turn.events import Event, EventBus, Listener, Status, TurnEnd, TurnFailure, TurnStart
 from memo.turn.owner import LOCAL
-from memo.turn.pipeline import Middleware, problems_of_pipeline, run_pipeline
 from memo.turn.reporter import Ghost
 from memo.turn.tools import Tool, ToolRegistry
 
@@ -46,7 +52,7 @@ class RawTurnContext(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """How a turn ended. `error` is what was reported; an aborted turn has none."""
+    """How a turn ended. `error` is the one that was reported; an aborted turn has none."""
 
     turn_id: str
     status: Status
@@ -55,12 +61,12 @@ class TurnResult:
     context: TurnContext
 
     def audit(self) -> list[Ghost]:
-        """Return what was reported and never stored."""
+        """Return what was reported but never stored."""
         return self.context.audit()
 
 
 class TurnRunner:
-    """Owns the bus. Turns of one runner may run at the same time; each has a context of its own."""
+    """Owns the event bus. Turns of one runner may run concurrently; each has its own context."""
 
     def __init__(
         self,
@@ -85,7 +91,7 @@ class TurnRunner:
             problems += problems_of_pipeline(name, pipeline)
         problems += [f"tools[{i}] is not a Tool" for i, tool in enumerate(tools) if not isinstance(tool, Tool)]
         if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 1:
-            problems.append("max_iterations is less than 1")
+            problems.append("max_iterations must be at least 1")
         if problems:
             raise InvalidTurnRunnerConfig(problems)
         self._callbacks = {name: callback for name, callback in callbacks.items() if name != EXECUTOR_CALLBACK}
@@ -102,11 +108,11 @@ class TurnRunner:
         self._bus = EventBus()
 
     def on(self, name: str, listener: Listener) -> Callable[[], None]:
-        """Call the listener, sync or async, with every event of that name. Returns what takes it off again."""
+        """Call the listener, sync or async, with every event of this name. Return a function that removes it."""
         return self._bus.on(name, listener)
 
     def events(self, buffer: int = 16) -> AbstractAsyncContextManager[MemoryObjectReceiveStream[Event]]:
-        """A stream of every event, for a task of its own: when `buffer` events wait to be read, the turn waits."""
+        """Open a stream of every event for another task. The turn pauses while `buffer` events are unread."""
         return self._bus.stream(buffer)
 
     async def run(self, raw: RawTurnContext | Mapping[str, Any] | None = None, /, **fields: Any) -> TurnResult:
@@ -118,11 +124,11 @@ class TurnRunner:
         return _result(turn, outcome)
 
     async def dispatch(self, raw: RawTurnContext | Mapping[str, Any] | None = None, /, **fields: Any) -> TurnResult:
-        """Run a dispatch alone, without a turn around it; its changes go straight to the callbacks."""
+        """Run a dispatch without the turn's pipelines and events."""
         turn = self._context(raw, fields)
         return _result(turn, await run_dispatch(turn, self._plan, self._bus.emit))
 
-    async def _run_stages(self, turn: TurnContext) -> Outcome:
+    async def _run_stages(self, turn: TurnContext) -> DispatchOutcome:
         failure = await self._run_pipeline("the turn input pipeline", self._input, turn)
         if failure is not None:
             return failure
@@ -133,16 +139,16 @@ class TurnRunner:
 
     async def _run_pipeline(
         self, name: str, pipeline: Sequence[Middleware], turn: TurnContext, iterations: int = 0
-    ) -> Outcome | None:
+    ) -> DispatchOutcome | None:
         if turn.aborted:
-            return Outcome("aborted", iterations)
+            return DispatchOutcome("aborted", iterations)
         try:
             with turn.abort_signal.scope():
                 await run_pipeline(name, pipeline, turn)
         except PipelineError as error:
             await self._bus.emit(TurnFailure(turn.id, error))
-            return Outcome("nack", iterations, error)
-        return Outcome("aborted", iterations) if turn.aborted else None
+            return DispatchOutcome("nack", iterations, error)
+        return DispatchOutcome("aborted", iterations) if turn.aborted else None
 
     def _context(self, raw: RawTurnContext | Mapping[str, Any] | None, fields: Mapping[str, Any]) -> TurnContext:
         parsed = _parse(raw, fields)
@@ -176,5 +182,5 @@ def _check_id(kind: type[Id], text: str) -> None:
     kind(text)
 
 
-def _result(turn: TurnContext, outcome: Outcome) -> TurnResult:
+def _result(turn: TurnContext, outcome: DispatchOutcome) -> TurnResult:
     return TurnResult(turn.id, outcome.status, outcome.iterations, outcome.error, turn)

@@ -1,8 +1,8 @@
-"""Wrappers: providers around providers, to be put around one another as needed.
+"""Wrappers: providers around providers, which can be nested as needed.
 
     LogProvider(RetryProvider(TimeoutProvider(store, write_s=5)))
 
-Each has exactly the capabilities of what it wraps.
+Each has exactly the capabilities of the provider that it wraps.
 """
 
 from memo.wrap.limit import LimitProvider

@@ -1,6 +1,6 @@
-"""Limit: so many calls at once and no more, so many waiting and no more, so many bytes in one piece and no more.
+"""LimitProvider: bounds concurrent calls, waiting calls and the size of one content.
 
-What is over a limit is refused before the provider hears of it. Nothing is trimmed.
+A call over a limit is refused before it reaches the provider. Nothing is truncated.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import anyio
 from memo.errors import Unavailable
 from memo.limits import StoreLimits, encode_text
 from memo.messages import encode_message
-from memo.wrap.verbs import Call
-from memo.wrap.wrapper import Wrapper
+from memo.wrap.wrapper import Call, Wrapper
 
 
 class LimitProvider(Wrapper):
@@ -22,17 +21,19 @@ class LimitProvider(Wrapper):
         self, inner: object, *, calls: int = 32, waiting: int = 1000, limits: StoreLimits | None = None
     ) -> None:
         super().__init__(inner)
-        self._turns = anyio.CapacityLimiter(calls)
+        self._slots = anyio.CapacityLimiter(calls)
         self._most_waiting = waiting
         self._limits = limits or StoreLimits()
 
     async def _pass(self, call: Call) -> Any:
         self._check_size(call)
         if call.verb.calls_back:
-            return await call.proceed()  # what it calls back may call us, and would wait for its own turn
-        if self._turns.statistics().tasks_waiting >= self._most_waiting:
-            raise Unavailable(f"cannot {call.verb.name} {call.key}: {self._most_waiting} calls are waiting already")
-        async with self._turns:
+            return await call.proceed()  # its callback may call this provider, and would wait for itself
+        if self._slots.statistics().tasks_waiting >= self._most_waiting:
+            raise Unavailable(
+                f"cannot {call.verb.name} {call.key}: {self._most_waiting} calls are already waiting; retry later"
+            )
+        async with self._slots:
             return await call.proceed()
 
     def _check_size(self, call: Call) -> None:

@@ -1,4 +1,4 @@
-"""Log: one line for every call, with verb, key, size, duration and outcome. Never the content."""
+"""LogProvider: logs one line for every call: verb, key, size, duration and outcome, never the content."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import structlog
 
 from memo.documents import Document
 from memo.errors import MemoError
-from memo.wrap.verbs import Call
-from memo.wrap.wrapper import Wrapper
+from memo.wrap.wrapper import Call, Wrapper
 
 
 class LogProvider(Wrapper):
@@ -31,7 +30,7 @@ class LogProvider(Wrapper):
             outcome = error.code
             raise
         except Exception as error:
-            outcome = type(error).__name__  # not its text: a provider of somebody else may have put content in it
+            outcome = type(error).__name__  # not its message: a foreign provider may have put content in it
             raise
         finally:
             write = self._logger.info if is_ok else self._logger.warning
@@ -40,7 +39,7 @@ class LogProvider(Wrapper):
 
 
 def _size(value: object) -> int | None:
-    """Return the bytes of a text, the length of a list, None for what has no size."""
+    """Return the bytes of a text, the length of a list, or None for a value without a size."""
     if isinstance(value, Document):
         value = value.content
     if isinstance(value, str):

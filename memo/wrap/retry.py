@@ -1,7 +1,6 @@
-"""Retry: try again what may work the next time, and only that.
+"""RetryProvider: retries calls that failed with a retryable error.
 
-Only an error that is marked retryable; and a write whose outcome is unknown only if it carries a request, so that
-the store can tell the second try from a second write. Never changes what is written.
+A write whose outcome is unknown is retried only if it carries a request id, by which the store recognises the retry.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from typing import Any
 import stamina
 
 from memo.errors import MemoError
-from memo.wrap.verbs import Call
-from memo.wrap.wrapper import Wrapper
+from memo.wrap.wrapper import Call, Wrapper
 
 
 class RetryProvider(Wrapper):
@@ -33,9 +31,9 @@ class RetryProvider(Wrapper):
 
     async def _pass(self, call: Call) -> Any:
         if call.verb.calls_back:
-            return await call.proceed()  # the caller's own code may be what failed, and is not ours to run twice
+            return await call.proceed()  # the caller's own code may have failed, and must not run twice
         async for attempt in stamina.retry_context(
-            on=lambda error: is_worth_repeating(error, call),
+            on=lambda error: is_retryable(error, call),
             attempts=self._attempts,
             timeout=self._total_s,
             wait_initial=self._first_wait_s,
@@ -47,7 +45,7 @@ class RetryProvider(Wrapper):
         return result
 
 
-def is_worth_repeating(error: Exception, call: Call) -> bool:
+def is_retryable(error: Exception, call: Call) -> bool:
     if not isinstance(error, MemoError) or not error.retryable:
         return False
     return call.is_safe_to_repeat or not getattr(error, "outcome_unknown", False)

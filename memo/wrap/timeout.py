@@ -1,6 +1,6 @@
-"""Timeout: a call that takes too long is given up, and the error says whether the change may have happened.
+"""TimeoutProvider: cancels a call that takes too long; the error says whether the change may have happened.
 
-Gives up by cancelling. Who works in threads that cannot be cancelled is waited for; our own stores bound themselves.
+Waits for worker threads, which cannot be cancelled; the library's own stores bound those themselves.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from typing import Any
 import anyio
 
 from memo.errors import Timeout
-from memo.wrap.verbs import Call
-from memo.wrap.wrapper import Wrapper
+from memo.wrap.wrapper import Call, Wrapper
 
 
 class TimeoutProvider(Wrapper):
@@ -22,11 +21,11 @@ class TimeoutProvider(Wrapper):
 
     async def _pass(self, call: Call) -> Any:
         if call.verb.calls_back:
-            return await call.proceed()  # how long a summariser takes says nothing about the store
+            return await call.proceed()  # the time is the summariser's, not the store's
         limit_s = self._write_s if call.verb.writes else self._read_s
         with anyio.move_on_after(limit_s):
             return await call.proceed()
-        unknown = ", and the change may or may not have happened" if call.verb.writes else ""
+        unknown = "; the change may or may not have happened" if call.verb.writes else ""
         raise Timeout(
             f"cannot {call.verb.name} {call.key}: no answer after {limit_s:g} s{unknown}",
             outcome_unknown=call.verb.writes,

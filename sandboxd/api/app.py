@@ -36,7 +36,7 @@ from sandboxd.api.openapi import operation, schemas
 from sandboxd.api.ports import Manager, Memory
 from sandboxd.api.routes import LeanRoute, Readiness, Services
 from sandboxd.api.watch import DisconnectWatch
-from sandboxd.consolidation.background import Consolidation
+from sandboxd.consolidation.service import ConsolidationService
 from sandboxd.idempotency import IdempotencyStore
 from sandboxd.limits import Limits
 from sandboxd.metrics import Metrics
@@ -96,7 +96,7 @@ def create_app(
     memory: Memory | None = None,
     store_limits: StoreLimits | None = None,
     toolbox: Toolbox | None = None,
-    consolidator: Consolidation | None = None,
+    consolidator: ConsolidationService | None = None,
     max_calls: int = MAX_CALLS,
     call_memory_bytes: int = MEMORY_BYTES,
 ) -> Api:

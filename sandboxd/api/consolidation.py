@@ -22,13 +22,13 @@ from sandboxd.api.memory_models import (
 )
 from sandboxd.api.requests import MAX_JSON_BYTES, read_optional_json
 from sandboxd.api.routes import USER, Access, Endpoint, Services
-from sandboxd.consolidation.background import Consolidation
+from sandboxd.consolidation.service import ConsolidationService
 from sandboxd.errors import StoreUnavailable
 
 TENANT = "/v1/tenants/{tenant}"
 
 
-def _consolidation(services: Services) -> Consolidation:
+def _consolidation(services: Services) -> ConsolidationService:
     memory_of(services)
     if services.consolidation is None:
         raise StoreUnavailable("cannot consolidate: this daemon has no store")
@@ -96,7 +96,7 @@ def state_fields(state: UserState) -> dict[str, Any]:
     }
 
 
-def _stated(state: UserState, consolidation: Consolidation) -> dict[str, Any]:
+def _stated(state: UserState, consolidation: ConsolidationService) -> dict[str, Any]:
     return {**state_fields(state), "background": consolidation.is_running}
 
 

@@ -25,7 +25,7 @@ from sandboxd.api.once import answer_once
 from sandboxd.api.ports import Manager, Memory
 from sandboxd.api.refusals import ClientLeft
 from sandboxd.api.watch import DisconnectWatch
-from sandboxd.consolidation.background import Consolidation
+from sandboxd.consolidation.service import ConsolidationService
 from sandboxd.errors import InternalError, SandboxdError, host_error, is_host_fault
 from sandboxd.idempotency import IdempotencyStore
 from sandboxd.limits import Limits
@@ -72,7 +72,7 @@ class Services:
     default_limits: Limits
     memory: Memory | None = None
     store_limits: StoreLimits = field(default_factory=StoreLimits)
-    consolidation: Consolidation | None = None
+    consolidation: ConsolidationService | None = None
 
 
 @dataclass(frozen=True, slots=True)

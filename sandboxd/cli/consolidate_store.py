@@ -16,16 +16,15 @@ import anyio
 import typer
 
 from memo import StoreOptions, open_store
-from memo.consolidation import Outcome, Progress, RunResult, UserMemoryConsolidationService, UserState
-from memo.consolidation.standing import Failure
+from memo.consolidation import Failure, Outcome, Progress, RunResult, UserMemoryConsolidationService, UserState
 from memo.errors import MemoError
 from memo.ids import UserRef
 from sandboxd.cli.consolidate_output import Item, print_item, print_items, print_one, print_status, show_progress
 from sandboxd.cli.output import FAILED, fail, print_json
 from sandboxd.cli.serve import load_settings
 from sandboxd.client.results import Consolidated, ConsolidationFailure, ConsolidationState
-from sandboxd.consolidation.background import make_service
-from sandboxd.consolidation.failures import error_of
+from sandboxd.consolidation.errors import error_of
+from sandboxd.consolidation.service import make_service
 from sandboxd.errors import SandboxdError
 from sandboxd.settings import Settings
 

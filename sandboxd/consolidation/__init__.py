@@ -1,1 +1,1 @@
-"""Consolidation in the daemon: `background` runs it, `settings` says how, `failures` what is answered when it fails."""
+"""Consolidation in the daemon: the background service, its settings, and the errors of a failed run."""

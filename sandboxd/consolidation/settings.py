@@ -1,6 +1,6 @@
-"""What can be set about consolidation: `SANDBOXD_CONSOLIDATION__<NAME>`, or the table `[consolidation]` of the file.
+"""ConsolidationOptions: the settings `SANDBOXD_CONSOLIDATION__<NAME>`, or the table `[consolidation]` of the file.
 
-A checked value, and the same as the library's own settings. It reads no key and starts nothing.
+A validated value that converts to the library's own settings. It reads no key and starts nothing.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ class ConsolidationOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     enabled: bool = True
-    """Whether the daemon looks by itself who is due. Asking for a run works either way."""
+    """Whether the daemon runs users in the background. Runs on demand work either way."""
     summariser: Literal["embedded", "openai", "anthropic", "command"] = "embedded"
     model: str = ""
     base_url: str = ""
     key_file: Path | None = None
     key_variable: str = ""
-    """The environment variable that holds the key, if there is no key file; each kind has a usual one."""
+    """The environment variable with the key if there is no key file; defaults to the usual one of the summariser."""
     command: str | tuple[str, ...] = ()
-    """The program of a command summariser and its arguments: a list, or one line as for a shell."""
+    """The program of a command summariser and its arguments, as a list or one shell-quoted line."""
     command_user: str | None = None
     summariser_timeout_s: float = Field(default=120, gt=0, le=DAY_S)
     strict: bool = True
-    """Whether the endpoint knows structured output by a JSON schema."""
+    """Whether the endpoint supports structured output with a JSON schema."""
     idle_s: float = Field(default=600, ge=0)
-    """A user is left alone until nothing happened for so long."""
+    """A user must be idle for this long before a run."""
     interval_s: float = Field(default=DAY_S, ge=0)
-    """After so long a profile is made again, if something changed."""
+    """A profile this old is updated if anything changed."""
     sessions: int = Field(default=5, ge=1)
-    """After so many changed sessions it is made again sooner."""
+    """A profile is updated sooner after this many changed sessions."""
     scan_s: float = Field(default=60, gt=0, le=DAY_S)
     lease_s: float = Field(default=60, gt=0, le=DAY_S)
     concurrency: int = Field(default=4, ge=1, le=64)
-    """Users under way at once by themselves, and as many on demand."""
+    """Users consolidated at once in the background, and as many on demand."""
     run_timeout_s: float = Field(default=1800, gt=0, le=DAY_S)
     run_calls: int | None = Field(default=100, ge=1)
     run_tokens: int | None = Field(default=1_000_000, ge=1)
     scan_calls: int | None = Field(default=None, ge=1)
     scan_tokens: int | None = Field(default=None, ge=1)
     retry_s: float = Field(default=60, gt=0, le=DAY_S)
-    """The pause after a first failure; it doubles with each further one, up to `retry_longest_s`."""
+    """The pause after a first failure. It doubles with each further one, up to `retry_longest_s`."""
     retry_longest_s: float = Field(default=21_600, gt=0)
 
     @field_validator("command")
@@ -69,7 +69,7 @@ class ConsolidationOptions(BaseModel):
         if self.summariser in ("openai", "anthropic") and not self.model:
             raise ValueError(f"cannot summarise with {self.summariser}: name a model")
         if self.summariser == "command" and not self.command:
-            raise ValueError("cannot summarise with a command: there is none")
+            raise ValueError("cannot summarise with a command: set `command`")
         return self
 
     def service_settings(self) -> ConsolidationSettings:

@@ -1,7 +1,7 @@
-"""A summariser as a command that a test can hold: at a session, or while it writes the profile.
+"""HeldSummariser: a command summariser that a test can pause at a session or while it drafts the profile.
 
-Owns a directory that an ordinary user may use. `hold` makes two pipes for a task; the command says at the first that
-it is there, and waits at the second until it is let go.
+Owns a directory that an unprivileged user can use, with two pipes for each task. The command announces itself on the
+first and waits on the second until it is released.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ class HeldSummariser:
                 path.chmod(0o666)
 
     def settings(self) -> dict[str, object]:
-        """What a daemon has to be told to use it."""
+        """Return the settings of a daemon that uses it."""
         command = json.dumps(["sh", "-c", _SCRIPT, "held", str(self._directory)])
         return {"consolidation__summariser": "command", "consolidation__command": command}
 
-    def wait_until_there(self, task: str) -> None:
+    def wait_until_paused(self, task: str) -> None:
         assert (self._directory / f"{task}.at").read_text() == f"{task}\n"
 
-    def let_go(self, task: str) -> None:
+    def release(self, task: str) -> None:
         (self._directory / f"{task}.go").write_text("")
 
     def close(self) -> None:
-        """Let go of whatever still waits, also of a killed daemon's."""
+        """Release every waiting command, those of killed daemons too."""
         for task in self._tasks:
             try:
                 os.close(os.open(self._directory / f"{task}.go", os.O_WRONLY | os.O_NONBLOCK))
             except OSError as error:
-                if error.errno != errno.ENXIO:  # nobody waits there
+                if error.errno != errno.ENXIO:  # ENXIO: no command is waiting
                     raise
         shutil.rmtree(self._directory)

@@ -1,4 +1,4 @@
-"""Consolidation in real daemons: live sandboxes show it, two daemons share the work, and none of it is done twice."""
+"""Consolidation in real daemons: live sandboxes show the page, and two daemons share the work without repeating it."""
 
 from __future__ import annotations
 
@@ -131,9 +131,7 @@ def assert_each_once(client: Client) -> None:
         assert [(one.revision, one.actor) for one in history] == [(1, "consolidation")]
 
 
-def test_every_live_sandbox_of_the_user_shows_the_new_page_and_nobody_elses_does(
-    daemon: RunningDaemon, client: Client
-) -> None:
+def test_only_the_users_live_sandboxes_show_the_new_page(daemon: RunningDaemon, client: Client) -> None:
     ann, bob = f"ann-{secrets.token_hex(4)}", f"bob-{secrets.token_hex(4)}"
     with sandboxes(client, ann, 2) as anns, sandboxes(client, bob, 1) as bobs:
         say(client, anns[0], "I prefer short answers.")
@@ -146,7 +144,7 @@ def test_every_live_sandbox_of_the_user_shows_the_new_page_and_nobody_elses_does
         say(client, anns[1], "I like graphs.")
         assert run(daemon, "consolidate", "--user", ann).returncode == 0
         assert all("Likes graphs" in cat(client, session) for session in anns)
-        # Every version comes back with one command, and what it does not have stays away.
+        # One command restores any revision, and bullets that it lacks stay deleted.
         assert run(daemon, "memo", "restore", "--user", ann, "USER.md", "1").returncode == 0
         assert all("Likes graphs" not in cat(client, session) for session in anns)
         say(client, anns[1], "I like maps.", "I like graphs.")
@@ -156,7 +154,7 @@ def test_every_live_sandbox_of_the_user_shows_the_new_page_and_nobody_elses_does
             assert "graphs" not in cat(client, session)
 
 
-def test_in_the_background_users_are_run_when_nobody_serves_them_and_their_sandboxes_follow(
+def test_background_runs_wait_for_idle_users_and_reach_their_sandboxes(
     start: Callable[..., RunningDaemon],
 ) -> None:
     daemon = start(**SOON)
@@ -164,7 +162,7 @@ def test_in_the_background_users_are_run_when_nobody_serves_them_and_their_sandb
         client.exec(anns[0], ["mkfifo", "/workspace/pipe"])
         serving = threading.Thread(target=client.exec, args=(anns[0], ["cat", "/workspace/pipe"]))
         serving.start()
-        # The second call only returns when the first has the pipe open, so from here on ann is being served.
+        # The second call returns only once the first has opened the pipe, so ann is being served from here on.
         client.exec(anns[0], "exec 3>/workspace/pipe; nohup sleep 600 >/dev/null 2>&1 &")
         say(client, anns[0], "I prefer short answers.")
         say(client, bobs[0], "I like graphs.")
@@ -204,7 +202,7 @@ def test_two_daemons_on_one_store_consolidate_each_of_fifty_users_exactly_once(
     assert written == Counter(map(str, USERS))
 
 
-def test_the_users_of_a_killed_daemon_are_taken_over_after_the_lease_once(
+def test_the_users_of_a_killed_daemon_are_taken_over_once_its_leases_expire(
     start: Callable[..., RunningDaemon], held: Callable[..., HeldSummariser], tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/memo.db"
@@ -214,7 +212,7 @@ def test_the_users_of_a_killed_daemon_are_taken_over_after_the_lease_once(
     leases = {"consolidation__lease_s": 2, "consolidation__concurrency": len(doomed_users)}
     doomed = start(store=url, **SOON, **leases, **summariser.settings())
     for task in doomed_users:
-        summariser.wait_until_there(task)
+        summariser.wait_until_paused(task)
     other = start(store=url, **SOON, **leases)
     with doomed.client() as client:
         left = pending(client)
@@ -243,12 +241,12 @@ def test_a_failing_user_is_shown_by_status_while_the_others_finish(start: Callab
         shown = run(daemon, "consolidate", "--status")
         rows = {line.split("\t")[0]: line.split("\t") for line in shown.stdout.splitlines()}
         assert (rows["ann"][2], rows["ann"][3]) == ("failing", "the last try failed")
-        assert rows["ann"][9] == "cannot use the summariser's answer: it ended with status 3"
+        assert rows["ann"][9] == "cannot use the summariser's answer: it exited with status 3"
         assert rows["ann"][10] > rows["bob"][5], "it says until when ann is left alone"
         assert (rows["bob"][2], rows["eve"][2]) == ("ok", "ok")
 
 
-def test_a_human_edit_during_a_slow_run_survives_word_for_word(
+def test_a_human_edit_during_a_slow_run_survives_unchanged(
     start: Callable[..., RunningDaemon], held: Callable[..., HeldSummariser]
 ) -> None:
     summariser = held("profile")
@@ -259,10 +257,10 @@ def test_a_human_edit_during_a_slow_run_survives_word_for_word(
         answers: list[object] = []
         slow = threading.Thread(target=lambda: answers.append(client.consolidate("ann")))
         slow.start()
-        summariser.wait_until_there("profile")
-        assert run(daemon, "consolidate", "--user", "ann").returncode == 1, "another run has the user"
+        summariser.wait_until_paused("profile")
+        assert run(daemon, "consolidate", "--user", "ann").returncode == 1, "another run holds the user"
         client.write_memo("ann", "USER.md", own, scope="user")
-        summariser.let_go("profile")
+        summariser.release("profile")
         slow.join()
         page = cat(client, session)
         for line in own.splitlines():
@@ -272,7 +270,7 @@ def test_a_human_edit_during_a_slow_run_survives_word_for_word(
         assert getattr(answers[0], "revision", None) == 2
 
 
-def test_a_terminated_daemon_gives_up_what_is_under_way_and_its_lease(
+def test_a_terminated_daemon_drops_its_runs_and_their_leases(
     start: Callable[..., RunningDaemon], held: Callable[..., HeldSummariser], tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/memo.db"
@@ -281,7 +279,7 @@ def test_a_terminated_daemon_gives_up_what_is_under_way_and_its_lease(
     with daemon.client() as client:
         client.ensure_session("slow", "ann")
         say(client, "slow", "I prefer short answers.")
-        summariser.wait_until_there("slow")
+        summariser.wait_until_paused("slow")
     assert daemon.terminate() == 0  # I11
 
     async def take_over() -> None:
@@ -292,7 +290,7 @@ def test_a_terminated_daemon_gives_up_what_is_under_way_and_its_lease(
     anyio.run(take_over)
 
 
-def test_a_daemon_on_a_plain_store_starts_without_consolidation_and_says_so(
+def test_a_daemon_with_a_plain_store_starts_without_consolidation(
     start: Callable[..., RunningDaemon],
 ) -> None:
     daemon = start(store="python:tests.unit.test_api_consolidation:OnlyReads")

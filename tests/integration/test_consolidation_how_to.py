@@ -1,4 +1,4 @@
-"""The commands of the how-to, word for word against a daemon: what it shows is what one gets."""
+"""The commands of the how-to page, run as they are against a daemon, print what the page shows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VARIES = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC")
 
 @pytest.fixture
 def daemon(engine_socket: str, agent_image: str) -> Iterator[RunningDaemon]:
-    """A daemon that nobody has talked to before."""
+    """A fresh daemon."""
     running = RunningDaemon(image=agent_image)
     try:
         yield running.start()
@@ -29,7 +29,7 @@ def daemon(engine_socket: str, agent_image: str) -> Iterator[RunningDaemon]:
         running.stop()
 
 
-def test_the_commands_of_the_page_show_what_one_gets(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_the_commands_of_the_page_print_what_it_shows(daemon: RunningDaemon, tmp_path: Path) -> None:
     steps = console_steps(PAGE.read_text())
     assert len(steps) == 9
     for command, shown in steps:

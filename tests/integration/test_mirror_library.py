@@ -18,7 +18,7 @@ from memo import InMemoryStore, SQLiteStore
 from memo.documents import ABSENT, ArtifactKey, Author, DocumentKey
 from memo.errors import InvalidKey, TooLarge, Unsupported
 from memo.ids import OwnerId, SessionRef, UserId
-from memo.stores.filesystem.store import FilesystemStore
+from memo.stores.filesystem import FilesystemStore
 from sandboxd import failpoints
 from sandboxd.events import EventBus
 from sandboxd.memory import Memory, WriteConflict, Written

@@ -15,7 +15,7 @@ from memo import SQLiteStore
 from memo.documents import DocumentKey
 from memo.ids import SessionRef, UserId
 from memo.stores import BaseStore
-from memo.stores.filesystem.store import FilesystemStore
+from memo.stores.filesystem import FilesystemStore
 from sandboxd.events import EventBus
 from sandboxd.failpoints import POINTS
 from sandboxd.memory import Memory
@@ -36,7 +36,7 @@ from memo import SQLiteStore
 from memo.errors import Unavailable
 from memo.documents import Author
 from memo.ids import SessionRef
-from memo.stores.filesystem.store import FilesystemStore
+from memo.stores.filesystem import FilesystemStore
 from sandboxd import failpoints
 from sandboxd.events import EventBus
 from sandboxd.memory import Memory

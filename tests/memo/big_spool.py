@@ -1,4 +1,4 @@
-"""Writes a spool of many bytes and reads a line from its middle; prints what that took. Run as a program."""
+"""Write a large spool, read a line from its middle and print the cost. Run as a program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def line(number: int) -> str:
 
 
 def block(number: int) -> bytes:
-    """Every line tells its number only in the first line of a block: making each would measure this program."""
+    """Only the first line of a block has a number: formatting every line would dominate the measurement."""
     return (line(number * LINES_A_BLOCK) + "\n").encode() + (
         ("." * (LINE_BYTES - 1) + "\n") * (LINES_A_BLOCK - 1)
     ).encode()

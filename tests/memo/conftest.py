@@ -1,4 +1,4 @@
-"""Stores to test: every test that asks for `store` or `make_store` runs on each of them."""
+"""The stores under test: every test that uses `store` or `make_store` runs on each of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from memo import FilesystemStore, InMemoryStore, SQLiteStore
 from memo.stores import BaseStore, StoreOptions
 
-# A busy machine is no reason for a property test to fail.
+# A property test must not fail because the machine is busy.
 settings.register_profile("memo", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("memo")
 

@@ -26,7 +26,7 @@ import anyio
 
 from memo.documents import ABSENT, ArtifactKey, Author, DocumentKey
 from memo.errors import RevisionConflict
-from memo.stores.filesystem import FilesystemStore, finishing
+from memo.stores.filesystem import FilesystemStore, home
 
 LINES = DocumentKey.of("acme", "s1", "session", "LINES.md")
 COUNTER = DocumentKey.of("acme", "s1", "session", "COUNTER.md")
@@ -153,7 +153,7 @@ def die_at(number: int) -> None:
 
     for name in ("fsync", "rename", "unlink", "mkdir", "write", "ftruncate"):
         setattr(os, name, counted(getattr(os, name)))
-    finishing._rename = counted(finishing._rename)
+    home._rename = counted(home._rename)
 
 
 async def run_verb(path: Path, verb: str, number: int) -> None:

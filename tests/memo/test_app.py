@@ -1,4 +1,4 @@
-"""The wiring for programs that embed us, on real stores."""
+"""AgentApp on real stores."""
 
 from __future__ import annotations
 
@@ -178,11 +178,11 @@ async def test_seven_methods_are_enough_and_the_rest_says_that_it_is_missing(sto
     assert (await store.get_session("acme", "s1")).turns == 1  # type: ignore[union-attr]
     with pytest.raises(Unsupported, match="cannot inspect"):
         app.inspector  # noqa: B018
-    with pytest.raises(Unsupported, match="cannot keep traces"):
+    with pytest.raises(Unsupported, match="cannot store traces"):
         app.trace_store("acme:s1")
-    with pytest.raises(Unsupported, match="cannot keep orchestration"):
+    with pytest.raises(Unsupported, match="cannot store orchestration"):
         app.orchestration("acme:s1")
-    with pytest.raises(Unsupported, match="cannot keep artifacts in OnlySeven"):
+    with pytest.raises(Unsupported, match="cannot store artifacts in OnlySeven"):
         await app.write_tool_result_artifact("acme:s1", "call-1", "text")
     long = {"role": "toolResult", "toolCallId": "call-1", "content": "x" * 50_000}
     assert "was not kept" in (await app.compact_tool_results("acme:s1", [long]))[0]["content"]

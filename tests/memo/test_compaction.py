@@ -1,4 +1,4 @@
-"""Compaction carried out: with writers at work, with full notes, twice at once."""
+"""Compaction on real stores: with concurrent writers, with full notes, and twice at the same time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_messages_appended_while_the_summariser_works_are_kept(store: Base
     assert await store.load_full_history("acme", "s1") == [said(n) for n in range(11)]
 
 
-async def test_of_two_compactions_at_once_one_wins_and_nothing_is_lost(store: BaseStore) -> None:
+async def test_of_two_concurrent_compactions_one_wins_and_nothing_is_lost(store: BaseStore) -> None:
     await talk(store, 10)
     both = anyio.Event()
     waiting = 0
@@ -63,7 +63,7 @@ async def test_of_two_compactions_at_once_one_wins_and_nothing_is_lost(store: Ba
     assert len(await store.load_all_messages("acme", "s1")) == 6
 
 
-async def test_compaction_writes_a_dated_section_that_the_feed_tells_of(store: BaseStore) -> None:
+async def test_compaction_writes_a_dated_section_that_the_feed_reports(store: BaseStore) -> None:
     await talk(store, 4)
     assert await store.compact_if_needed("acme", "s1", lambda m: "we met", force=True, workspace_snapshot="a.py")
     key = DocumentKey.of("acme", "s1", "session", "NOTES.md")
@@ -114,7 +114,7 @@ async def test_writing_to_a_session_that_does_not_exist_is_an_error(store: BaseS
     assert await store.get_session("acme", "s1") is None
 
 
-async def test_a_fraction_that_makes_no_sense_is_refused(store: BaseStore) -> None:
+async def test_an_invalid_fraction_is_refused(store: BaseStore) -> None:
     await talk(store, 4)
     for fraction in (0, -1, 1.5):
         with pytest.raises(InvalidContent, match="compact_fraction"):

@@ -1,4 +1,4 @@
-"""The kit on our own stores, and on the least that is still a provider."""
+"""The conformance kit on the library's stores, and on the smallest possible provider."""
 
 from __future__ import annotations
 
@@ -70,6 +70,6 @@ async def test_our_stores_have_every_capability(make_store: MakeStore) -> None:
     assert capabilities_of(make_store()).missing() == []
 
 
-async def test_an_object_that_cannot_read_is_no_provider() -> None:
+async def test_an_object_that_cannot_read_is_not_a_provider() -> None:
     with pytest.raises(Unsupported, match="cannot use object as a provider"):
         capabilities_of(object())

@@ -1,4 +1,4 @@
-"""Hostile input and limits at the door of every store: a clear error, and nothing changed."""
+"""Invalid input and limits on every store: a clear error, and nothing changed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_odd_text_is_kept_exactly(store: BaseStore, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["\ud800", "x\udfffy", 7, None, b"bytes", ["list"]])
-async def test_what_is_no_text_is_refused(store: BaseStore, text: Any) -> None:
+async def test_content_that_is_not_text_is_refused(store: BaseStore, text: Any) -> None:
     before = await store.write_document(KEY, "before")
     for call in (store.write_document, store.append_document):
         with pytest.raises(InvalidContent, match="cannot store this document"):
@@ -163,7 +163,7 @@ HOSTILE_JSON: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("content", HOSTILE_JSON.values(), ids=HOSTILE_JSON)
-async def test_a_message_that_is_no_plain_json_is_refused(store: BaseStore, content: Any) -> None:
+async def test_a_message_that_is_not_plain_json_is_refused(store: BaseStore, content: Any) -> None:
     await store.get_or_create("acme", "ann", "a", "s1")
     with pytest.raises(InvalidContent, match="cannot store this message"):
         await store.append_messages("acme", "s1", [{"role": "user", "content": content}])

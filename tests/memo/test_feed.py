@@ -1,4 +1,4 @@
-"""The change feed of a live store: waiting, cancelling, dropping, and hearing of another process."""
+"""The change feed of an open store: waiting, cancelling, dropping, and changes of another process."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_a_commit_in_another_process_wakes_a_waiting_feed(tmp_path: Path) 
     assert told == [(key, turn) for turn in range(1, 11) for key in (LINES, COUNTER)]
 
 
-async def test_a_commit_whose_writer_could_not_ring_is_found_by_looking(tmp_path: Path) -> None:
+async def test_a_commit_without_a_notification_is_found_by_the_periodic_check(tmp_path: Path) -> None:
     path = tmp_path / "memo.db"
     async with SQLiteStore(path, StoreOptions(feed_check_s=0.05)) as store, SQLiteStore(path) as mute:
         mute._ring = lambda: None  # type: ignore[method-assign]

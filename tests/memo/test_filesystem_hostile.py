@@ -1,4 +1,4 @@
-"""What may be planted or broken in the tree: nothing leads out of it, nothing hangs, nothing damaged looks absent."""
+"""Planted and damaged files in the tree: nothing leads out of it, nothing blocks, no damage looks like absence."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from memo import DocumentKey, SessionRef
 from memo.documents import ArtifactKey
 from memo.errors import Corrupt, MemoError, ProviderError, Unavailable, Unsupported
 from memo.stores.filesystem import FilesystemStore
-from memo.stores.filesystem.changelog import Announcement, ChangeLog
-from memo.stores.filesystem.disk import Directory, append_lines, end_of_lines, lines_backwards
+from memo.stores.filesystem.change_log import Announcement, ChangeLog
+from memo.stores.filesystem.directory import Directory, append_lines, end_of_lines, lines_backwards
 from memo.stores.filesystem.layout import Owner
 
 pytestmark = pytest.mark.anyio
@@ -122,7 +122,7 @@ async def test_no_link_anywhere_is_followed(
 
 
 @pytest.mark.parametrize("plant", [os.mkfifo, os.mkdir])
-async def test_what_is_no_file_is_an_error_and_hangs_nothing(
+async def test_anything_but_a_regular_file_is_an_error_and_never_blocks(
     store: FilesystemStore, plant: Callable[[Path], None]
 ) -> None:
     place(store, "NOTES.md").unlink()
@@ -171,7 +171,7 @@ async def test_damage_is_an_error_and_never_looks_like_nothing(
         await call(store)  # type: ignore[misc]
 
 
-async def test_a_damaged_artifact_is_mended_by_writing_it_again(store: FilesystemStore) -> None:
+async def test_a_damaged_artifact_is_repaired_by_writing_it_again(store: FilesystemStore) -> None:
     place(store, "tool-results", "call-1.txt").write_text("tampered")
     before = await store.last_change()
     await store.write_tool_result_artifact(REF, "call-1", "output")
@@ -251,7 +251,7 @@ async def test_no_link_at_the_root_is_followed(tmp_path: Path, name: str) -> Non
     shutil.copytree(original, away) if original.is_dir() else shutil.copy(original, away)
     before = {str(p): p.read_bytes() for p in [away, *away.rglob("*")] if p.is_file()}
     replaced_by_link(original, away)
-    gc.collect()  # what an earlier test left to the collector must not close meanwhile
+    gc.collect()  # so that leftovers of earlier tests are not closed during this one
     descriptors = len(os.listdir("/proc/self/fd"))
     with pytest.raises(Corrupt):
         await FilesystemStore(root).open()
@@ -259,7 +259,7 @@ async def test_no_link_at_the_root_is_followed(tmp_path: Path, name: str) -> Non
     assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
-async def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
+async def test_a_path_that_is_not_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Unavailable, match="cannot open the store"):
         await FilesystemStore(tmp_path / "file").open()
@@ -304,7 +304,7 @@ async def test_a_stopped_process_that_holds_the_lock_is_waited_for_only_so_long(
     try:
         assert holder.stdout is not None
         await anyio.to_thread.run_sync(holder.stdout.readline)
-        with pytest.raises(Unavailable, match=r"cannot lock .*: somebody has held it for 0.05 s"):
+        with pytest.raises(Unavailable, match=r"cannot lock .*: another process has held it for 0.05 s"):
             await store.write_document(KEY, "x")
     finally:
         holder.kill()

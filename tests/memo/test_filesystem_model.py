@@ -1,4 +1,4 @@
-"""The filesystem store against a plain model, with two stores open on one directory and an editor at work."""
+"""The filesystem store against a simple model, with two stores open on one directory and an editor beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody edits the files with real tools: every edit becomes a revision, the feed tells, nothing is lost."""
+"""Files edited with real tools: every edit becomes a revision that the feed reports, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memo import DocumentKey, StoreLimits, StoreOptions
 from memo.documents import Document
 from memo.errors import Corrupt, RevisionConflict
 from memo.ids import OwnerId, TenantId
-from memo.stores.filesystem import FilesystemStore, finishing
+from memo.stores.filesystem import FilesystemStore, home
 
 pytestmark = pytest.mark.anyio
 
@@ -67,12 +67,12 @@ EDITS = {
 
 
 @pytest.mark.parametrize("how", EDITS)
-async def test_an_edit_becomes_one_revision_by_outside_and_the_feed_tells(
+async def test_an_edit_becomes_one_revision_by_outside_that_the_feed_reports(
     store: FilesystemStore, tmp_path: Path, how: str
 ) -> None:
     tool, script = EDITS[how]
     if shutil.which(tool) is None:
-        pytest.skip(f"there is no {tool} here")
+        pytest.skip(f"{tool} is not installed")
     first = await store.write_document(KEY, "the first text\n")
     since = await store.last_change()
     await edit(script, tmp_path)
@@ -172,7 +172,7 @@ async def test_scratch_files_of_editors_never_become_documents(unwatched: Filesy
     assert [entry.key.name for entry in listed] == ["NOTES.md"]
 
 
-async def test_edits_made_while_nobody_had_the_store_open_are_found_at_the_next_open(tmp_path: Path) -> None:
+async def test_edits_made_while_the_store_was_closed_are_found_at_the_next_open(tmp_path: Path) -> None:
     async with FilesystemStore(tmp_path) as store:
         await store.write_document(KEY, "one")
         since = await store.last_change()
@@ -183,7 +183,7 @@ async def test_edits_made_while_nobody_had_the_store_open_are_found_at_the_next_
         assert (change.key, change.revision) == (KEY, 2)
 
 
-async def test_the_rescan_finds_an_edit_that_no_hint_told_of(tmp_path: Path) -> None:
+async def test_the_rescan_finds_an_edit_without_an_event(tmp_path: Path) -> None:
     # The whole directory is swapped under the watch, so that the kernel's hints are about something else.
     async with FilesystemStore(tmp_path / "memo", rescan_s=0.2) as store:
         await store.write_document(KEY, "one")
@@ -217,7 +217,7 @@ async def test_a_slow_writer_is_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [(b"caf\xe9", "not UTF-8 at byte 3"), (b"x" * 2000, "longer than the limit of 1000 bytes")],
+    [(b"caf\xe9", "not UTF-8 at byte 3"), (b"x" * 2000, "exceeds the limit of 1000 bytes")],
 )
 async def test_an_unreadable_file_is_an_error_and_never_absent_or_overwritten(
     tmp_path: Path, content: bytes, complaint: str
@@ -245,14 +245,14 @@ async def test_an_edit_between_our_look_and_our_rename_is_kept(
         await unwatched.write_document(KEY, "one")
     else:
         await unwatched.write_document(DocumentKey.of("acme", "s1", "session", "OTHER.md"), "so that the place exists")
-    rename = finishing._rename
+    rename = home._rename
 
     def save_then_rename(*args: Any) -> None:
-        monkeypatch.setattr(finishing, "_rename", rename)
+        monkeypatch.setattr(home, "_rename", rename)
         file_of(tmp_path).write_text("by hand, at the last moment")
         rename(*args)
 
-    monkeypatch.setattr(finishing, "_rename", save_then_rename)
+    monkeypatch.setattr(home, "_rename", save_then_rename)
     written = await unwatched.write_document(KEY, "ours")
     newest = await unwatched.read_document(KEY)
     assert newest is not None
@@ -262,7 +262,7 @@ async def test_an_edit_between_our_look_and_our_rename_is_kept(
     assert not [p for p in tmp_path.rglob("*") if p.name == "staged"]
 
 
-async def test_saving_by_hand_and_writing_at_once_never_fails_and_ends_in_one_state(
+async def test_concurrent_saves_and_writes_never_fail_and_end_in_one_state(
     store: FilesystemStore, tmp_path: Path
 ) -> None:
     await store.write_document(KEY, "0")
@@ -271,7 +271,7 @@ async def test_saving_by_hand_and_writing_at_once_never_fails_and_ends_in_one_st
         for number in range(200):
             fresh = file_of(tmp_path, ".by-hand")
             fresh.write_text(f"by hand {number}")
-            os.utime(fresh, (1, 1))  # an old time, so that nobody waits for the file to settle
+            os.utime(fresh, (1, 1))  # an old time, so that the store does not wait for the file to settle
             fresh.rename(file_of(tmp_path))
 
     is_done = False
@@ -291,6 +291,6 @@ async def test_saving_by_hand_and_writing_at_once_never_fails_and_ends_in_one_st
     assert last is not None
     assert last.content == file_of(tmp_path).read_text()
     texts = [await store.read_document(KEY, r.revision) for r in history]
-    # A save that the next save overwrites before anybody looked is gone, as it is without a store; the last is not.
+    # A save that the next one overwrites at once is lost, as it is without a store; the last save is not.
     assert "by hand 199" in {text.content for text in texts if text is not None}
     assert [r.revision for r in history] == list(range(len(history), 0, -1))

@@ -14,7 +14,7 @@ import pytest
 from memo.documents import ArtifactKey, DocumentKey
 from memo.errors import ProviderError, Redacted
 from memo.stores.filesystem import FilesystemStore
-from memo.stores.filesystem.changelog import ChangeLog
+from memo.stores.filesystem.change_log import ChangeLog
 from tests.memo.filesystem_writer import BATCH, COUNTER, LINES, TEXT, VERBS, prepare
 
 pytestmark = pytest.mark.anyio
@@ -43,7 +43,7 @@ async def changes_of(store: FilesystemStore) -> list[tuple[object, int]]:
 
 
 @pytest.mark.timeout(900)
-async def test_eight_processes_lose_no_update_and_the_feed_tells_everything(tmp_path: Path) -> None:
+async def test_eight_processes_lose_no_update_and_the_feed_reports_all_of_them(tmp_path: Path) -> None:
     path = tmp_path / "memo"
     async with FilesystemStore(path) as store, anyio.create_task_group() as tasks:
         told: list[tuple[object, int]] = []
@@ -204,7 +204,7 @@ async def test_two_processes_take_one_outside_edit_for_one_revision(tmp_path: Pa
         assert len(await two.document_history(TEXT)) == 2
 
 
-async def test_a_change_that_could_not_be_told_is_told_once_by_whoever_comes_next(
+async def test_a_change_that_could_not_be_published_is_published_once_by_the_next_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with FilesystemStore(tmp_path, watch=False) as one, FilesystemStore(tmp_path, watch=False) as two:

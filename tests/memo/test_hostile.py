@@ -1,4 +1,4 @@
-"""Hostile ids, names and contents at the door of all three stores: the error names what is wrong, nothing changed."""
+"""Hostile ids, names and contents on all three stores: the error says what is wrong, and nothing changed."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ async def test_a_hostile_id_is_refused_by_its_noun_wherever_it_stands(store: Bas
     for noun, call in ID_PLACES.values():
         with pytest.raises(InvalidKey, match=f"^cannot use this {noun}") as refused:
             await call(store, bad)
-        assert len(str(refused.value)) < 300, "a message must not carry a mebibyte of somebody's id"
+        assert len(str(refused.value)) < 300, "a message must not contain a mebibyte of an id"
         str(refused.value).encode()  # nor half of a surrogate pair, which no log and no wire could take
     assert await everything(store) == before
 
@@ -186,7 +186,7 @@ NO_TEXT = {
 
 
 @pytest.mark.parametrize(("text", "complaint"), NO_TEXT.values(), ids=NO_TEXT)
-async def test_what_has_no_utf8_form_is_refused_as_a_text(store: BaseStore, text: Any, complaint: str) -> None:
+async def test_text_without_a_utf8_form_is_refused(store: BaseStore, text: Any, complaint: str) -> None:
     before = await everything(store)
     for noun, call in {
         "document": lambda: store.write_document(KEY, text),
@@ -230,9 +230,7 @@ NO_JSON: dict[str, Any] = {
 
 @pytest.mark.parametrize("place", JSON_PLACES)
 @pytest.mark.parametrize("bad", NO_JSON.values(), ids=NO_JSON)
-async def test_what_is_no_json_is_refused_and_takes_its_neighbours_along(
-    store: BaseStore, place: str, bad: Any
-) -> None:
+async def test_a_batch_with_one_value_that_is_not_json_is_refused_whole(store: BaseStore, place: str, bad: Any) -> None:
     before = await everything(store)
     with pytest.raises(InvalidContent, match=f"^cannot store this {place.removesuffix(' of a turn')}: "):
         await JSON_PLACES[place](store, bad)

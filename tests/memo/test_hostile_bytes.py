@@ -1,4 +1,4 @@
-"""Bytes on the disk that are no UTF-8, wherever a store keeps text: an error that names the place, never "absent".
+"""Stored bytes that are not UTF-8, in every kind of text: an error that names the place, never "absent".
 
 The files are damaged from outside, with the store closed; a forger may even have mended the hash.
 """
@@ -61,38 +61,38 @@ async def furnish(store: SQLiteStore | FilesystemStore) -> None:
 IN_SQLITE: dict[str, tuple[list[str], str]] = {
     "document": (
         ["UPDATE contents SET body = :bad WHERE sha256 = (SELECT sha256 FROM documents)"],
-        r"revision 2 of NOTES\.md: what is stored is not what was written",
+        r"revision 2 of NOTES\.md: the stored text does not match its hash",
     ),
     "append": (
         ["UPDATE contents SET body = :bad WHERE sha256 = (SELECT sha256 FROM documents)"],
-        r"revision 2 of NOTES\.md: what is stored is not what was written",
+        r"revision 2 of NOTES\.md: the stored text does not match its hash",
     ),
     "artifact": (
         ["UPDATE contents SET body = :bad WHERE sha256 = (SELECT sha256 FROM artifacts)"],
-        "artifact call-1 of session acme:s1: what is stored is not what was written",
+        "artifact call-1 of session acme:s1: the stored text does not match its hash",
     ),
     "messages": (
         ["UPDATE messages SET body = CAST(:bad AS TEXT) WHERE position = 2"],
-        "message 2 of session acme:s1: what is stored is not UTF-8 at byte 3",
+        "message 2 of session acme:s1: the stored text is not UTF-8 at byte 3",
     ),
     "budget": (
         ["UPDATE messages SET body = CAST(:bad AS TEXT) WHERE position = 3"],
-        "message 3 of session acme:s1: what is stored is not UTF-8 at byte 3",
+        "message 3 of session acme:s1: the stored text is not UTF-8 at byte 3",
     ),
     "traces": (
         ["UPDATE logs SET body = CAST(:bad AS TEXT) WHERE log = 'trace'"],
-        "trace 1 of session acme:s1: what is stored is not UTF-8 at byte 3",
+        "trace 1 of session acme:s1: the stored text is not UTF-8 at byte 3",
     ),
     "events": (
         ["UPDATE logs SET body = CAST(:bad AS TEXT) WHERE log = 'event'"],
-        "event 1 of session acme:s1: what is stored is not UTF-8 at byte 3",
+        "event 1 of session acme:s1: the stored text is not UTF-8 at byte 3",
     ),
     "checkpoint": (
         ["UPDATE slots SET body = CAST(:bad AS TEXT)"],
-        "the checkpoint of session acme:s1: what is stored is not UTF-8 at byte 3",
+        "the checkpoint of session acme:s1: the stored text is not UTF-8 at byte 3",
     ),
-    "record": (["UPDATE records SET body = CAST(:bad AS TEXT)"], "fact r1: what is stored is not UTF-8 at byte 3"),
-    "records": (["UPDATE records SET body = CAST(:bad AS TEXT)"], "fact r1: what is stored is not UTF-8 at byte 3"),
+    "record": (["UPDATE records SET body = CAST(:bad AS TEXT)"], "fact r1: the stored text is not UTF-8 at byte 3"),
+    "records": (["UPDATE records SET body = CAST(:bad AS TEXT)"], "fact r1: the stored text is not UTF-8 at byte 3"),
 }  # fmt: skip
 
 FORGED: dict[str, tuple[list[str], str]] = {
@@ -101,7 +101,7 @@ FORGED: dict[str, tuple[list[str], str]] = {
             "UPDATE contents SET body = :bad, sha256 = :hash WHERE sha256 = (SELECT sha256 FROM documents)",
             "UPDATE documents SET sha256 = :hash",
         ],
-        r"revision 2 of NOTES\.md: what is stored is not UTF-8 at byte 3",
+        r"revision 2 of NOTES\.md: the stored text is not UTF-8 at byte 3",
     ),
     "old revision": (
         [
@@ -109,14 +109,14 @@ FORGED: dict[str, tuple[list[str], str]] = {
                WHERE sha256 = (SELECT sha256 FROM revisions WHERE revision = 1)""",
             "UPDATE revisions SET sha256 = :hash WHERE revision = 1",
         ],
-        r"revision 1 of NOTES\.md: what is stored is not UTF-8 at byte 3",
+        r"revision 1 of NOTES\.md: the stored text is not UTF-8 at byte 3",
     ),
     "artifact": (
         [
             "UPDATE contents SET body = :bad, sha256 = :hash WHERE sha256 = (SELECT sha256 FROM artifacts)",
             "UPDATE artifacts SET sha256 = :hash",
         ],
-        "artifact call-1 of session acme:s1: what is stored is not UTF-8 at byte 3",
+        "artifact call-1 of session acme:s1: the stored text is not UTF-8 at byte 3",
     ),
 }  # fmt: skip
 
@@ -126,7 +126,7 @@ FORGED: dict[str, tuple[list[str], str]] = {
     [(place, *how) for place, how in (*IN_SQLITE.items(), *FORGED.items())],
     ids=[*IN_SQLITE, *(f"forged {place}" for place in FORGED)],
 )
-async def test_bytes_that_are_no_text_in_an_sqlite_file_are_named(
+async def test_an_error_names_the_row_of_an_sqlite_file_that_is_not_utf8(
     tmp_path: Path, place: str, statements: list[str], complaint: str
 ) -> None:
     path = tmp_path / "memo.db"
@@ -154,7 +154,7 @@ async def test_bytes_that_are_no_text_in_an_sqlite_file_are_named(
         ("changes", "name", lambda s: anext(s.changes())),
     ],
 )
-async def test_a_name_in_an_sqlite_file_that_is_no_text_is_corrupt_and_never_shown(
+async def test_a_name_in_an_sqlite_file_that_is_not_utf8_is_corrupt_and_never_shown(
     tmp_path: Path, table: str, column: str, ask: Callable[[SQLiteStore], Awaitable[object]]
 ) -> None:
     path = tmp_path / "memo.db"
@@ -163,7 +163,9 @@ async def test_a_name_in_an_sqlite_file_that_is_no_text_is_corrupt_and_never_sho
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute(f"UPDATE {table} SET {column} = CAST(? AS TEXT) WHERE rowid = 1", (BAD,))
     async with SQLiteStore(path) as store:
-        with pytest.raises(Corrupt, match=r"^cannot read the store: a name in it is not UTF-8$") as found:
+        with pytest.raises(
+            Corrupt, match=r"^cannot read the store: a name in it is not UTF-8; restore a backup$"
+        ) as found:
             await ask(store)
         assert found.value.__cause__ is None, "the cause would show the text in a log"
 
@@ -180,7 +182,7 @@ IN_A_DIRECTORY: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("place", IN_A_DIRECTORY)
-async def test_bytes_that_are_no_text_in_a_directory_are_named_and_left_alone(tmp_path: Path, place: str) -> None:
+async def test_an_error_names_the_file_that_is_not_utf8_and_leaves_it_unchanged(tmp_path: Path, place: str) -> None:
     name, complaint = IN_A_DIRECTORY[place]
     async with FilesystemStore(tmp_path, watch=False) as store:
         await furnish(store)
@@ -196,7 +198,7 @@ async def test_bytes_that_are_no_text_in_a_directory_are_named_and_left_alone(tm
         assert await store.last_change() == before
 
 
-async def test_a_foreign_artifact_that_is_no_text_is_named_and_not_taken_over(tmp_path: Path) -> None:
+async def test_a_foreign_artifact_that_is_not_utf8_is_named_and_not_adopted(tmp_path: Path) -> None:
     async with FilesystemStore(tmp_path, watch=False) as store:
         await furnish(store)
         file = tmp_path / "tenants" / "acme" / "sessions" / "s1" / "tool-results" / "call-9.txt"

@@ -1,4 +1,4 @@
-"""The how-to's example is a program: its blocks are put together and its own tests are run."""
+"""The how-to's example is a program: its blocks are joined and its own tests run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def program(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_example_passes_the_kit_that_the_page_tells_to_run(program: Path) -> None:
+def test_the_example_passes_the_kit_that_the_page_recommends(program: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "test_my_store.py"]
     finished = subprocess.run(command, cwd=program, capture_output=True, text=True, timeout=110)
     assert finished.returncode == 0, finished.stdout[-4000:] + finished.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""A conformance kit is worth what it catches: each broken store fails, at the promise it breaks."""
+"""The conformance kit catches every broken store, at the promise that it breaks."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ async def check_provider_in_outage(make: Any) -> None:
 
 
 CASES: list[tuple[Any, Check, str]] = [
-    (broken.LosesAppends, check_provider, "of appends at once none is lost"),
+    (broken.LosesAppends, check_provider, "concurrent appends are all kept"),
     (
         broken.IgnoresExpectedRevision,
         check_provider,
         "a stale write raises a conflict that holds the newer text",
     ),
-    (broken.ComparesTooEarly, check_provider, "a write that expects nothing to be there wins once"),
+    (broken.ComparesTooEarly, check_provider, "of concurrent writes that expect no document one wins"),
     (broken.TearsWrites, check_provider, "readers never see half a document"),
-    (broken.SwallowsWriteErrors, check_provider, "what cannot be stored raises and changes nothing"),
+    (broken.SwallowsWriteErrors, check_provider, "invalid text raises and changes nothing"),
     (broken.SwallowsReadErrors, check_provider_in_outage, "an outage never looks like an empty document"),
     (broken.TakesEmptyForAbsent, check_provider, "a written document reads back exactly"),
     (broken.ForgetsTheTenant, check_provider, "tenants owners scopes and names are separate"),
-    (broken.ReversesMessages, check_session_store, "messages come back in order and as given"),
-    (broken.AppendsOneByOne, check_session_store, "batches at once are each kept whole"),
+    (broken.ReversesMessages, check_session_store, "messages come back in order and unchanged"),
+    (broken.AppendsOneByOne, check_session_store, "concurrent batches are each kept whole"),
     (broken.SplitsPairs, check_session_store, "a budget never splits a call from its result"),
-    (broken.LosesWhatItCompacts, check_session_store, "what compaction cut stays readable for ever"),
-    (broken.SkipsChanges, check_change_feed, "every change is told once in order with key and revision"),
-    (broken.RepeatsChanges, check_change_feed, "every change is told once in order with key and revision"),
-    (broken.SwapsChanges, check_change_feed, "every change is told once in order with key and revision"),
-    (broken.ReversedTraces, check_trace_store, "envelopes come back in sequence and as given"),
+    (broken.LosesWhatItCompacts, check_session_store, "messages that compaction cut stay readable"),
+    (broken.SkipsChanges, check_change_feed, "every change is reported once in order with key and revision"),
+    (broken.RepeatsChanges, check_change_feed, "every change is reported once in order with key and revision"),
+    (broken.SwapsChanges, check_change_feed, "every change is reported once in order with key and revision"),
+    (broken.ReversedTraces, check_trace_store, "envelopes come back in order and unchanged"),
     (broken.trusting, check_orchestration, "an unknown checkpoint means replay from the first event"),
 ]
 

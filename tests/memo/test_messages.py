@@ -1,4 +1,4 @@
-"""What fits a budget and where a log is cut, for any log: the pure decisions."""
+"""The pure decisions over any log: what fits a budget and where it is cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The path grammar is total both ways: every key has one path, every text is that path or an error."""
+"""The path grammar is total both ways: every key has one path, every text parses to one key or raises."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_every_text_under_the_root_is_a_path_or_an_error(path: str) -> None:
         "/workspace/memo/session/trace",
     ],
 )
-def test_what_is_no_path_is_refused(path: str) -> None:
+def test_a_text_that_is_not_a_memo_path_is_refused(path: str) -> None:
     with pytest.raises(InvalidKey, match=r"^cannot use"):
         parse_path(path)
 

@@ -1,4 +1,4 @@
-"""Spools, in memory, on disk and in a store: every byte as written, by lines and by ranges, whole or not at all."""
+"""Spools in memory, on disk and in a store: exact bytes, read by line and range, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ from hypothesis import strategies as st
 
 from memo.errors import Absent, InvalidContent, InvalidKey
 from memo.records import RecordScope
-from memo.spool import BytesReader, DiskSpool, InMemorySpool, SpoolReader, StoreSpool, in_store, lines
-from memo.spool.contract import MediaReader
-from memo.spool.lines import LineIndex
+from memo.spool import (
+    BytesReader,
+    DiskSpool,
+    InMemorySpool,
+    MediaReader,
+    SpoolReader,
+    StoreSpool,
+    block_reader,
+    store_spool,
+)
+from memo.spool.block_reader import LineIndex
 from tests.memo.turn.stores import opened
 
 pytestmark = pytest.mark.anyio
@@ -56,7 +64,9 @@ class TestEverySpool:
             ("a long one", b"0123456789" * 70_000, b"0123456789" * 70_000),
         ],
     )
-    async def test_every_byte_is_kept(self, kind: str, what: str, data: Any, content: bytes, tmp_path: Path) -> None:
+    async def test_bytes_are_stored_unchanged(
+        self, kind: str, what: str, data: Any, content: bytes, tmp_path: Path
+    ) -> None:
         async with spool_of(kind, tmp_path) as spool:
             written = await spool.write("x", data)
             for reader in (written, await spool.read("x")):
@@ -68,12 +78,12 @@ class TestEverySpool:
                 assert await reader.read_range(1, 2) == content[1:3]
                 assert await reader.read_range(len(content), 5) == b""
 
-    async def test_a_stream_is_kept_in_order(self, kind: str, tmp_path: Path) -> None:
+    async def test_a_stream_is_stored_in_order(self, kind: str, tmp_path: Path) -> None:
         async with spool_of(kind, tmp_path) as spool:
             reader = await spool.write("x", pieces(b"a" * 300_000, bytearray(b"b"), b"", b"c\n"))
             assert await reader.read_all() == b"a" * 300_000 + b"bc\n"
 
-    async def test_a_stream_that_breaks_leaves_what_was_there_before(self, kind: str, tmp_path: Path) -> None:
+    async def test_a_stream_that_fails_leaves_the_previous_bytes(self, kind: str, tmp_path: Path) -> None:
         async def breaks() -> AsyncIterator[bytes]:
             yield b"x" * 2_000_000
             raise OSError("the source is gone")
@@ -88,21 +98,21 @@ class TestEverySpool:
             assert await (await spool.read("x")).read_all() == b"old"
 
     @pytest.mark.parametrize("data", [7, None, ["a"], pieces("text")])
-    async def test_what_is_not_bytes_is_refused(self, kind: str, data: Any, tmp_path: Path) -> None:
+    async def test_data_other_than_text_or_bytes_is_rejected(self, kind: str, data: Any, tmp_path: Path) -> None:
         async with spool_of(kind, tmp_path) as spool:
             with pytest.raises(InvalidContent, match="cannot spool"):
                 await spool.write("x", pieces("text") if isinstance(data, AsyncIterator) else data)
             assert await spool.read("x") is None
 
-    async def test_what_was_never_written_is_none_and_deleting_it_is_no_error(self, kind: str, tmp_path: Path) -> None:
+    async def test_an_unwritten_id_reads_as_none_and_can_be_deleted(self, kind: str, tmp_path: Path) -> None:
         async with spool_of(kind, tmp_path) as spool:
-            assert await spool.read("nobody") is None
-            await spool.delete("nobody")
+            assert await spool.read("absent") is None
+            await spool.delete("absent")
             await spool.write("x", b"1")
             await spool.delete("x")
             assert await spool.read("x") is None
 
-    async def test_ids_are_names_and_never_paths(self, kind: str, tmp_path: Path) -> None:
+    async def test_an_id_is_never_used_as_a_path(self, kind: str, tmp_path: Path) -> None:
         async with spool_of(kind, tmp_path) as spool:
             for id in ("../../escape", "a/b", ".", "ü"):
                 await spool.write(id, id)
@@ -112,7 +122,7 @@ class TestEverySpool:
                     await spool.write(bad, b"")
         assert not (tmp_path.parent / "escape").exists()
 
-    async def test_a_reader_shows_its_own_bytes_or_raises_and_never_a_mixture(self, kind: str, tmp_path: Path) -> None:
+    async def test_a_reader_returns_its_own_bytes_or_raises(self, kind: str, tmp_path: Path) -> None:
         old, new = b"old line\n" * 100_000, b"NEW\n" * 300_000
         async with spool_of(kind, tmp_path) as spool:
             reader = await spool.write("x", old)
@@ -123,7 +133,7 @@ class TestEverySpool:
             except Absent as error:
                 assert "replaced or deleted" in str(error)
 
-    async def test_lines_are_counted_from_0_and_given_without_their_ends(self, kind: str, tmp_path: Path) -> None:
+    async def test_lines_are_numbered_from_0_and_returned_without_line_endings(self, kind: str, tmp_path: Path) -> None:
         async with spool_of(kind, tmp_path) as spool:
             reader = await spool.write("x", b"one\r\ntwo\n\nfo\xc3\xbcr\rstill four\nlast")
             assert [await reader.line(i) for i in range(6)] == ["one", "two", "", "foür\rstill four", "last", None]
@@ -133,11 +143,11 @@ class TestEverySpool:
 
 @settings(max_examples=200, deadline=None, database=None)
 @given(st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"\r", b"bcd", b"\xff"]), max_size=60), st.integers(1, 7))
-def test_lines_are_what_splitting_at_newlines_gives(parts: list[bytes], block: int) -> None:
+def test_lines_equal_the_result_of_splitting_at_newlines(parts: list[bytes], block: int) -> None:
     content = b"".join(parts)
     expected = content.split(b"\n")
     if expected[-1] == b"":
-        expected.pop()  # a newline ends a line, it does not begin one
+        expected.pop()  # a newline ends a line and does not start another
     ended = content.count(b"\n")
     expected = [line.removesuffix(b"\r") if i < ended else line for i, line in enumerate(expected)]
 
@@ -148,24 +158,24 @@ def test_lines_are_what_splitting_at_newlines_gives(parts: list[bytes], block: i
         assert [line async for line in reader.read_lines(1, len(expected) + 3)] == expected[1:]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "BLOCK_BYTES", block)
-        patch.setattr(lines, "MOST_PLACES", 4)
+        patch.setattr(block_reader, "BLOCK_BYTES", block)
+        patch.setattr(block_reader, "MAX_OFFSETS", 4)
         anyio.run(check)
 
 
-def test_an_index_stays_small_however_many_lines_there_are() -> None:
+def test_a_line_index_stays_small_for_any_number_of_lines() -> None:
     index = LineIndex()
     for _ in range(100):
         index.feed(b"x\n" * 10_000)
     assert index.line_count == 1_000_000
-    assert len(index.places) <= lines.MOST_PLACES
+    assert len(index.offsets) <= block_reader.MAX_OFFSETS
     for line in (0, 1, 499_999, 999_999):
         number, place = index.before(line)
         assert line - index.stride < number <= line
         assert place == number * 2
 
 
-async def test_an_index_is_built_once() -> None:
+async def test_a_line_index_is_built_once() -> None:
     class Counting(BytesReader):
         passes = 0
 
@@ -182,7 +192,7 @@ async def test_an_index_is_built_once() -> None:
     assert reader.passes == 1
 
 
-async def test_a_failed_write_leaves_no_file_behind(tmp_path: Path) -> None:
+async def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
     async def breaks() -> AsyncIterator[bytes]:
         yield b"x"
         raise OSError("gone")
@@ -193,7 +203,7 @@ async def test_a_failed_write_leaves_no_file_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
+async def test_only_the_drafts_of_killed_writers_are_swept(tmp_path: Path) -> None:
     dead, alive = tmp_path / ".dead.draft", tmp_path / ".alive.draft"
     dead.write_bytes(b"x")
     alive.write_bytes(b"x")
@@ -203,14 +213,14 @@ async def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_i
     assert not dead.exists()
 
 
-async def test_places_of_one_directory_do_not_mix(tmp_path: Path) -> None:
+async def test_the_places_of_one_directory_do_not_mix(tmp_path: Path) -> None:
     one, two = DiskSpool(tmp_path, "a"), DiskSpool(tmp_path, "b")
     await one.write("x", b"1")
     assert await two.read("x") is None
 
 
-async def test_a_store_keeps_no_chunk_that_nobody_can_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_store, "CHUNK_BYTES", 10)
+async def test_a_store_keeps_no_unreachable_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_spool, "CHUNK_BYTES", 10)
     async with opened("sqlite", tmp_path) as store:
         spool = StoreSpool(store)
 
@@ -229,7 +239,7 @@ async def test_a_store_keeps_no_chunk_that_nobody_can_read(tmp_path: Path, monke
         with pytest.raises(OSError, match="gone"):
             await spool.write("x", breaks())
         assert (await count("spool.chunk"), await count("spool.draft")) == (31 + 99, 1)
-        monkeypatch.setattr(in_store, "ABANDONED_AFTER_S", -1)
+        monkeypatch.setattr(store_spool, "ABANDONED_AFTER_S", -1)
         await spool.delete("x")
         assert (await count("spool.chunk"), await count("spool.draft")) == (0, 0)
         assert await store.list_records(RecordScope.of("local", "spool", "spool")) == []

@@ -1,4 +1,4 @@
-"""Questions to a large result: bounded answers that say when something is left out."""
+"""Queries on a large result: bounded answers that say when they are truncated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from memo.errors import InvalidContent, TooLarge
 from memo.spool import BytesReader, SpooledArtifact
-from memo.spool import artifact as module
+from memo.spool import spooled_artifact as module
 from memo.spool.json_path import parse_path, select
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +20,7 @@ LOG = SpooledArtifact(
 
 
 class FourMethods:
-    """A reader with nothing but the contract."""
+    """A reader with only the four methods of the contract."""
 
     async def line(self, index: int) -> str | None:
         return ["a", "b"][index] if 0 <= index < 2 else None
@@ -35,7 +35,7 @@ class FourMethods:
         return b"a\nb\n"
 
 
-async def test_head_tail_and_range_show_the_lines_asked_for() -> None:
+async def test_head_tail_and_range_return_the_requested_lines() -> None:
     assert (await LOG.head(2)).text == "line 0000 even\nline 0001 odd"
     assert (await LOG.tail(2)).text == "line 2998 even\nline 2999 odd"
     assert (await LOG.range(10, 12)).text == "line 0010 even\nline 0011 odd"
@@ -45,7 +45,7 @@ async def test_head_tail_and_range_show_the_lines_asked_for() -> None:
     assert (await LOG.line_count(), await LOG.byte_length()) == (3000, len(await LOG.as_bytes()))
 
 
-async def test_an_answer_is_bounded_and_says_so() -> None:
+async def test_a_truncated_answer_says_so() -> None:
     answer = await LOG.range(0, 3000, limit_bytes=100)
     assert answer.truncated
     assert len(answer.text.encode()) <= 100
@@ -54,11 +54,11 @@ async def test_an_answer_is_bounded_and_says_so() -> None:
     assert len((await LOG.range(0, 3000)).text.encode()) <= module.LIMIT_BYTES
 
 
-async def test_one_endless_line_is_cut_and_says_so() -> None:
+async def test_a_very_long_line_is_cut_and_says_so() -> None:
     artifact = SpooledArtifact(BytesReader(b"x" * 10_000_000), "minified")
     answer = await artifact.head(1)
     assert len(answer.text) < 5000
-    assert "left out" in answer.text
+    assert "[line truncated]" in answer.text
     assert (await artifact.head(1, limit_bytes=10)).text == "x" * 10
 
 
@@ -78,9 +78,9 @@ async def test_grep_stops_at_its_limits_and_says_so() -> None:
     assert len((await LOG.grep("odd", most=3000, limit_bytes=200)).text.encode()) <= 200
 
 
-async def test_a_pattern_that_never_ends_is_refused() -> None:
+async def test_a_pattern_that_takes_too_long_is_rejected() -> None:
     artifact = SpooledArtifact(BytesReader(b"a" * 3000 + b"!\n"), "evil")
-    with pytest.raises(InvalidContent, match="takes longer"):
+    with pytest.raises(InvalidContent, match="took longer"):
         await artifact.grep(r"^(a|aa)+$(?=never)|(x+x+)+y|^(([a-z])+.)+[A-Z]([a-z])+$", timeout_s=0.2)
     with pytest.raises(InvalidContent, match="cannot search"):
         await artifact.grep("(")
@@ -102,7 +102,7 @@ async def test_a_pattern_that_never_ends_is_refused() -> None:
         ("$.n.deeper", []),
     ],
 )
-async def test_a_json_path_leads_to_values(path: str, found: list[Any]) -> None:
+async def test_a_json_path_selects_values(path: str, found: list[Any]) -> None:
     content = {"items": [{"id": 1, "a-b": "x"}, {"id": 2}], "n": None, "odd key": True}
     assert select(content, parse_path(path)) == found
     artifact = SpooledArtifact(BytesReader(json.dumps(content).encode()), "json")
@@ -110,13 +110,13 @@ async def test_a_json_path_leads_to_values(path: str, found: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("path", ["$..id", "$.items[?(@.id)]", "$.items[", "$.items[1:2]", "$ .a"])
-def test_a_path_that_is_not_understood_is_refused_not_guessed_at(path: str) -> None:
+def test_an_unsupported_json_path_is_rejected(path: str) -> None:
     with pytest.raises(InvalidContent, match="cannot use this JSON path"):
         parse_path(path)
 
 
-async def test_json_is_queried_only_if_it_is_json_and_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidContent, match="not JSON"):
+async def test_only_valid_json_within_the_limit_can_be_queried(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidContent, match="not valid JSON"):
         await LOG.json_path("$")
     monkeypatch.setattr(module, "JSON_LIMIT_BYTES", 10)
     with pytest.raises(TooLarge):
@@ -130,14 +130,14 @@ async def test_a_long_value_is_cut_and_says_so() -> None:
     assert len(answer.text.encode()) <= 100
 
 
-async def test_any_reader_with_the_four_methods_will_do() -> None:
+async def test_any_reader_with_the_four_methods_works() -> None:
     artifact = SpooledArtifact(FourMethods(), "four")
     assert (await artifact.head(5)).text == "a\nb"
     assert (await artifact.grep("b")).text == "2:b"
 
 
-def test_what_is_no_reader_makes_no_artifact() -> None:
-    with pytest.raises(InvalidContent, match="not a spool reader"):
+def test_an_artifact_needs_a_reader_and_an_id() -> None:
+    with pytest.raises(InvalidContent, match="not a SpoolReader"):
         SpooledArtifact(b"bytes", "x")  # type: ignore[arg-type]
-    with pytest.raises(InvalidContent, match="needs an id"):
+    with pytest.raises(InvalidContent, match="no id given"):
         SpooledArtifact(FourMethods())

@@ -1,4 +1,4 @@
-"""A spool of a gibibyte: constant memory, and a line of its middle without reading all of it."""
+"""A spool of 1 GiB: constant memory, and a line from its middle without reading everything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 MIB = int(os.environ.get("MEMO_TEST_SPOOL_MIB", "1024"))
 
 
-def test_a_big_spool_takes_constant_memory_and_a_line_of_it_a_short_read(tmp_path: Path) -> None:
+def test_a_large_spool_uses_constant_memory_and_finds_a_line_with_a_short_read(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.memo.big_spool", str(tmp_path), str(MIB)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     for file in tmp_path.iterdir():

@@ -1,4 +1,4 @@
-"""The SQLite file itself: damaged, foreign, from the future, in use, and what redaction leaves in it."""
+"""The SQLite file: damaged, foreign, of a newer version, locked, and after a redaction."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ async def test_a_damaged_file_never_answers_like_an_empty_store(path: Path, offs
 async def test_a_changed_byte_in_a_text_is_noticed(path: Path) -> None:
     change(path, "UPDATE contents SET body = CAST(replace(CAST(body AS TEXT), 'text 49', 'test 49') AS BLOB)")
     async with SQLiteStore(path) as store:
-        with pytest.raises(Corrupt, match="what is stored is not what was written"):
+        with pytest.raises(Corrupt, match="the stored text does not match its hash"):
             await store.read_document(KEY)
         assert await store.read_document(KEY, 49) is not None
 
 
-async def test_text_is_no_store(tmp_path: Path) -> None:
+async def test_a_text_file_is_not_a_store(tmp_path: Path) -> None:
     path = tmp_path / "memo.db"
     path.write_text("these are my notes, not a database\n" * 100)
     with pytest.raises(Corrupt, match="file is not a database"):
@@ -125,7 +125,7 @@ async def test_the_database_of_another_program_is_refused(tmp_path: Path) -> Non
 
 async def test_a_newer_schema_is_refused_and_says_which(path: Path) -> None:
     change(path, "PRAGMA user_version=999")
-    with pytest.raises(Unsupported, match="its schema is version 999, and this program knows up to"):
+    with pytest.raises(Unsupported, match="its schema is version 999, newer than"):
         async with SQLiteStore(path):
             pass
 
@@ -143,7 +143,7 @@ async def test_an_older_schema_is_brought_up_to_date(tmp_path: Path, monkeypatch
         assert await store._database.read(lambda db: db.execute("PRAGMA user_version").fetchone()) == (len(MIGRATIONS),)
 
 
-async def test_a_store_opened_by_many_at_once_is_created_once(tmp_path: Path) -> None:
+async def test_a_store_opened_concurrently_is_created_once(tmp_path: Path) -> None:
     path = tmp_path / "memo.db"
 
     async def work(number: int) -> None:
@@ -168,14 +168,14 @@ async def test_one_unreadable_message_is_an_error_that_names_it(path: Path) -> N
         assert len(await store.load_messages("acme", "s1", 50)) == 50
 
 
-async def test_a_document_whose_text_is_gone_or_changed_is_corrupt_not_absent(path: Path) -> None:
+async def test_a_document_whose_text_is_missing_or_changed_is_corrupt_not_absent(path: Path) -> None:
     change(path, "UPDATE contents SET body = x'ff00' WHERE sha256 = (SELECT sha256 FROM documents)")
     async with SQLiteStore(path) as store:
-        with pytest.raises(Corrupt, match="what is stored is not what was written"):
+        with pytest.raises(Corrupt, match="the stored text does not match its hash"):
             await store.read_document(KEY)
     change(path, "DELETE FROM contents")
     async with SQLiteStore(path) as store:
-        with pytest.raises(Corrupt, match="its text is not in the store"):
+        with pytest.raises(Corrupt, match="its text is missing from the store"):
             await store.read_document(KEY)
 
 
@@ -312,7 +312,7 @@ async def test_a_missing_directory_is_not_invented(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "url", ["", "redis://x", "sqlite://", "sqlite:///", "sqlite:memo.db", "python:os", "python:os:nothing", "memo.db"]
 )
-async def test_a_url_nobody_understands_is_refused(url: str) -> None:
+async def test_an_unknown_url_scheme_is_refused(url: str) -> None:
     with pytest.raises(MemoError, match="cannot open this store"):
         async with open_store(url):
             pass

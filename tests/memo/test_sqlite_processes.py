@@ -28,7 +28,7 @@ def command(path: Path, *words: object) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-async def test_eight_processes_lose_no_update_and_the_feed_tells_everything(tmp_path: Path) -> None:
+async def test_eight_processes_lose_no_update_and_the_feed_reports_all_of_them(tmp_path: Path) -> None:
     path = tmp_path / "memo.db"
     async with SQLiteStore(path) as store, anyio.create_task_group() as tasks:
         told: list[tuple[object, int]] = []

@@ -1,4 +1,4 @@
-"""Each store against a plain model: whatever is done, in whatever order, they answer the same."""
+"""Each store against a simple model: any sequence of calls has the same results."""
 
 from __future__ import annotations
 

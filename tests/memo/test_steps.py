@@ -1,4 +1,4 @@
-"""Storage steps: fifteen operations that survive JSON and replay, on disk and on every store."""
+"""Storage steps: fifteen operations that survive JSON and replay, on disk and in every store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from memo import InMemoryStore
 from memo.errors import Absent, Corrupt, InvalidContent, Unsupported
 from memo.steps import METHODS, InvalidStep, StorageStep, check_handlers, local_storage, store_handlers
-from memo.steps.checks import SAMPLES
+from memo.steps.conformance import SAMPLES
 from tests.memo.turn.stores import STORES, opened
 
 pytestmark = pytest.mark.anyio
@@ -73,7 +73,7 @@ async def test_all_fifteen_keep_their_promises_on_disk(tmp_path: Path) -> None:
         ("every message of a session is listed", "message.listBySession"),
     ],
 )
-async def test_the_check_names_the_promise_that_is_broken(promise: str, method: str) -> None:
+async def test_the_check_names_the_broken_promise(promise: str, method: str) -> None:
     def make() -> Any:
         handlers = dict(store_handlers(InMemoryStore()))
         update = handlers["session.update"]
@@ -92,7 +92,7 @@ async def test_the_check_names_the_promise_that_is_broken(promise: str, method: 
 
 
 @pytest.mark.parametrize("method", sorted(FIFTEEN))
-async def test_a_step_reaches_its_handler_and_no_other(method: str) -> None:
+async def test_a_step_calls_only_its_handler(method: str) -> None:
     reached: list[Any] = []
 
     def handler(name: str) -> Any:
@@ -115,13 +115,13 @@ def test_a_step_survives_json(method: str) -> None:
     assert StorageStep.model_validate_json(step.model_dump_json()) == step
 
 
-def test_a_session_may_be_spelt_in_either_way_and_is_written_in_one() -> None:
+def test_the_session_has_two_spellings_and_is_written_as_one() -> None:
     for spelling in ("sessionId", "session_id"):
         step = StorageStep(event={"method": "part.listBySession", spelling: "s1"})
         assert step.to_json() == {"event": {"method": "part.listBySession", "sessionId": "s1"}}
 
 
-async def test_a_handler_gets_the_session_as_it_spells_it() -> None:
+async def test_a_handler_gets_the_session_under_its_own_spelling() -> None:
     async def camel(sessionId: str) -> str:
         return sessionId
 
@@ -138,7 +138,7 @@ async def test_a_handler_gets_the_session_as_it_spells_it() -> None:
     assert await own(sessionId="s1") == await own(session_id="s1") == []
 
 
-async def test_a_handler_need_not_wait_and_a_missing_one_is_named() -> None:
+async def test_a_handler_may_be_sync_and_a_missing_one_is_named() -> None:
     step = StorageStep(event=event("setup.get"))
     assert await step.on({"setup.get": lambda id: {"id": id}}) == {"id": "x"}
     with pytest.raises(Unsupported, match=r"no handler for setup\.get"):
@@ -151,21 +151,21 @@ async def test_a_handler_need_not_wait_and_a_missing_one_is_named() -> None:
         ("an operation is one of fifteen", {"method": "session.delete", "id": "x"}),
         ("an operation is named", {"id": "x"}),
         ("an id is required", {"method": "session.get"}),
-        ("an id is no path", {"method": "session.get", "id": "../../etc/passwd"}),
+        ("an id is not a path", {"method": "session.get", "id": "../../etc/passwd"}),
         ("an id is not hidden", {"method": "session.get", "id": ".lock"}),
         ("an id is not empty", {"method": "session.get", "id": ""}),
         ("an id is text", {"method": "session.get", "id": 7}),
         ("a value is required", {"method": "session.set", "id": "x"}),
         ("a value is an object", {"method": "session.set", "id": "x", "value": [1]}),
         ("a value is JSON", {"method": "session.set", "id": "x", "value": {"a": float("inf")}}),
-        ("a value is text that UTF-8 can hold", {"method": "session.set", "id": "x", "value": {"a": "\ud800"}}),
+        ("a value is text that UTF-8 can encode", {"method": "session.set", "id": "x", "value": {"a": "\ud800"}}),
         ("updates are required", {"method": "session.update", "id": "x"}),
         ("a session is named", {"method": "part.listBySession"}),
-        ("nothing else is taken", {"method": "session.get", "id": "x", "force": True}),
-        ("a part is not updated", {"method": "part.update", "id": "x", "updates": {}}),
+        ("no other field is allowed", {"method": "session.get", "id": "x", "force": True}),
+        ("a part cannot be updated", {"method": "part.update", "id": "x", "updates": {}}),
     ],
 )
-async def test_a_step_that_means_nothing_is_refused(rule: str, wrong: dict[str, Any], tmp_path: Path) -> None:
+async def test_an_invalid_step_is_rejected(rule: str, wrong: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InvalidStep, match="cannot make this storage step") as caught:
         StorageStep(event=wrong)
     assert caught.value.code == "E_INVALID_STORAGE_STEP"
@@ -177,7 +177,7 @@ async def test_a_step_that_means_nothing_is_refused(rule: str, wrong: dict[str, 
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_record_that_calls_itself_another_is_refused(tmp_path: Path) -> None:
+async def test_a_record_with_another_id_is_rejected(tmp_path: Path) -> None:
     for handlers in (local_storage(dir=tmp_path), store_handlers(InMemoryStore())):
         with pytest.raises(InvalidContent, match="another"):
             await handlers["session.set"](id="a", value={"id": "b"})
@@ -186,14 +186,14 @@ async def test_a_record_that_calls_itself_another_is_refused(tmp_path: Path) -> 
             await handlers["session.update"](id="a", updates={"id": "b"})
 
 
-def test_a_step_never_changes_after_it_is_made() -> None:
+def test_a_step_is_immutable() -> None:
     value = {"list": [1]}
     step = StorageStep(event={"method": "setup.set", "id": "x", "value": value})
     value["list"].append(2)
     assert step.to_json()["event"]["value"] == {"list": [1]}
 
 
-async def test_updating_what_is_missing_is_an_error(tmp_path: Path) -> None:
+async def test_updating_a_missing_record_is_an_error(tmp_path: Path) -> None:
     for storage in (local_storage(dir=tmp_path), store_handlers(InMemoryStore())):
         with pytest.raises(Absent, match="cannot update"):
             await storage(StorageStep(event=event("session.update")))
@@ -217,7 +217,7 @@ async def test_replaying_a_log_of_steps_leaves_the_same_records(tmp_path: Path) 
     assert set(snapshots[0]) == {"session/s1.json", "message/m1.json", "part/p1.json"}
 
 
-async def test_local_storage_is_plain_json_in_the_documented_places(tmp_path: Path) -> None:
+async def test_local_storage_is_plain_json_at_the_documented_paths(tmp_path: Path) -> None:
     storage = local_storage(dir=str(tmp_path / "data"))
     for kind, value in SAMPLES.items():
         await storage(StorageStep(event={"method": f"{kind}.set", "id": value["id"], "value": value}))
@@ -235,7 +235,7 @@ def test_local_storage_is_in_a_hidden_directory_by_default(tmp_path: Path) -> No
     assert (tmp_path / ".agent" / "setup" / "x.json").read_text() == "{}"
 
 
-async def test_what_a_killed_writer_left_is_in_nobodys_way(tmp_path: Path) -> None:
+async def test_the_draft_of_a_killed_writer_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "session").mkdir()
     (tmp_path / "session" / ".draft").write_text("half a rec")
     storage = local_storage(dir=tmp_path)
@@ -244,7 +244,7 @@ async def test_what_a_killed_writer_left_is_in_nobodys_way(tmp_path: Path) -> No
     assert sorted(path.name for path in (tmp_path / "session").iterdir()) == [".lock", "x.json"]
 
 
-async def test_a_damaged_file_is_an_error_never_an_absent_record(tmp_path: Path) -> None:
+async def test_a_damaged_file_is_an_error_not_an_absent_record(tmp_path: Path) -> None:
     storage = local_storage(dir=tmp_path)
     await storage(StorageStep(event=event("session.set")))
     for damage in ("{", "[]", ""):
@@ -253,7 +253,7 @@ async def test_a_damaged_file_is_an_error_never_an_absent_record(tmp_path: Path)
             await storage(StorageStep(event=event("session.get")))
 
 
-async def test_a_link_in_the_place_of_a_record_is_not_followed(tmp_path: Path) -> None:
+async def test_a_symlink_in_place_of_a_record_is_not_followed(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text('{"password": 1}')
     storage = local_storage(dir=tmp_path / "data")
@@ -267,7 +267,7 @@ async def test_a_link_in_the_place_of_a_record_is_not_followed(tmp_path: Path) -
     assert secret.read_text() == '{"password": 1}'
 
 
-async def test_updates_of_several_processes_all_count(tmp_path: Path) -> None:
+async def test_no_update_of_another_process_is_lost(tmp_path: Path) -> None:
     storage = local_storage(dir=tmp_path)
     await storage(StorageStep(event={"method": "session.set", "id": "s", "value": {"id": "s"}}))
     program = (

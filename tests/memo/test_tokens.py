@@ -1,4 +1,4 @@
-"""Token counts: exact where a table is at hand, never from the network, never on the event loop."""
+"""Token counts: exact where a table is available, never from the network, never on the event loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tables_or_skip(encoding: str) -> Path:
     ("encoding", "text", "tokens"),
     [("claude", "x" * 7, 2), ("claude", "x" * 8, 3), ("other", "x" * 8, 2), ("other", "x" * 9, 3), ("claude", "", 0)],
 )
-def test_the_rule_of_thumb_rounds_up_and_says_it_is_no_count(encoding: str, text: str, tokens: int) -> None:
+def test_an_estimate_rounds_up_and_is_not_exact(encoding: str, text: str, tokens: int) -> None:
     assert TokenCounter(encoding).count(text) == TokenCount(tokens, exact=False)
 
 
@@ -46,7 +46,7 @@ def test_without_a_table_an_encoding_is_estimated_with_one_warning(
     counter = TokenCounter(encoding)
     assert [counter.count("x" * 8) for _ in range(3)] == [TokenCount(2, exact=False)] * 3
     assert [record.message for record in caplog.records] == [
-        f"cannot count {encoding} tokens exactly: no table found, estimating instead"
+        f"cannot count {encoding} tokens exactly: no table found, estimating instead; set TIKTOKEN_CACHE_DIR"
     ]
 
 

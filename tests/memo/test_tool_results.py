@@ -1,4 +1,4 @@
-"""Long tool results become artifacts, and stubs that say where to read them."""
+"""Long tool results become artifacts, and stubs name their paths."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_without_a_writer_the_stub_names_no_path() -> None:
     assert len(message["content"]) < 400
 
 
-async def test_a_call_id_that_is_no_legal_name_still_gets_an_artifact() -> None:
+async def test_a_call_id_that_is_not_a_legal_id_still_gets_an_artifact() -> None:
     written: dict[str, str] = {}
 
     async def write(call: str, content: str) -> None:

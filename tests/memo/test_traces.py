@@ -31,7 +31,7 @@ async def test_the_store_itself_raises() -> None:
             await store.session_trace_store(REF).append_envelope({"n": float("nan")})
 
 
-async def test_a_closed_store_takes_no_trace() -> None:
+async def test_a_closed_store_refuses_traces() -> None:
     store = InMemoryStore()
     async with store:
         traces = store.session_trace_store(REF)

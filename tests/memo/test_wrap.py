@@ -1,4 +1,4 @@
-"""Wrappers: each is a provider with the capabilities of what it wraps, and does its one thing."""
+"""Wrappers: each has the capabilities of the provider it wraps, and adds one behaviour."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from memo import Author, DocumentKey, InMemoryStore, StoreLimits, capabilities_of
-from memo.consolidation.ledger import ConsolidationLedger
 from memo.errors import Corrupt, InvalidContent, MemoError, Timeout, TooLarge, Unavailable, Unsupported
+from memo.ledger import ConsolidationLedger
 from memo.stores.filesystem import FilesystemStore
 from memo.testing import check_change_feed, check_provider, check_session_store
 from memo.wrap import LimitProvider, LogProvider, RetryProvider, TimeoutProvider
-from memo.wrap.verbs import VERBS
+from memo.wrap.wrapper import VERBS
 
 pytestmark = pytest.mark.anyio
 
@@ -88,7 +88,7 @@ async def test_a_wrapper_has_the_capabilities_of_what_it_wraps(
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS)
-def test_what_is_no_provider_cannot_be_wrapped(wrap: Callable[[Any], Any]) -> None:
+def test_an_object_that_is_not_a_provider_cannot_be_wrapped(wrap: Callable[[Any], Any]) -> None:
     with pytest.raises(Unsupported):
         wrap(object())
 
@@ -197,7 +197,7 @@ async def test_a_slow_summariser_is_not_a_slow_store() -> None:
         assert await store.compact_if_needed("acme", "s1", summarize, force=True)
 
 
-async def test_no_more_calls_than_allowed_run_at_once_and_no_more_wait() -> None:
+async def test_concurrent_and_waiting_calls_are_bounded() -> None:
     plain = Plain()
     plain.gate = anyio.Event()
     store = LimitProvider(plain, calls=2, waiting=1)
@@ -206,7 +206,7 @@ async def test_no_more_calls_than_allowed_run_at_once_and_no_more_wait() -> None
             tasks.start_soon(store.read_memory_document, *NAME)
         await anyio.wait_all_tasks_blocked()
         assert plain.calls == 2
-        with pytest.raises(Unavailable, match="1 calls are waiting already"):
+        with pytest.raises(Unavailable, match="1 calls are already waiting"):
             await store.read_memory_document(*NAME)
         plain.gate.set()
     assert plain.calls == 3
@@ -231,7 +231,7 @@ async def test_what_is_over_the_limit_never_reaches_the_provider() -> None:
         assert await inner.load_all_messages("acme", "s1") == []
 
 
-async def test_a_log_line_tells_everything_but_the_content() -> None:
+async def test_a_log_line_has_everything_but_the_content() -> None:
     plain = Plain()
     store = LogProvider(plain)
     with capture_logs() as lines:

@@ -48,7 +48,7 @@ from sandboxd.api.budget import MEMORY_BYTES, ByteBudget
 from sandboxd.api.connection_table import ConnectionTable
 from sandboxd.api.guard import TcpGuard
 from sandboxd.api.routes import Check, Readiness
-from sandboxd.consolidation.background import Consolidation
+from sandboxd.consolidation.service import ConsolidationService
 from sandboxd.engine.protocol import Stats
 from sandboxd.errors import (
     Busy,
@@ -496,7 +496,7 @@ async def serving(
     outbox: bool = False,
     mirrored: bool = False,
     store_limits: StoreLimits | None = None,
-    consolidation: Consolidation | None = None,
+    consolidation: ConsolidationService | None = None,
     max_calls: int = MAX_CALLS,
     wire: WireLimits | None = None,
     drain_s: float = 5,

@@ -1,4 +1,4 @@
-"""Consolidation over the wire and through both clients: runs, states, refusals, events and metrics."""
+"""Consolidation over HTTP and through both clients: runs, states, errors, events and metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from memo.ids import UserRef
 from memo.leases import Lease
 from memo.testing.promises import made
 from sandboxd.client import AsyncClient, Client
-from sandboxd.consolidation.background import Consolidation
+from sandboxd.consolidation.service import ConsolidationService
 from sandboxd.consolidation.settings import ConsolidationOptions
 from sandboxd.errors import DependencyError, InvalidRequest
 from sandboxd.events import EventBus
@@ -34,16 +34,16 @@ ANN = UserRef.of("default", "ann")
 
 
 class OnlyReads:
-    """The least that is a provider: no sessions, no ledger."""
+    """A minimal provider, without sessions and ledger."""
 
     async def read_memory_document(self, tenant: str, owner: str, scope: str, name: str) -> str | None:
         return None
 
 
 class Desk:
-    """A served API, with what a test looks at behind it."""
+    """A served API and the objects behind it."""
 
-    def __init__(self, world: World, store: Any, consolidation: Consolidation, metrics: Metrics) -> None:
+    def __init__(self, world: World, store: Any, consolidation: ConsolidationService, metrics: Metrics) -> None:
         self.world = world
         self.store = store
         self.consolidation = consolidation
@@ -82,7 +82,7 @@ async def desk(
     metrics = Metrics(states=manager.states, dropped=lambda: 0)
     async with (
         made(lambda: store or memo.open_store("memory://")) as opened,
-        Consolidation(opened, options, events=manager.events, metrics=metrics, **more) as consolidation,
+        ConsolidationService(opened, options, events=manager.events, metrics=metrics, **more) as consolidation,
         serving(directory, manager, store=opened, consolidation=consolidation) as world,
     ):
         yield Desk(world, opened, consolidation, metrics)
@@ -101,14 +101,14 @@ async def test_a_run_on_demand_answers_with_what_changed(tmp_path: Path) -> None
         assert "Prefers short answers" in await at.page()
         _, again, _ = await at.ask("POST", "default/users/ann/consolidation", json={})
         assert (again["changed"], again["outcome"], again["revision"]) == (False, "unchanged", 1)
-        status, nobody, _ = await at.ask("POST", "default/users/nobody/consolidation")
-        assert (status, nobody["outcome"], nobody["revision"]) == (200, "nothing", None)
+        status, unknown, _ = await at.ask("POST", "default/users/stranger/consolidation")
+        assert (status, unknown["outcome"], unknown["revision"]) == (200, "nothing", None)
         assert at.told() == [
             ("started", "ann", None),
             ("finished", "ann", "written"),
             ("started", "ann", None),
             ("finished", "ann", "unchanged"),
-            ("finished", "nobody", "nothing"),
+            ("finished", "stranger", "nothing"),
         ]
         counted = at.metrics.render().decode()
         assert 'sandboxd_consolidation_runs_total{outcome="written"} 1.0' in counted
@@ -130,20 +130,20 @@ async def test_the_state_says_who_is_due_and_why(tmp_path: Path) -> None:
             ("ann", False, "nothing changed", "written", 1),
             ("bob", True, "no profile yet", None, 0),
         ]
-        status, unknown, _ = await at.ask("GET", "default/users/nobody/consolidation")
+        status, unknown, _ = await at.ask("GET", "default/users/stranger/consolidation")
         assert (status, unknown["due"], unknown["runs"]) == (200, False, 0)
 
 
-async def test_a_user_whom_another_run_has_is_a_conflict_that_may_be_tried_again(tmp_path: Path) -> None:
+async def test_a_user_held_by_another_run_is_a_retryable_conflict(tmp_path: Path) -> None:
     async with desk(tmp_path) as at:
         await at.say("s1", "I prefer short answers.")
-        lease = await at.store.acquire_lease(ANN, "somebody", 60)
+        lease = await at.store.acquire_lease(ANN, "other", 60)
         status, problem, headers = await at.ask("POST", "default/users/ann/consolidation")
         assert (status, problem["code"], problem["retryable"]) == (409, "consolidation.held", True)
-        assert problem["detail"].startswith("cannot consolidate this user now: another run has them")
+        assert problem["detail"].startswith("cannot consolidate this user now: another run holds the lease")
         assert headers["Content-Type"] == "application/problem+json"
         _, state, _ = await at.ask("GET", "default/users/ann/consolidation")
-        assert state["held_by"] == "somebody"
+        assert state["held_by"] == "other"
         status, _, _ = await at.ask("POST", "default/users/ann/consolidation", json={"dry_run": True})
         assert status == 200, "a dry run needs no lease"
         await at.store.release_lease(lease)
@@ -158,7 +158,7 @@ async def test_a_user_whom_another_run_has_is_a_conflict_that_may_be_tried_again
         (["/no/such/program"], 503, "consolidation.summariser_unavailable", True),
     ],
 )
-async def test_a_summariser_that_fails_is_a_problem_and_is_kept_in_the_state(
+async def test_a_failed_summariser_is_a_problem_and_shown_in_the_state(
     tmp_path: Path, command: list[str], status: int, code: str, retryable: bool
 ) -> None:
     options = ConsolidationOptions(enabled=False, summariser="command", command=tuple(command))
@@ -186,7 +186,7 @@ async def test_a_run_that_takes_too_long_says_so(tmp_path: Path) -> None:
         assert (status, problem["code"]) == (504, "consolidation.timeout")
 
 
-async def test_a_budget_that_fits_nothing_is_named(tmp_path: Path) -> None:
+async def test_a_budget_too_small_for_one_session_is_reported(tmp_path: Path) -> None:
     options = ConsolidationOptions(enabled=False, summariser="command", command=("cat",), run_tokens=1)
     async with desk(tmp_path, options) as at:
         await at.say("s1", "I prefer short answers.")
@@ -204,10 +204,10 @@ async def test_a_store_without_a_ledger_leaves_the_daemon_without_consolidation(
         ):
             status, problem, _ = await at.ask(method, target)
             assert (status, problem["code"], problem["retryable"]) == (501, "memo.unsupported", False)
-            assert problem["detail"].startswith("cannot consolidate in OnlyReads: it has no acquire_lease")
+            assert problem["detail"].startswith("cannot consolidate in OnlyReads: it does not implement acquire_lease")
 
 
-async def test_the_same_request_is_answered_twice_and_done_once(tmp_path: Path) -> None:
+async def test_a_repeated_request_is_carried_out_once(tmp_path: Path) -> None:
     async with desk(tmp_path) as at:
         await at.say("s1", "I prefer short answers.")
         key = {"Idempotency-Key": "k1"}
@@ -230,7 +230,7 @@ async def test_the_same_request_is_answered_twice_and_done_once(tmp_path: Path) 
         ("de%00fault/users/ann/consolidation", {}),
     ],
 )
-async def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path, target: str, body: Any) -> None:
+async def test_invalid_input_is_rejected_and_changes_nothing(tmp_path: Path, target: str, body: Any) -> None:
     async with desk(tmp_path) as at:
         await at.say("s1", "I prefer short answers.")
         status, problem, _ = await at.ask("POST", target, json=body)
@@ -239,7 +239,7 @@ async def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path, target: 
         assert await at.page() == ""
 
 
-async def test_in_the_background_whoever_is_due_is_run_but_nobody_who_is_being_served(tmp_path: Path) -> None:
+async def test_background_runs_skip_users_who_are_being_served(tmp_path: Path) -> None:
     options = ConsolidationOptions(idle_s=0, scan_s=0.2)
     busy = {ANN}
     async with memo.open_store("memory://") as store:
@@ -265,7 +265,7 @@ async def finished(events: AsyncIterator[Any], user: str) -> None:
                 return
 
 
-async def test_stopping_gives_up_what_is_under_way_and_its_lease() -> None:
+async def test_stopping_drops_running_users_and_their_leases() -> None:
     options = ConsolidationOptions(idle_s=0, lease_s=600, summariser="command", command=("sleep", "600"))
     events = EventBus()
     metrics = Metrics(states=dict, dropped=lambda: 0)
@@ -274,22 +274,22 @@ async def test_stopping_gives_up_what_is_under_way_and_its_lease() -> None:
         with anyio.fail_after(HANG_GUARD_S):
             async with (
                 events.subscribe() as told,
-                Consolidation(store, options, events=events, metrics=metrics, drain_s=0.1),
+                ConsolidationService(store, options, events=events, metrics=metrics, drain_s=0.1),
             ):
                 assert (await anext(told)).fields["what"] == "started"
         assert isinstance(await store.acquire_lease(ANN, "next", 60), Lease)
         assert len(await store.list_pending()) == 1
 
 
-async def test_settings_that_cannot_work_are_refused_before_anything_starts(tmp_path: Path) -> None:
+async def test_invalid_settings_are_rejected_before_anything_starts(tmp_path: Path) -> None:
     options = ConsolidationOptions(summariser="openai", model="m", key_file=tmp_path / "none")
     metrics = Metrics(states=dict, dropped=lambda: 0)
     async with memo.open_store("memory://") as store:
         with pytest.raises(InvalidRequest, match="cannot consolidate: cannot read the key file"):
-            Consolidation(store, options, events=EventBus(), metrics=metrics)
+            ConsolidationService(store, options, events=EventBus(), metrics=metrics)
 
 
-async def test_the_async_client_runs_and_looks(tmp_path: Path) -> None:
+async def test_the_async_client_runs_and_reads_the_state(tmp_path: Path) -> None:
     async with desk(tmp_path) as at, AsyncClient(at.world.socket) as client:
         await at.say("s1", "I prefer short answers.", "I like graphs.")
         shown = await client.consolidate("ann", dry_run=True)
@@ -300,13 +300,13 @@ async def test_the_async_client_runs_and_looks(tmp_path: Path) -> None:
         assert (state.runs, state.revision, state.failure, state.held_by) == (1, 1, None, None)
         assert [one.user for one in await client.list_consolidations()] == ["ann"]
         assert await client.list_consolidations(tenant="other") == []
-        await at.store.acquire_lease(ANN, "somebody", 60)
+        await at.store.acquire_lease(ANN, "other", 60)
         with pytest.raises(DependencyError) as held:
             await client.consolidate("ann")
         assert (held.value.code, held.value.retryable) == ("consolidation.held", True)
 
 
-async def test_a_restored_version_keeps_away_what_it_does_not_have(tmp_path: Path) -> None:
+async def test_bullets_missing_from_a_restored_revision_stay_deleted(tmp_path: Path) -> None:
     async with desk(tmp_path) as at:
         await at.say("s1", "I prefer short answers.")
         await anyio.to_thread.run_sync(partial(_restore, at.world.socket, 1))
@@ -323,7 +323,7 @@ async def test_a_restored_version_keeps_away_what_it_does_not_have(tmp_path: Pat
 
 
 def _restore(socket: Path, expected: int, restored: int | None = None) -> None:
-    """Consolidate up to a revision, or bring an old one back, with the ordinary client."""
+    """Consolidate, or restore an old revision, with the client."""
     with Client(socket) as client:
         if restored is None:
             assert client.consolidate("ann").revision == expected
@@ -333,7 +333,7 @@ def _restore(socket: Path, expected: int, restored: int | None = None) -> None:
             assert [one.user for one in client.list_consolidations()] == ["ann"]
 
 
-async def test_a_client_of_a_daemon_without_it_gets_the_daemons_own_error(tmp_path: Path) -> None:
+async def test_a_client_gets_the_error_of_a_daemon_without_consolidation(tmp_path: Path) -> None:
     async with desk(tmp_path, store=OnlyReads()) as at, AsyncClient(at.world.socket) as client:
         with pytest.raises(Unsupported):
             await client.consolidate("ann")

@@ -112,7 +112,7 @@ async def test_a_user_whom_another_run_has_fails_alone_and_not_among_many(at: De
     await at.store.acquire_lease(ANN, "somebody", 60)
     held = await cli(at, "--user", "ann")
     assert (held.returncode, held.stdout) == (1, "")
-    assert held.stderr.startswith("cannot consolidate this user now: another run has them")
+    assert held.stderr.startswith("cannot consolidate this user now: another run holds the lease")
     problem = json.loads((await cli(at, "--user", "ann", "--json")).stderr)
     assert (problem["code"], problem["retryable"]) == ("consolidation.held", True)
     many = await cli(at, "--all", "--json")
@@ -133,7 +133,7 @@ async def test_a_failing_user_is_shown_with_the_reason_while_others_finish(tmp_p
         assert shown.returncode == 0
         ann, bob = (line.split("\t") for line in shown.stdout.splitlines())
         assert ann[:5] == ["ann", "", "failing", "the last try failed", "1"]
-        assert ann[8:10] == ["1", "cannot use the summariser's answer: it ended with status 3"]
+        assert ann[8:10] == ["1", "cannot use the summariser's answer: it exited with status 3"]
         assert ann[10]
         assert bob[2] == "ok"
         items = json.loads((await cli(at, "--status", "--json")).stdout)["items"]
@@ -165,7 +165,7 @@ async def test_a_failure_on_the_store_is_exit_code_1_with_its_reason(url: str) -
     broken = {"SANDBOXD_CONSOLIDATION__SUMMARISER": "command", "SANDBOXD_CONSOLIDATION__COMMAND": "/bin/false"}
     one = await on_store(url, "--user", "ann", **broken)
     assert (one.returncode, one.stdout) == (1, "")
-    assert one.stderr.startswith("cannot use the summariser's answer: it ended with status 1")
+    assert one.stderr.startswith("cannot use the summariser's answer: it exited with status 1")
     many = await on_store(url, "--all", "--json", **broken)
     assert many.returncode == 1
     assert many.stderr == ""

@@ -95,7 +95,7 @@ class StrangeSnapshots(InMemoryStore):
         return await super().read_memory(keys) if self.texts is None else self.texts
 
     async def read_artifacts(self, session: SessionRef, tool_calls: Any) -> Any:
-        raise Corrupt("cannot read artifact a: its text is not in the store")
+        raise Corrupt("cannot read artifact a: its text is missing from the store")
 
 
 def lines(*artifacts: Any) -> SessionMemory:

@@ -1,6 +1,6 @@
-"""An HTTP endpoint that takes JSON and answers JSON: one session, bounded answers, retries that listen to Retry-After.
+"""JsonEndpoint: an HTTP endpoint that takes and returns JSON, with bounded answers and retries that obey Retry-After.
 
-Owns the connections and the key. The key goes into one header and nowhere else: not into errors, logs or a repr.
+Owns the connections and the key. The key goes into one header and never into an error, a log or a repr.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,12 @@ from typing import Any
 import aiohttp
 import anyio
 
-from memo.consolidation.summarisers.answers import MOST_ANSWER_BYTES
-from memo.consolidation.summarisers.protocol import BadAnswer, SummariserUnavailable
+from memo.consolidation.summarisers.json_contract import MAX_ANSWER_BYTES
+from memo.consolidation.summarisers.summariser import BadAnswer, SummariserUnavailable
 from memo.errors import InvalidContent
-from memo.stores.options import utc_now
 
-_OF_THIS_QUESTION = (400, 413, 422)
-_COME_BACK = (408, 409, 429, 500, 502, 503, 504, 529)
+_QUESTION_REJECTED = (400, 413, 422)
+_RETRYABLE = (408, 409, 429, 500, 502, 503, 504, 529)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class EndpointOptions:
     tries: int = 3
     first_pause_s: float = 1.0
     patience_s: float = 30.0
-    """The longest Retry-After that is waited for here; a longer one is the caller's to plan with."""
+    """The longest Retry-After to wait for here; a longer one is passed to the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class ApiKey:
         else:
             found = os.environ.get(variable or "", "").strip()
         if "\n" in found or "\r" in found or not found.isascii():
-            raise InvalidContent("cannot use this key: it must be one line of ASCII")
+            raise InvalidContent("cannot use this API key: it must be one line of ASCII")
         return cls(found) if found else None
 
 
-class Endpoint:
+class JsonEndpoint:
     def __init__(self, url: str, headers: dict[str, str], options: EndpointOptions | None = None) -> None:
         if not url.startswith(("http://", "https://")):
-            raise InvalidContent("cannot use this endpoint: its address must begin with http:// or https://")
+            raise InvalidContent("cannot use this endpoint: its URL must start with http:// or https://")
         self.url = url
         self._headers = headers
         self._options = options or EndpointOptions()
@@ -67,8 +67,8 @@ class Endpoint:
             await session.close()
 
     async def post(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the JSON object that is answered; try again what another try can help."""
-        problem = SummariserUnavailable("cannot ask the summariser")
+        """Return the JSON object in the answer, after retries where they can help."""
+        problem = SummariserUnavailable("cannot reach the summariser")
         for number in range(self._options.tries):
             try:
                 return await self._try(body)
@@ -85,21 +85,23 @@ class Endpoint:
             async with self._open().post(self.url, json=body, allow_redirects=False) as response:
                 if response.status != 200:
                     raise _refusal(response.status, response.headers.get("Retry-After"))
-                content = await response.content.read(MOST_ANSWER_BYTES + 1)
-                while not response.content.at_eof() and len(content) <= MOST_ANSWER_BYTES:
-                    content += await response.content.read(MOST_ANSWER_BYTES + 1)
+                content = await response.content.read(MAX_ANSWER_BYTES + 1)
+                while not response.content.at_eof() and len(content) <= MAX_ANSWER_BYTES:
+                    content += await response.content.read(MAX_ANSWER_BYTES + 1)
         except TimeoutError:
-            raise _Again(f"cannot ask the summariser: no answer within {self._options.timeout_s:g} s") from None
+            raise _RetryableNow(
+                f"cannot reach the summariser: no answer within {self._options.timeout_s:g} s"
+            ) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise _Again(f"cannot ask the summariser: {type(error).__name__}") from None
-        if len(content) > MOST_ANSWER_BYTES:
-            raise BadAnswer("cannot use the answer: it is too long")
+            raise _RetryableNow(f"cannot reach the summariser: {type(error).__name__}") from None
+        if len(content) > MAX_ANSWER_BYTES:
+            raise BadAnswer(f"cannot use the answer: it is longer than {MAX_ANSWER_BYTES} bytes")
         try:
             value = json.loads(content)
         except (ValueError, RecursionError):
-            raise _Again("cannot use the answer: the endpoint did not send JSON") from None
+            raise _RetryableNow("cannot use the answer: the endpoint did not send JSON") from None
         if not isinstance(value, dict):
-            raise _Again("cannot use the answer: the endpoint did not send a JSON object")
+            raise _RetryableNow("cannot use the answer: the endpoint did not send a JSON object")
         return value
 
     def _open(self) -> aiohttp.ClientSession:
@@ -109,21 +111,21 @@ class Endpoint:
         return self._session
 
 
-class _Again(SummariserUnavailable):
-    """Another try, soon, may help."""
+class _RetryableNow(SummariserUnavailable):
+    """A retry soon may help."""
 
     retryable_now = True
 
 
 def _refusal(status: int, retry_after: str | None) -> SummariserUnavailable | BadAnswer:
-    if status in _OF_THIS_QUESTION:
-        return BadAnswer(f"cannot summarise this: the endpoint answered {status}")
-    kind = _Again if status in _COME_BACK else SummariserUnavailable
-    return kind(f"cannot ask the summariser: it answered {status}", retry_after_s=_seconds(retry_after))
+    if status in _QUESTION_REJECTED:
+        return BadAnswer(f"cannot summarise this session: the endpoint answered {status}")
+    kind = _RetryableNow if status in _RETRYABLE else SummariserUnavailable
+    return kind(f"cannot use the summariser: the endpoint answered {status}", retry_after_s=_retry_after_s(retry_after))
 
 
-def _seconds(retry_after: str | None) -> float | None:
-    """Read a Retry-After header: seconds, or a date. What is neither says nothing."""
+def _retry_after_s(retry_after: str | None) -> float | None:
+    """Parse a Retry-After header, in seconds or as a date; None if it is neither."""
     if retry_after is None:
         return None
     try:
@@ -131,6 +133,6 @@ def _seconds(retry_after: str | None) -> float | None:
     except ValueError:
         pass
     try:
-        return max(0.0, (parsedate_to_datetime(retry_after) - utc_now()).total_seconds())
+        return max(0.0, (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds())
     except (ValueError, TypeError):
         return None

@@ -1,7 +1,7 @@
-"""What English sentences say of who speaks: patterns, and how each is reported in the third person. Pure tables.
+"""Tables of English patterns for what speakers say about themselves, and how each is reported in the third person.
 
-A sentence is reported, never repeated as an instruction: "never use emojis" becomes "Asks to never use emojis". What
-asks for running, fetching, sending or deleting something is no preference, and has no pattern here.
+A sentence is reported, never repeated as an instruction: "never use emojis" becomes "Asks to never use emojis". A
+request to run, fetch, send or delete something is not a preference and has no pattern here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from memo.consolidation.profile import Part
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SentenceRule:
     part: Part
     pattern: re.Pattern[str]
     report: str
@@ -44,11 +44,11 @@ _PLEASE = r"(?:please,? |kindly |can you |could you |I(?:'d| would) like you to 
 _FROM_NOW_ON = r"(?:from now on,? |in (?:the )?future,? |going forward,? |in general,? )"
 
 
-def _rule(part: Part, pattern: str, report: str, slot: str = "") -> Rule:
-    return Rule(part, re.compile(pattern, re.IGNORECASE), report, slot)
+def _rule(part: Part, pattern: str, report: str, slot: str = "") -> SentenceRule:
+    return SentenceRule(part, re.compile(pattern, re.IGNORECASE), report, slot)
 
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[SentenceRule, ...] = (
     _rule(
         Part.AVOID, r"\bI(?: really| just)? (?:don't|do not|dont) (?:like|enjoy|want) (?P<x>.+)", "Does not want {x}"
     ),

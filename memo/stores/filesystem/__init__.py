@@ -1,4 +1,4 @@
-"""The filesystem store: memory as plain files in a directory that people may edit."""
+"""The filesystem store: memory as plain files, which any program may edit."""
 
 from memo.stores.filesystem.store import FilesystemStore
 

@@ -1,7 +1,7 @@
 """The logs and slots of one session on disk: trace/events.jsonl and the files of orchestration/.
 
-Each log has its own lock, the file itself, so that a trace never waits for a document. Blocking work goes through
-the runner the store gives.
+Each log is locked by its own file, so that a trace never waits for a document. The store passes in the function that
+runs blocking work.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Protocol, TypeVar
 
 from memo.errors import Corrupt
 from memo.ids import SessionRef
-from memo.stores.filesystem.disk import (
+from memo.stores.filesystem.directory import (
     Directory,
     append_lines,
     closing,
     disk_errors,
     end_of_lines,
+    locked,
     read_all,
 )
 from memo.stores.filesystem.layout import Owner
-from memo.stores.filesystem.locks import locked
 from memo.stores.journal import LogName, Slot, SlotName
 
 R = TypeVar("R", covariant=True)
@@ -37,12 +37,12 @@ _SLOTS: dict[SlotName, str] = {"checkpoint": "checkpoint.json", "mailbox": "mail
 _STAGED = ".staged"
 
 
-class Run(Protocol):
+class RunOnRoot(Protocol):
     async def __call__(self, work: Callable[[Directory], R]) -> R: ...
 
 
 class FilesystemJournal:
-    def __init__(self, run: Run, ref: SessionRef) -> None:
+    def __init__(self, run: RunOnRoot, ref: SessionRef) -> None:
         self._run = run
         self._path = Owner.of_session(ref).path
 
@@ -87,7 +87,7 @@ class FilesystemJournal:
     def _put(self, root: Directory, slot: SlotName, agent: str, body: str) -> None:
         with (
             root.make_path(*self._folder("orchestration", agent)) as directory,
-            locked(directory.fd, directory.place, exclusive=True),
+            locked(directory.fd, directory.path, exclusive=True),
         ):
             events = self._count_events(root)
             directory.stage(_STAGED, f'{{"events_before":{events},"body":'.encode(), body.encode(), b"}\n")
@@ -121,7 +121,7 @@ def _lines(directory: Directory, name: str) -> list[bytes]:
     with _reading(directory, name) as fd:
         if fd is None:
             return []
-        return read_all(fd).split(b"\n")[:-1]  # after the last newline stands nothing, or what was never acknowledged
+        return read_all(fd).split(b"\n")[:-1]  # bytes after the last newline were never acknowledged
 
 
 @contextmanager

@@ -1,24 +1,27 @@
-"""The layout on disk: which file is what, and which names there are a document's. The only place that knows.
+"""The layout on disk: which file is what, which file names are documents, and the version of the format.
 
-.memo/{format, changes.jsonl, bell, pending/.indexed}        the store's own
-.memo/records/T/records.{jsonl, lock, next}, .memo/spools/T/…             records, and bytes too long for one
-.memo/pending/T/S                                            which sessions no consolidation has settled
+.memo/{format, changes.jsonl, bell, pending/.indexed}        of the store itself
+.memo/records/T/records.{jsonl, lock, next}, .memo/spools/T/…             records, and bytes too large for a record
+.memo/pending/T/S                                            sessions that no consolidation has settled
 tenants/T/sessions/S/{session.jsonl, messages.jsonl, messages.compactions/NNNN.jsonl, NOTES.md, TODO.md, …}
 tenants/T/sessions/S/{tool-results/ID.txt, trace/events.jsonl, orchestration/…}
-tenants/T/users/U/{USER.md, …, .memory-state.json}           the last: what consolidation keeps of the user
+tenants/T/users/U/{USER.md, …, .memory-state.json}           the last is the state of consolidation
 tenants/T/{sessions/S, users/U}/.memo/{lock, gate, commits.jsonl, texts/NAME/SHA256}     revisions
-tenants/T/users/U/.memo/{sessions/S, lease.json}             which sessions a user has; who consolidates them
-…/.memo/{staged, messages.next, memory-state.next}           what a write under way will put in place
+tenants/T/users/U/.memo/{sessions/S, lease.json}             the user's sessions; the consolidation lease
+…/.memo/{staged, messages.next, memory-state.next}           what a running write will put in place
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Self
 
 from memo.documents import RESERVED_NAMES, DocumentKey, DocumentName, Scope
-from memo.errors import InvalidKey
+from memo.errors import Corrupt, InvalidKey, Unsupported
 from memo.ids import OwnerId, SessionRef, TenantId, UserRef
+from memo.stores.filesystem.directory import Directory, locked
 
 HIDDEN: Final = ".memo"
 TENANTS: Final = "tenants"
@@ -37,14 +40,14 @@ ARTIFACT_SUFFIX: Final = ".txt"
 
 _DIRECTORIES: Final = {Scope.SESSION: "sessions", Scope.USER: "users"}
 _SCOPES: Final = {directory: scope for scope, directory in _DIRECTORIES.items()}
-# What editors and tools leave beside a file while they work. Names that begin with a dot or end with ~ are no
-# legal document names to begin with, nor are Emacs' #names#.
+# Temporary files of editors and tools. Names that begin with a dot or end with ~, and Emacs' #names#, are not legal
+# document names in the first place.
 _SCRATCH_SUFFIXES: Final = (".tmp", ".temp", ".bak", ".swp", ".swo", ".swx", ".orig", ".rej", ".part", ".lock", ".new")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Owner:
-    """Whose directory it is: a session's or a user's."""
+    """The owner of a directory: a session or a user."""
 
     tenant: TenantId
     scope: Scope
@@ -78,7 +81,7 @@ class Owner:
 
     @classmethod
     def at(cls, tenant: str, directory: str, owner: str) -> Self | None:
-        """Return whose directory this is; None if nobody's: somebody put it there by hand."""
+        """Return the owner of a directory; None if its name is not that of an owner."""
         try:
             return cls(TenantId(tenant), _SCOPES[directory], OwnerId(owner))
         except (InvalidKey, KeyError):
@@ -86,7 +89,7 @@ class Owner:
 
 
 def document_name(file: str) -> DocumentName | None:
-    """Return the document that a file name stands for, None if it stands for none."""
+    """Return the document name of a file, or None if it is not a document."""
     if file.lower() in RESERVED_NAMES:
         return None
     try:
@@ -96,10 +99,10 @@ def document_name(file: str) -> DocumentName | None:
 
 
 def is_adoptable(file: str) -> bool:
-    """Say whether a new file from outside becomes a document by itself, unasked.
+    """Return whether a new file that another program created becomes a document by itself.
 
-    It needs a suffix, and not one of an editor's scratch files: vim tries a directory with a file named 4913,
-    sed -i works in a file like sedRkQ2XW. Such a file is read all the same when somebody asks for it by name.
+    It needs a suffix that is not an editor's: vim probes a directory with a file named 4913, sed -i writes to a file
+    like sedRkQ2XW. Such a file can still be read by its name.
     """
     stem, dot, _ = file.rpartition(".")
     return bool(stem and dot) and "___jb_" not in file and not file.lower().endswith(_SCRATCH_SUFFIXES)
@@ -107,3 +110,33 @@ def is_adoptable(file: str) -> bool:
 
 def archive_name(number: int) -> str:
     return f"{number:04d}.jsonl"
+
+
+VERSION: Final = 1
+_FORMAT: Final = "format"
+
+
+def make_root(path: Path) -> None:
+    missing = [p for p in (path, *path.parents) if not p.exists()]
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for made in reversed(missing):
+        with Directory.open(str(made.parent)) as parent:
+            parent.sync()
+
+
+def check_format(hidden: Directory) -> None:
+    """Refuse a directory of a newer format; write the version to a new one."""
+    with locked(hidden.fd, hidden.path, exclusive=True):
+        content = hidden.read(_FORMAT)
+        if content is None:
+            hidden.stage(STAGED, json.dumps({"version": VERSION}).encode() + b"\n")
+            hidden.move(STAGED, hidden, _FORMAT)
+            return
+    try:
+        version = int(json.loads(content)["version"])
+    except (ValueError, KeyError, TypeError):
+        raise Corrupt(f"cannot open this store: {hidden.where(_FORMAT)} is damaged; restore a backup") from None
+    if version > VERSION:
+        raise Unsupported(
+            f"cannot open this store: its format is version {version}, newer than {VERSION}; upgrade this program"
+        )

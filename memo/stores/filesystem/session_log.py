@@ -1,29 +1,38 @@
-"""session.jsonl: who the session belongs to, then one line for every turn, each with the totals up to it.
+"""session.jsonl: the owner of a session, then one line for every turn, each with the totals up to it.
 
-The last complete line is the state, so reading it costs the same however long the session is. How much of
-messages.jsonl counts is part of the state: what stands after that was never acknowledged.
+The last complete line is the state, so reading it costs the same however long the session is. The state says how much
+of messages.jsonl counts; bytes after that were never acknowledged.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import threading
+from collections import OrderedDict
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from memo.errors import Corrupt, InvalidKey
 from memo.ids import AgentId, SessionRef, UserId
 from memo.sessions import Session
-from memo.stores.filesystem.disk import Directory, append_lines, closing, disk_errors, end_of_lines, lines_backwards
-from memo.stores.filesystem.layout import MESSAGES, SESSION, STAGED, STAGED_MESSAGES
-from memo.stores.filesystem.times import from_micros
+from memo.stores.filesystem.directory import (
+    Directory,
+    append_lines,
+    closing,
+    disk_errors,
+    end_of_lines,
+    lines_backwards,
+)
+from memo.stores.filesystem.layout import MESSAGES, SESSION, STAGED, STAGED_MESSAGES, Owner
+from memo.stores.timestamps import from_micros
 
 _FIRST_LINE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """Totals. Visible messages are numbered from `first`; if `archive` is not 0 the first one stands for it."""
+    """Totals. Visible messages are numbered from `first`; if `archive` is not 0, the first is its summary."""
 
     updated_at: int
     turns: int = 0
@@ -58,7 +67,7 @@ class SessionRecord:
 
 
 def load(directory: Directory, ref: SessionRef) -> SessionRecord | None:
-    """Return the session of this directory, None if it has none."""
+    """Return the session of this directory, or None if it has none."""
     fd = directory.open_file(SESSION)
     if fd is None:
         return None
@@ -97,20 +106,20 @@ def with_state(record: dict[str, Any], state: SessionState) -> dict[str, Any]:
 
 
 def finish_compaction(directory: Directory, hidden: Directory, line: dict[str, Any]) -> None:
-    """Put the shortened log in place and say so, unless that has been done."""
+    """Move the shortened log into place and append its line, unless that has been done."""
     if hidden.stat(STAGED_MESSAGES) is not None:
         hidden.move(STAGED_MESSAGES, directory, MESSAGES)
     fd = directory.open_file(SESSION)
     if fd is None:
-        raise Corrupt(f"cannot find {directory.where(SESSION)}")
+        raise Corrupt(f"cannot find {directory.where(SESSION)}: the file is missing")
     with closing(fd), disk_errors(f"read {directory.where(SESSION)}"):
         last = next(lines_backwards(fd, end_of_lines(fd)), b"")
     if last + b"\n" != _line(line):
         _append(directory, line)
 
 
-def requests_after(directory: Directory, offset: int) -> tuple[set[str], int]:
-    """Return the requests committed after the offset, and where they end."""
+def _requests_after(directory: Directory, offset: int) -> tuple[set[str], int]:
+    """Return the requests committed after the offset, and the end of the last line."""
     fd = directory.open_file(SESSION)
     if fd is None:
         return set(), 0
@@ -127,10 +136,35 @@ def requests_after(directory: Directory, offset: int) -> tuple[set[str], int]:
 def _append(directory: Directory, line: dict[str, Any]) -> None:
     fd = directory.open_file(SESSION, os.O_RDWR)
     if fd is None:
-        raise Corrupt(f"cannot find {directory.where(SESSION)}")
+        raise Corrupt(f"cannot find {directory.where(SESSION)}: the file is missing")
     with closing(fd), disk_errors(f"write {directory.where(SESSION)}"):
         append_lines(fd, _line(line), end_of_lines(fd))
 
 
 def _line(record: dict[str, Any]) -> bytes:
     return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+class RequestIndex:
+    """The committed requests of recently used sessions, by which a repeated turn is recognised. A cache."""
+
+    SESSIONS = 256
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Owner, tuple[int, int, set[str]]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def is_first(self, owner: Owner, directory: Directory, request: str) -> bool:
+        """Return whether the request is new. The caller holds the owner's lock, so the answer stays true."""
+        found = directory.stat(SESSION)
+        inode = found.st_ino if found else 0
+        with self._lock:
+            known_inode, end, requests = self._known.pop(owner, (inode, 0, set()))
+            if known_inode != inode:
+                end, requests = 0, set()
+            new, end = _requests_after(directory, end)
+            requests |= new
+            self._known[owner] = (inode, end, requests)
+            if len(self._known) > self.SESSIONS:
+                self._known.popitem(last=False)
+            return request not in requests

@@ -1,47 +1,50 @@
-"""Sessions on disk: making them, finding them, listing them by user without walking over everybody's.
+"""Sessions on disk: making, finding and listing them, by user without walking over all of them.
 
 A user's directory names the user's sessions, durably, before the session itself exists; a name without a session is
-what a killed process left, and counts for nothing.
+left by a killed process and ignored. `.memo/pending/T/S` is an empty file for each session that has messages which no
+consolidation has settled. It is written before the message and removed under the session's lock, so that a message is
+never without it; a file too many only costs one look.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 
 from memo.documents import Scope
 from memo.errors import InvalidKey
 from memo.ids import AgentId, OwnerId, SessionId, SessionRef, TenantId, UserId, UserRef
 from memo.sessions import Session, SessionMeta
 from memo.stores.filesystem import session_log
-from memo.stores.filesystem.disk import Directory, closing, disk_errors
+from memo.stores.filesystem.directory import Directory, closing, disk_errors
+from memo.stores.filesystem.home import Home
 from memo.stores.filesystem.layout import HIDDEN, TENANTS, USER_SESSIONS, Owner
-from memo.stores.filesystem.owners import Place
 from memo.stores.filesystem.session_log import SessionRecord, SessionState
-from memo.stores.filesystem.times import from_micros
 from memo.stores.options import session_taken
+from memo.stores.timestamps import from_micros
 
 
-def make(root: Directory, place: Place, user: UserId, agent: AgentId, now: int) -> Session:
-    ref = place.owner.session
-    record = session_log.load(place.directory, ref)
+def make(root: Directory, home: Home, user: UserId, agent: AgentId, now: int) -> Session:
+    ref = home.owner.session
+    record = session_log.load(home.directory, ref)
     if record is None:
         _name_for_user(root, UserRef(ref.tenant, user), ref.session)
         record = SessionRecord(ref, user, agent, now, SessionState(updated_at=now))
-        session_log.create(place.directory, place.hidden, record)
+        session_log.create(home.directory, home.hidden, record)
     elif record.user != user:
         raise session_taken(ref)
     return record.session()
 
 
-def get(place: Place | None, ref: SessionRef) -> Session | None:
-    record = None if place is None else session_log.load(place.directory, ref)
+def get(home: Home | None, ref: SessionRef) -> Session | None:
+    record = None if home is None else session_log.load(home.directory, ref)
     return None if record is None else record.session()
 
 
 def list_all(root: Directory, tenant: TenantId | None) -> list[Session]:
     owners = (o for o in owners_of(root, tenant) if o.scope is Scope.SESSION)
-    found = [record.session() for record in (_record(root, owner.session) for owner in owners) if record]
+    found = [record.session() for record in (record_of(root, owner.session) for owner in owners) if record]
     return sorted(found, key=lambda s: (s.updated_at, s.session), reverse=True)
 
 
@@ -56,7 +59,7 @@ def list_users(root: Directory) -> list[UserRef]:
 
 
 def owners_of(root: Directory, tenant: TenantId | None = None) -> Iterator[Owner]:
-    """Yield whoever has a directory, of one tenant or of all."""
+    """Yield every owner that has a directory, of one tenant or of all."""
     tenants = [tenant] if tenant is not None else _names(root, TENANTS)
     for found in tenants:
         for kind in ("sessions", "users"):
@@ -71,14 +74,14 @@ def _records_of(root: Directory, user: UserRef) -> Iterator[SessionRecord]:
         try:
             ref = SessionRef(user.tenant, SessionId(name))
         except InvalidKey:
-            continue  # not ours
-        record = _record(root, ref)
+            continue  # not a session
+        record = record_of(root, ref)
         if record is not None and record.user == user.user:
             yield record
 
 
-def _record(root: Directory, ref: SessionRef) -> SessionRecord | None:
-    """Read the state without a lock: complete lines only grow, and the first one never changes."""
+def record_of(root: Directory, ref: SessionRef) -> SessionRecord | None:
+    """Read the session without a lock: complete lines only grow, and the first one never changes."""
     directory = root.descend(*Owner.of_session(ref).path)
     if directory is None:
         return None
@@ -88,7 +91,7 @@ def _record(root: Directory, ref: SessionRef) -> SessionRecord | None:
 
 def _name_for_user(root: Directory, user: UserRef, session: SessionId) -> None:
     owner = Owner(user.tenant, Scope.USER, OwnerId(user.user))
-    with root.make_path(*owner.path, HIDDEN, USER_SESSIONS) as sessions, disk_errors(f"write {sessions.place}"):
+    with root.make_path(*owner.path, HIDDEN, USER_SESSIONS) as sessions, disk_errors(f"write {sessions.path}"):
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         with closing(os.open(session, flags, 0o600, dir_fd=sessions.fd)):
             os.fsync(sessions.fd)
@@ -100,3 +103,63 @@ def _names(root: Directory, *path: str) -> list[str]:
         return []
     with directory:
         return directory.names()
+
+
+_PENDING = "pending"
+_INDEXED = ".indexed"
+
+
+def mark_pending(root: Directory, ref: SessionRef) -> None:
+    with root.make_path(HIDDEN, _PENDING, ref.tenant) as marks:
+        if marks.stat(ref.session) is not None:
+            return
+        with disk_errors(f"write {marks.where(ref.session)}"):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            with closing(os.open(ref.session, flags, 0o600, dir_fd=marks.fd)):
+                os.fsync(marks.fd)
+
+
+def unmark_pending(root: Directory, ref: SessionRef) -> None:
+    """Remove the mark. The caller must hold the session's lock."""
+    marks = root.descend(HIDDEN, _PENDING, ref.tenant)
+    if marks is not None:
+        with marks:
+            marks.remove(ref.session)
+
+
+def is_marked_pending(root: Directory, ref: SessionRef) -> bool:
+    marks = root.descend(HIDDEN, _PENDING, ref.tenant)
+    if marks is None:
+        return False
+    with marks:
+        return marks.stat(ref.session) is not None
+
+
+def pending_records(root: Directory) -> Iterator[SessionRecord]:
+    """Yield the pending sessions of all tenants."""
+    index_pending_once(root)
+    for tenant in _visible_names(root, HIDDEN, _PENDING):
+        for name in _visible_names(root, HIDDEN, _PENDING, tenant):
+            with suppress(InvalidKey):  # not a session
+                record = record_of(root, SessionRef(TenantId(tenant), SessionId(name)))
+                if record is not None and revision_of(record):
+                    yield record
+
+
+def revision_of(record: SessionRecord) -> int:
+    return record.state.first + record.state.count - 1
+
+
+def index_pending_once(root: Directory) -> None:
+    """Mark the sessions that are older than the marks. Runs once in the life of a store."""
+    with root.make_path(HIDDEN, _PENDING) as pending:
+        if pending.stat(_INDEXED) is not None:
+            return
+        for session in list_all(root, None):
+            mark_pending(root, session.ref)
+        pending.stage(_INDEXED)
+        pending.sync()
+
+
+def _visible_names(root: Directory, *path: str) -> list[str]:
+    return [name for name in _names(root, *path) if not name.startswith(".")]

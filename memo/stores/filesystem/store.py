@@ -1,7 +1,7 @@
-"""A store in a directory: plain files that anybody can read, and edit; the layout is in `layout.py`.
+"""FilesystemStore: plain files in a directory, readable and editable by any program; `layout.py` describes them.
 
-Thin: every method takes the owner's lock in a thread and calls one function of the modules beside this one. Many
-processes may have the same directory open.
+Thin: every method takes the owner's lock in a thread and calls one function of the modules beside this one. Any number
+of processes may open the same directory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import anyio
 import anyio.to_thread
 from anyio import CapacityLimiter
 
-from memo.bell import FileBell
 from memo.changes import Change, ChangeStream
 from memo.compaction import Compaction
 from memo.documents import (
@@ -34,39 +33,39 @@ from memo.documents import (
 )
 from memo.errors import Unavailable
 from memo.ids import AgentId, OwnerId, SessionRef, TenantId, ToolCallId, UserId, UserRef
+from memo.keyed_lock import KeyedLock
 from memo.limits import encode_text
 from memo.messages import EncodedMessage, Message, StoredMessage
 from memo.sessions import Session, SessionMeta, Usage
-from memo.stores.base import BaseStore
-from memo.stores.filesystem import archives, artifacts, documents, messages, pending, sessions
-from memo.stores.filesystem.changelog import ChangeLog
-from memo.stores.filesystem.disk import Directory, disk_errors
+from memo.stores.base_store import BaseStore
+from memo.stores.filesystem import artifacts, documents, messages, sessions
+from memo.stores.filesystem.change_log import ChangeLog
+from memo.stores.filesystem.directory import LOCK_TIMEOUT_S, Directory, disk_errors
+from memo.stores.filesystem.home import Home, StillChanging
 from memo.stores.filesystem.journal import FilesystemJournal
-from memo.stores.filesystem.layout import HIDDEN, TENANTS, Owner
-from memo.stores.filesystem.leases import FilesystemLedger
-from memo.stores.filesystem.locks import LOCK_TIMEOUT_S
-from memo.stores.filesystem.owners import Place, Tree, Unsettled
+from memo.stores.filesystem.layout import HIDDEN, TENANTS, Owner, check_format, make_root
+from memo.stores.filesystem.ledger import FilesystemLedger
 from memo.stores.filesystem.records import FilesystemRecords
-from memo.stores.filesystem.requests import RequestIndex
-from memo.stores.filesystem.root import check_format, make_root
-from memo.stores.filesystem.times import to_micros
-from memo.stores.filesystem.turns import Turns
-from memo.stores.filesystem.watching import Watcher
+from memo.stores.filesystem.session_log import RequestIndex
+from memo.stores.filesystem.tree import Tree
+from memo.stores.filesystem.watcher import Watcher
+from memo.stores.notifier import FileNotifier
 from memo.stores.options import StoreOptions
-from memo.stores.prepared import check_author, prepare_artifact, prepare_document
+from memo.stores.prepared_text import check_author, prepare_artifact, prepare_document
+from memo.stores.timestamps import to_micros
 
 R = TypeVar("R")
 
-_BELL = "bell"
+_NOTIFIER = "bell"
 _THREADS = 8
 _PATIENCE = 20
-"""How often a call waits for a file that somebody is writing, before it takes the file as it is."""
+"""How often a call waits for a file that is being written, before it uses the file as it is."""
 
 
 class FilesystemStore(FilesystemRecords, FilesystemLedger, BaseStore):
-    """Owns the open root, the change log, the bell and the watcher.
+    """Owns the open root, the change log, the notifier and the watcher.
 
-    `watch` off means that outside edits are found only when somebody asks for the document, or lists.
+    With `watch` off, outside edits are found only when the document is read or listed.
     """
 
     def __init__(
@@ -86,10 +85,10 @@ class FilesystemStore(FilesystemRecords, FilesystemLedger, BaseStore):
         self._settle_s = settle_s
         self._lock_timeout_s = lock_timeout_s
         self._tree: Tree | None = None
-        self._bell: FileBell | None = None
+        self._notifier: FileNotifier | None = None
         self._watcher: Watcher | None = None
         self._requests = RequestIndex()
-        self._turns = Turns()
+        self._writers = KeyedLock[Owner]()
         self._threads = CapacityLimiter(_THREADS)
 
     async def open(self) -> None:
@@ -110,13 +109,13 @@ class FilesystemStore(FilesystemRecords, FilesystemLedger, BaseStore):
             root.make_child(TENANTS).close()
             with root.make_child(HIDDEN) as hidden:
                 check_format(hidden)
-                hidden.check_file(_BELL)  # a bell is opened by its path, and ringing it writes to it
-                with disk_errors(f"open {hidden.where(_BELL)}"):
-                    bell = FileBell(self.path / HIDDEN / _BELL, self.options.feed_check_s)
-                undo.callback(bell.close)
-                log = ChangeLog(hidden, bell.ring)
-            undo.pop_all()  # from here on they are closed by us
-        self._bell = bell
+                hidden.check_file(_NOTIFIER)  # it is opened by its path, so it must not be a planted link
+                with disk_errors(f"open {hidden.where(_NOTIFIER)}"):
+                    notifier = FileNotifier(self.path / HIDDEN / _NOTIFIER, self.options.feed_check_s)
+                undo.callback(notifier.close)
+                log = ChangeLog(hidden, notifier.notify)
+            undo.pop_all()  # from here on `aclose` closes them
+        self._notifier = notifier
         self._tree = Tree(root, log, self.options, self._lock_timeout_s)
         if self._watch:
             self._watcher = Watcher(self.path.absolute(), self._tree, rescan_s=self._rescan_s, settle_s=self._settle_s)
@@ -129,10 +128,10 @@ class FilesystemStore(FilesystemRecords, FilesystemLedger, BaseStore):
         tree, self._tree = self._tree, None
         if tree is not None:
             tree.close()
-        bell, self._bell = self._bell, None
-        if bell is not None:
-            bell.ring()  # whoever waits for a change wakes up and finds the store closed
-            bell.close()
+        notifier, self._notifier = self._notifier, None
+        if notifier is not None:
+            notifier.notify()  # wakes waiting feeds, which then find the store closed
+            notifier.close()
 
     def _require_tree(self) -> Tree:
         if self._tree is None:
@@ -150,23 +149,23 @@ class FilesystemStore(FilesystemRecords, FilesystemLedger, BaseStore):
         return await self._in_thread(lambda tree: work(tree.root))
 
     async def _settled(self, work: Callable[[Tree, float], R]) -> R:
-        """Do the work; while somebody outside writes the file, wait a moment and try again, without the lock."""
+        """Do the work; while another program writes the file, release the lock, wait and retry."""
         for _ in range(_PATIENCE):
             try:
                 return await self._in_thread(lambda tree: work(tree, self._settle_s))
-            except Unsettled:
+            except StillChanging:
                 await anyio.sleep(self._settle_s)  # the only sign that an editor is done is that it does no more
         return await self._in_thread(lambda tree: work(tree, 0))
 
-    async def _read(self, owner: Owner, query: Callable[[Place | None], R]) -> R:
+    async def _read(self, owner: Owner, query: Callable[[Home | None], R]) -> R:
         return await self._settled(lambda tree, settle_s: tree.read(owner, query, settle_s))
 
-    async def _write(self, owner: Owner, change: Callable[[Place], R]) -> R:
+    async def _write(self, owner: Owner, change: Callable[[Home], R]) -> R:
         def work(tree: Tree, settle_s: float) -> R:
-            with tree.exclusive(owner, settle_s) as place:
-                return change(place)
+            with tree.exclusive(owner, settle_s) as home:
+                return change(home)
 
-        async with self._turns.of(owner):
+        async with self._writers.hold(owner):
             return await self._settled(work)
 
     async def _prepared(self, prepare: Callable[[], R]) -> R:
@@ -176,49 +175,49 @@ class FilesystemStore(FilesystemRecords, FilesystemLedger, BaseStore):
         return to_micros(self.options.clock())
 
     async def read_document(self, key: DocumentKey, revision: int | None = None) -> Document | None:
-        return await self._read(Owner.of(key), lambda place: documents.read(place, key, revision))
+        return await self._read(Owner.of(key), lambda home: documents.read(home, key, revision))
 
     async def write_document(
         self, key: DocumentKey, content: str, *, expected: Expected = ANY, author: Author = HOST
     ) -> Document:
         check_author(author)
         text = await self._prepared(lambda: prepare_document(content, self.options))
-        return await self._write(Owner.of(key), lambda place: documents.write(place, key, text, expected, author))
+        return await self._write(Owner.of(key), lambda home: documents.write(home, key, text, expected, author))
 
     async def append_document(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Document:
         check_author(author)
         encode_text("document", content, self.options.limits.document_bytes)
-        return await self._write(Owner.of(key), lambda place: documents.append(place, key, content, author))
+        return await self._write(Owner.of(key), lambda home: documents.append(home, key, content, author))
 
     async def list_documents(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> list[DocumentEntry]:
         return await self._read(Owner(tenant, scope, owner), documents.list_of)
 
     async def document_history(self, key: DocumentKey, limit: int | None = None) -> list[Revision]:
-        return await self._read(Owner.of(key), lambda place: documents.history(place, key, limit))
+        return await self._read(Owner.of(key), lambda home: documents.history(home, key, limit))
 
     async def redact_document(self, key: DocumentKey, revision: int, *, author: Author = HOST) -> list[int]:
         check_author(author)
-        return await self._write(Owner.of(key), lambda place: documents.redact(place, key, revision, author))
+        return await self._write(Owner.of(key), lambda home: documents.redact(home, key, revision, author))
 
     async def write_artifact(self, key: ArtifactKey, content: str) -> ArtifactEntry:
         text = await self._prepared(lambda: prepare_artifact(content, self.options))
-        return await self._write(Owner.of_session(key.session), lambda place: artifacts.write(place, key, text))
+        return await self._write(Owner.of_session(key.session), lambda home: artifacts.write(home, key, text))
 
     async def read_artifacts(self, session: SessionRef, tool_calls: Iterable[str]) -> dict[ToolCallId, str]:
         wanted = [ToolCallId(call) for call in tool_calls]
-        return await self._read(Owner.of_session(session), lambda place: artifacts.read_many(place, session, wanted))
+        return await self._read(Owner.of_session(session), lambda home: artifacts.read_many(home, session, wanted))
 
     async def read_artifact_range(self, key: ArtifactKey, start: int, length: int) -> bytes | None:
         query = partial(artifacts.read_range, key=key, start=start, length=length)
         return await self._read(Owner.of_session(key.session), query)
 
     async def list_artifacts(self, session: SessionRef) -> list[ArtifactEntry]:
-        return await self._read(Owner.of_session(session), lambda place: artifacts.list_of(place, session))
+        return await self._read(Owner.of_session(session), lambda home: artifacts.list_of(home, session))
 
     def changes(self, since: int = 0) -> ChangeStream:
-        if self._bell is None:
+        if self._notifier is None:
             raise Unavailable("cannot use this store: it is closed")
-        return ChangeStream(self._read_changes, self._bell.listen, max(since, 0))
+        return ChangeStream(self._read_changes, self._notifier.listen, max(since, 0))
 
     async def _read_changes(self, since: int, limit: int) -> list[Change]:
         return await self._in_thread(lambda tree: tree.log.read(since, limit))
@@ -232,42 +231,42 @@ class FilesystemStore(FilesystemRecords, FilesystemLedger, BaseStore):
         return await self._write(Owner.of_session(ref), make)
 
     async def _get_session(self, ref: SessionRef) -> Session | None:
-        return await self._read(Owner.of_session(ref), lambda place: sessions.get(place, ref))
+        return await self._read(Owner.of_session(ref), lambda home: sessions.get(home, ref))
 
     async def _load_tail(self, ref: SessionRef, limit: int | None) -> list[StoredMessage]:
-        return await self._read(Owner.of_session(ref), lambda place: messages.tail(place, ref, limit))
+        return await self._read(Owner.of_session(ref), lambda home: messages.tail(home, ref, limit))
 
     async def _load_within(self, ref: SessionRef, token_budget: int) -> list[StoredMessage]:
-        return await self._read(Owner.of_session(ref), lambda place: messages.within(place, ref, token_budget))
+        return await self._read(Owner.of_session(ref), lambda home: messages.within(home, ref, token_budget))
 
     async def _load_history(self, ref: SessionRef) -> list[Message]:
-        return await self._read(Owner.of_session(ref), lambda place: messages.history(place, ref))
+        return await self._read(Owner.of_session(ref), lambda home: messages.history(home, ref))
 
     async def _visible_size(self, ref: SessionRef) -> tuple[int, int]:
-        record = await self._read(Owner.of_session(ref), lambda place: messages.record_of(place, ref))
+        record = await self._read(Owner.of_session(ref), lambda home: messages.record_of(home, ref))
         return record.state.count, record.state.message_tokens
 
     async def _commit_turn(
         self, ref: SessionRef, encoded: list[EncodedMessage], usage: Usage | None, request: str | None
     ) -> None:
         if await self._get_session(ref) is None:
-            messages.record_of(None, ref)  # before the lock of an unknown session would make its directory
+            messages.record_of(None, ref)  # before the lock, which would create the directory of an unknown session
 
         root = self._require_tree().root
 
-        def commit(place: Place) -> None:
-            record = messages.record_of(place, ref)
-            if request is None or self._requests.is_first(place, request):
+        def commit(home: Home) -> None:
+            record = messages.record_of(home, ref)
+            if request is None or self._requests.is_first(home.owner, home.directory, request):
                 if encoded:
-                    pending.mark(root, ref)  # before the commit: a mark too many is harmless, one too few is not
-                messages.commit_turn(place, record, encoded, usage, request, self._now())
+                    sessions.mark_pending(root, ref)  # before the commit: an extra mark is harmless
+                messages.commit_turn(home, record, encoded, usage, request, self._now())
 
         await self._write(Owner.of_session(ref), commit)
 
     async def _commit_compaction(self, ref: SessionRef, compaction: Compaction, summary: EncodedMessage) -> bool:
         now = self._now()
         return await self._write(
-            Owner.of_session(ref), lambda place: archives.compact(place, ref, compaction, summary, now)
+            Owner.of_session(ref), lambda home: messages.compact(home, ref, compaction, summary, now)
         )
 
     async def list_sessions(self, tenant: str | None = None) -> list[Session]:

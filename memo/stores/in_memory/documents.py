@@ -1,6 +1,6 @@
 """Documents, artifacts and their changes in memory.
 
-Plain calls without an await: each one is atomic in an event loop.
+No method awaits, so each is atomic in an event loop.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from memo.documents import (
 from memo.errors import Absent
 from memo.ids import OwnerId, SessionRef, TenantId, ToolCallId
 from memo.stores.options import StoreOptions
-from memo.stores.prepared import PreparedText
+from memo.stores.prepared_text import PreparedText
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class _Version:
     request: str | None
 
 
-class MemoryDocuments:
+class InMemoryDocuments:
     def __init__(self, options: StoreOptions, changed: Callable[[], None]) -> None:
         self._options = options
         self._changed = changed
@@ -53,7 +53,7 @@ class MemoryDocuments:
         return _document(key, versions[number - 1]) if 1 <= number <= len(versions) else None
 
     def repeated(self, key: DocumentKey, author: Author) -> Document | None:
-        """Return what this request committed before, if it did: a retry is one revision."""
+        """Return the revision that this request already committed, if any: a retry adds none."""
         if author.request is None:
             return None
         versions = self._documents.get(key, [])

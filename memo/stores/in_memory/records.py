@@ -1,7 +1,7 @@
-"""Records in the memory of one process. A batch is worked out beside the records and swapped in between two awaits.
+"""Records in memory. A batch is computed beside the records and swapped in between two awaits.
 
-Mixed into a store that has `_turn` (wait for one's turn, refuse when closed). Values are kept as JSON text, so that
-nobody can change a kept record through a value that was passed in or handed out.
+A mixin for a store that has `_turn`. Values are stored as JSON text, so that a caller cannot change a record through a
+value that it passed in or received.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Kept:
 
 @dataclass(slots=True)
 class RecordBook:
-    """The records, each scope in the order of first puts. Never awaits."""
+    """The records of each scope, in the order in which they were first put. Never awaits."""
 
     scopes: dict[RecordScope, dict[str, _Kept]] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ class RecordBook:
             pending[key] = kept
             steps.append((key, kept))
             results.append(None if after is None else after.value)
-        for key, kept in steps:  # nothing can fail any more
+        for key, kept in steps:  # nothing can fail from here on
             if kept is None:
                 self.scopes.get(key.scope, {}).pop(key.id, None)
             else:

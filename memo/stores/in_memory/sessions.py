@@ -1,7 +1,7 @@
 """Sessions, messages and archives in memory.
 
-Plain calls without an await: each one is atomic in an event loop. Messages are kept as JSON text, so that nobody can
-change one through a value that was passed in or handed out.
+No method awaits, so each is atomic in an event loop. Messages are stored as JSON text, so that a caller cannot change
+one through a value that it passed in or received.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _State:
     requests: set[str] = field(default_factory=set)
 
 
-class MemorySessions:
+class InMemorySessions:
     def __init__(self) -> None:
         self._sessions: dict[SessionRef, _State] = {}
 
@@ -51,7 +51,7 @@ class MemorySessions:
         return None if state is None else state.session
 
     def revision(self, ref: SessionRef) -> int:
-        """Return how many messages the session ever had."""
+        """Return the number of messages ever appended to the session."""
         state = self._sessions.get(ref)
         return 0 if state is None else state.next_position - 1
 
@@ -103,7 +103,7 @@ class MemorySessions:
         state = self._require(ref)
         head = state.visible[: compaction.count]
         if len(head) < compaction.count or (head[0].position, head[-1].position) != (compaction.first, compaction.last):
-            return False  # somebody compacted it meanwhile
+            return False  # compacted by another call in the meantime
         number = len(state.archives) + 1
         state.archives[number] = head
         state.visible[: compaction.count] = [_Row(compaction.last, summary.body, summary.tokens, expands=number)]

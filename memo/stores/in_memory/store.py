@@ -1,15 +1,14 @@
-"""A store in the memory of one process: for embedding, and for tests that want a real store without a file.
+"""InMemoryStore: a store in the memory of one process, for embedding and for tests that need a store without a file.
 
-Every commit happens between two awaits, so the event loop itself is the lock. Nothing survives the process.
+Every commit happens between two awaits, so the event loop is the lock. Nothing survives the process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from anyio.lowlevel import checkpoint
 
-from memo.bell import LocalBell
 from memo.changes import Change, ChangeStream
 from memo.compaction import Compaction
 from memo.documents import (
@@ -30,23 +29,47 @@ from memo.errors import TooLarge, Unavailable
 from memo.ids import AgentId, OwnerId, SessionRef, TenantId, ToolCallId, UserId, UserRef
 from memo.messages import EncodedMessage, Message, StoredMessage
 from memo.sessions import Session, SessionMeta, Usage
-from memo.stores.base import BaseStore
-from memo.stores.in_memory.documents import MemoryDocuments
-from memo.stores.in_memory.journal import MemoryJournal
-from memo.stores.in_memory.leases import InMemoryLedger
+from memo.stores.base_store import BaseStore
+from memo.stores.in_memory.documents import InMemoryDocuments
+from memo.stores.in_memory.ledger import InMemoryLedger
 from memo.stores.in_memory.records import InMemoryRecords
-from memo.stores.in_memory.sessions import MemorySessions
+from memo.stores.in_memory.sessions import InMemorySessions
+from memo.stores.journal import LogName, Slot, SlotName
+from memo.stores.notifier import LocalNotifier
 from memo.stores.options import StoreOptions, notes_do_not_fit
-from memo.stores.prepared import check_author, off_loop, prepare_artifact, prepare_document
+from memo.stores.prepared_text import check_author, off_loop, prepare_artifact, prepare_document
+
+
+class InMemoryJournal:
+    def __init__(self, turn: Callable[[], Awaitable[None]]) -> None:
+        self._turn = turn
+        self._logs: dict[tuple[LogName, str], list[str]] = {}
+        self._slots: dict[tuple[SlotName, str], Slot] = {}
+
+    async def append(self, log: LogName, agent: str, body: str) -> None:
+        await self._turn()
+        self._logs.setdefault((log, agent), []).append(body)
+
+    async def load(self, log: LogName, agent: str) -> list[str]:
+        await self._turn()
+        return list(self._logs.get((log, agent), []))
+
+    async def put(self, slot: SlotName, agent: str, body: str) -> None:
+        await self._turn()
+        self._slots[slot, agent] = Slot(body, len(self._logs.get(("event", ""), [])))
+
+    async def get(self, slot: SlotName, agent: str) -> Slot | None:
+        await self._turn()
+        return self._slots.get((slot, agent))
 
 
 class InMemoryStore(BaseStore, InMemoryRecords, InMemoryLedger):
     def __init__(self, options: StoreOptions | None = None) -> None:
         super().__init__(options)
-        self._bell = LocalBell()
-        self._documents = MemoryDocuments(self.options, self._bell.ring)
-        self._sessions = MemorySessions()
-        self._journals: dict[SessionRef, MemoryJournal] = {}
+        self._notifier = LocalNotifier()
+        self._documents = InMemoryDocuments(self.options, self._notifier.notify)
+        self._sessions = InMemorySessions()
+        self._journals: dict[SessionRef, InMemoryJournal] = {}
         self._closed = False
 
     async def open(self) -> None:
@@ -54,10 +77,10 @@ class InMemoryStore(BaseStore, InMemoryRecords, InMemoryLedger):
 
     async def aclose(self) -> None:
         self._closed = True
-        self._bell.ring()  # a feed that waits wakes up and finds the store closed
+        self._notifier.notify()  # wakes waiting feeds, which then find the store closed
 
     async def _turn(self) -> None:
-        """Let others run; afterwards this call has the loop, and so the store, until its next await."""
+        """Let other tasks run; then this call owns the event loop, and so the store, until its next await."""
         await checkpoint()
         self._require_open()
 
@@ -88,7 +111,7 @@ class InMemoryStore(BaseStore, InMemoryRecords, InMemoryLedger):
             repeated = self._documents.repeated(key, author)
             if repeated is not None:
                 return repeated
-            if self._documents.read(key) == before:  # else somebody wrote while the text was prepared: once more
+            if self._documents.read(key) == before:  # else another task wrote while the text was prepared: retry
                 return self._documents.commit(key, prepared, ANY, author)
 
     async def list_documents(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> list[DocumentEntry]:
@@ -121,7 +144,7 @@ class InMemoryStore(BaseStore, InMemoryRecords, InMemoryLedger):
         return self._documents.list_artifacts(session)
 
     def changes(self, since: int = 0) -> ChangeStream:
-        return ChangeStream(self._read_changes, self._bell.listen, since)
+        return ChangeStream(self._read_changes, self._notifier.listen, since)
 
     async def _read_changes(self, since: int, limit: int) -> list[Change]:
         await self._turn()
@@ -189,5 +212,5 @@ class InMemoryStore(BaseStore, InMemoryRecords, InMemoryLedger):
         await self._turn()
         return self._sessions.list_users()
 
-    def _journal(self, ref: SessionRef) -> MemoryJournal:
-        return self._journals.setdefault(ref, MemoryJournal(self._turn))
+    def _journal(self, ref: SessionRef) -> InMemoryJournal:
+        return self._journals.setdefault(ref, InMemoryJournal(self._turn))

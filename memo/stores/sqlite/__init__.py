@@ -1,7 +1,4 @@
-"""The SQLite store, in small modules: the file, its tables, the lanes, and the store over them.
-
-Nothing outside this package knows that there is SQL.
-"""
+"""The SQLite store, the default. Nothing outside this package knows SQL."""
 
 from memo.stores.sqlite.store import SQLiteStore
 

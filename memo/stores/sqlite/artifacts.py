@@ -1,7 +1,6 @@
-"""Artifacts in SQLite: one text for each tool call.
+"""Artifacts in SQLite: one text for each tool call, shared by hash with every other use of the same text.
 
-A text is shared by hash with everything else that has the same text. Every function runs inside a transaction that
-somebody else ends.
+Every function runs inside a transaction of the caller.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from memo.errors import Corrupt
 from memo.ids import SessionRef, ToolCallId
 from memo.provider import ArtifactLine
 from memo.stores.options import StoreOptions
-from memo.stores.prepared import PreparedText
-from memo.stores.sqlite import contents, feed
-from memo.stores.sqlite.times import from_micros, to_micros
+from memo.stores.prepared_text import PreparedText
+from memo.stores.sqlite import change_log, contents
+from memo.stores.timestamps import from_micros, to_micros
 
 _AT_ONCE = 250
-_FAR = 2**53  # beyond every artifact, and still a number that SQLite takes
+_FAR = 2**53  # larger than any artifact, and still an SQLite integer
 
 
 def write(db: sqlite3.Connection, key: ArtifactKey, text: PreparedText, options: StoreOptions) -> ArtifactEntry:
@@ -42,7 +41,7 @@ def write(db: sqlite3.Connection, key: ArtifactKey, text: PreparedText, options:
     )
     if old is not None:
         contents.drop_unreferenced(db, old[1])
-    feed.announce(db, key, revision, text.sha256, at)
+    change_log.announce(db, key, revision, text.sha256, at)
     return ArtifactEntry(key, revision, text.sha256, text.size_bytes, from_micros(at))
 
 
@@ -56,7 +55,7 @@ def read_many(db: sqlite3.Connection, session: SessionRef, tool_calls: Iterable[
 def bodies_of(
     db: sqlite3.Connection, session: SessionRef, tool_calls: Sequence[ToolCallId]
 ) -> list[tuple[str, bytes | None, str]]:
-    """Return id, text and hash of those that exist. A text that the store has lost is None."""
+    """Return id, text and hash of the artifacts that exist. The text is None if the store has lost it."""
     rows: list[tuple[str, bytes | None, str]] = []
     for start in range(0, len(tool_calls), _AT_ONCE):
         some = tool_calls[start : start + _AT_ONCE]
@@ -78,7 +77,7 @@ def read_range(db: sqlite3.Connection, key: ArtifactKey, start: int, length: int
     if row is None:
         return None
     if row[0] is None:
-        raise Corrupt(f"cannot read artifact {key}: its text is not in the store")
+        raise Corrupt(f"cannot read artifact {key}: its text is missing from the store")
     return bytes(row[0])
 
 

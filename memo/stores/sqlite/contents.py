@@ -1,6 +1,7 @@
-"""Texts by hash, kept once, whoever refers to them.
+"""The contents table: texts by hash, each kept once and shared by every document and artifact that has it.
 
-A text nobody refers to any more is deleted. A text that is not what was written is never handed out.
+A text is deleted with its last reference. A stored text is checked before it is returned: damage raises Corrupt and
+names the place, because SQLite's own error names no row and shows the text.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ import sqlite3
 
 from memo.documents import sha256_of
 from memo.errors import Corrupt
-from memo.stores.prepared import PreparedText
-from memo.stores.sqlite.texts import decoded
+from memo.stores.prepared_text import PreparedText
 
 
 def keep(db: sqlite3.Connection, text: PreparedText) -> None:
@@ -26,17 +26,17 @@ def fetch(db: sqlite3.Connection, sha256: str, place: str) -> str:
 
 
 def verified(body: bytes | None, sha256: str, place: str) -> str:
-    """Decode a text, and see that it is the one that was written: SQLite does not notice a changed byte in a blob."""
+    """Check the hash of a text and decode it: SQLite does not notice a changed byte in a blob."""
     text = present(body, place)
     if sha256_of(text) != sha256:
-        raise Corrupt(f"cannot read {place}: what is stored is not what was written")
+        raise Corrupt(f"cannot read {place}: the stored text does not match its hash")
     return decoded(text, place)
 
 
 def present(body: bytes | None, place: str) -> bytes:
-    """Return a text that must be there: lost is not the same as never written (I4)."""
+    """Return the text, or raise Corrupt if it is missing: lost differs from never written (I4)."""
     if body is None:
-        raise Corrupt(f"cannot read {place}: its text is not in the store")
+        raise Corrupt(f"cannot read {place}: its text is missing from the store")
     return body
 
 
@@ -47,3 +47,10 @@ def drop_unreferenced(db: sqlite3.Connection, sha256: str) -> None:
            AND NOT EXISTS (SELECT 1 FROM artifacts WHERE sha256 = :sha256)""",
         {"sha256": sha256},
     )
+
+
+def decoded(body: bytes, place: str) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        raise Corrupt(f"cannot read {place}: the stored text is not UTF-8 at byte {error.start}") from None

@@ -1,7 +1,7 @@
-"""Transactions on the SQLite file: one writer, readers in parallel, every call in a thread of a lane.
+"""Database: transactions on the SQLite file, with one writer thread and several reader threads.
 
-Knows transactions, and nothing of what the tables mean. Writers that wait together are committed together: each has a
-savepoint of its own, so that one that is refused takes nobody along, and one sync of the disk serves them all.
+Knows transactions but not tables. Writes that are queued together are committed together: each has its own savepoint,
+so that a refused write does not affect the others, and one disk sync serves them all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from memo.errors import ProviderError, Unavailable
 from memo.stores.sqlite.file import connect, open_file, primary_code, roll_back, translated
-from memo.stores.sqlite.lanes import Job, Lane
+from memo.stores.sqlite.work_queue import Job, WorkQueue
 
 R = TypeVar("R")
 
@@ -28,7 +28,7 @@ MOST_WRITES_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class _Alone:
-    """Work that ends its own transactions and so shares none."""
+    """Work that manages its own transactions and so cannot share one."""
 
     work: Callable[[sqlite3.Connection], Any]
 
@@ -37,7 +37,7 @@ class _Alone:
 
 
 class Database:
-    """Owns connections and lanes. Reads see one committed state; a write commits entirely or not at all."""
+    """Owns connections and work queues. A read sees one committed state; a write commits entirely or not at all."""
 
     def __init__(self, path: Path, *, committed: Callable[[], None]) -> None:
         self.path = path
@@ -50,14 +50,14 @@ class Database:
     async def open(self) -> None:
         self._writer = await anyio.to_thread.run_sync(open_file, self.path)
         self._all, self._idle = [self._writer], []
-        self._writes = Lane("memo-writer", self._perform_writes, threads=1, most=MOST_WRITES_AT_ONCE)
-        self._reads = Lane("memo-reader", self._perform_read, threads=READERS, most=1)
+        self._writes = WorkQueue("memo-writer", self._perform_writes, threads=1, most=MOST_WRITES_AT_ONCE)
+        self._reads = WorkQueue("memo-reader", self._perform_read, threads=READERS, most=1)
         self._writes.start()
         self._reads.start()
         self._is_open = True
 
     async def close(self) -> None:
-        """Refuse what comes, finish what is queued, let go of the file."""
+        """Refuse new calls, finish the queued ones and close the file."""
         if not self._is_open:
             return
         self._is_open = False
@@ -73,7 +73,7 @@ class Database:
         return await self._writes.run(commit)
 
     async def erase(self, commit: Callable[[sqlite3.Connection], R]) -> R:
-        """Write, and see that what was deleted is in no file: neither in free pages nor in the log."""
+        """Write, and erase what was deleted from every file: free pages and the log included."""
         self._require_open()
         erased: R = await self._writes.run(_Alone(lambda db: self._erase(db, commit)))
         return erased
@@ -85,7 +85,7 @@ class Database:
     def _close(self) -> None:
         self._writes.end()
         self._reads.end()
-        for db in reversed(self._all):  # the writer last: the last one to close checkpoints
+        for db in reversed(self._all):  # the writer last: closing the last connection checkpoints
             db.close()
 
     def _perform_read(self, batch: list[Job[Any]]) -> None:
@@ -117,7 +117,7 @@ class Database:
         for number, job in enumerate(batch):
             try:
                 job.succeed(job.work(self._writer) if isinstance(job.work, _Alone) else self._commit(job.work))
-            except Exception as error:  # noqa: BLE001  each job's own; its caller raises it
+            except Exception as error:  # noqa: BLE001  belongs to this job; its caller raises it
                 job.error = error
                 if _is_locked_out(error):
                     for waiting in batch[number + 1 :]:
@@ -136,9 +136,9 @@ class Database:
         return result
 
     def _commit_together(self, batch: list[Job[Any]]) -> bool:
-        """Commit all of them at once; False, and nothing, if the file is in the way: then each finds out alone.
+        """Commit all jobs in one transaction. Return False, with nothing changed, if SQLite fails: then run each alone.
 
-        Raise for all of them if another process keeps the lock.
+        Raise for all of them if another process holds the write lock.
         """
         db = self._writer
         try:
@@ -159,7 +159,7 @@ class Database:
             job.succeed(job.work(self._writer))
         except sqlite3.Error:
             raise
-        except Exception as error:  # noqa: BLE001  this job's own, not its neighbours'; its caller raises it
+        except Exception as error:  # noqa: BLE001  belongs to this job, not to the others; its caller raises it
             job.error = error
             self._writer.execute("ROLLBACK TO job")
 
@@ -169,9 +169,10 @@ class Database:
         except sqlite3.Error as error:
             roll_back(self._writer)
             if primary_code(error) == sqlite3.SQLITE_FULL:
-                raise  # the frame that commits is written last, and it was not written
+                raise  # the commit frame is written last, and was not written
             raise ProviderError(
-                f"cannot tell whether the change was committed: {error}", outcome_unknown=True
+                f"cannot tell whether the change was committed: {error}; read before writing again",
+                outcome_unknown=True,
             ) from error
         self._committed()
 
@@ -184,15 +185,14 @@ class Database:
                 db.execute("PRAGMA secure_delete=OFF")
             (is_busy, _, _) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if is_busy:
-            raise Unavailable("cannot finish erasing: a reader still holds the log that has the text; try again")
+            raise Unavailable("cannot finish erasing: a reader still uses the log that contains the text; retry")
         return result
 
 
 def _begin(db: sqlite3.Connection) -> None:
-    """Take the write lock; Unavailable if another process keeps it for the whole busy timeout.
+    """Take the write lock, or raise Unavailable if another process holds it for the whole busy timeout.
 
-    Translated here already, so that nobody takes it for the failure of one job: the next in line would only wait as
-    long again, and all of them are told together, after the last.
+    Translated here, so that it is not taken for the failure of one job: the next job would wait just as long again.
     """
     try:
         db.execute("BEGIN IMMEDIATE")

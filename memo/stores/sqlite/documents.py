@@ -1,7 +1,6 @@
 """Documents and their revisions in SQLite.
 
-Every function runs inside a transaction that somebody else ends. What a compare-and-swap means is decided in
-`memo.documents`, never here.
+Every function runs inside a transaction of the caller. The rules of compare-and-swap are in `memo.documents`.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from memo.documents import (
 from memo.errors import Absent
 from memo.ids import OwnerId, SessionId, TenantId
 from memo.stores.options import StoreOptions
-from memo.stores.prepared import PreparedText, prepare_document
-from memo.stores.sqlite import contents, feed
-from memo.stores.sqlite.times import from_micros, to_micros
+from memo.stores.prepared_text import PreparedText, prepare_document
+from memo.stores.sqlite import change_log, contents
+from memo.stores.timestamps import from_micros, to_micros
 
 MOST_REVISIONS = 2**53
 
@@ -54,7 +53,7 @@ def read(db: sqlite3.Connection, key: DocumentKey, revision: int | None) -> Docu
 
 
 def body_of(db: sqlite3.Connection, key: DocumentKey) -> bytes | None:
-    """Return the newest text as it lies there, unchecked; None if it was never written."""
+    """Return the newest text without checking its hash; None if it was never written."""
     row = db.execute(
         """SELECT body FROM documents LEFT JOIN contents ON contents.sha256 = documents.sha256
            WHERE tenant = ? AND scope = ? AND owner = ? AND name = ?""",
@@ -187,12 +186,12 @@ def _commit(
             author.request,
         ),
     )
-    feed.announce(db, key, revision, text.sha256, at)
+    change_log.announce(db, key, revision, text.sha256, at)
     return Document(text.text, revision, text.sha256)
 
 
 def _repeated(db: sqlite3.Connection, key: DocumentKey, author: Author) -> Document | None:
-    """Return what this request committed before, if it did: a retry is one revision."""
+    """Return the revision that this request already committed, if any: a retry adds none."""
     if author.request is None:
         return None
     row = db.execute(

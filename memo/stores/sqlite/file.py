@@ -1,6 +1,6 @@
-"""The SQLite file: creating, connecting, checking, migrating, and what its errors mean.
+"""The SQLite file: how it is created, opened, checked and migrated, and how its errors are translated.
 
-A file that is damaged, foreign or from the future is refused; it is never taken for an empty store, never repaired.
+A file that is damaged, foreign or of a newer version is refused; it is never taken for an empty store or repaired.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BUSY_TIMEOUT_MS = 30_000
 
 
 def open_file(path: Path) -> sqlite3.Connection:
-    """Return a connection to a checked store of the newest schema, created if there is no file."""
+    """Return a connection to a checked store of the newest schema; create the file if it does not exist."""
     try:
         is_new, is_empty = not path.exists(), path.exists() and path.stat().st_size == 0
     except OSError as error:
@@ -27,7 +27,7 @@ def open_file(path: Path) -> sqlite3.Connection:
     if is_new:
         create(path)
     elif is_empty:
-        raise Corrupt(f"cannot open {path}: the file is empty, and a store never is; remove it to start anew")
+        raise Corrupt(f"cannot open {path}: the file is empty, which a store never is; remove it to start anew")
     with translated():
         db = connect(path)
         try:
@@ -40,18 +40,18 @@ def open_file(path: Path) -> sqlite3.Connection:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    # mode=rw, not rwc: a file that vanished must not come back as an empty store.
+    # mode=rw, not rwc: a deleted file must not come back as an empty store.
     db = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None, check_same_thread=False, timeout=30
     )
     db.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
     db.execute("PRAGMA synchronous=FULL")  # a commit that returned is on the disk (I1)
-    db.execute("PRAGMA cache_size=-2048")  # for each connection; what is read again is in the system's cache anyway
+    db.execute("PRAGMA cache_size=-2048")  # for each connection; the page cache of the system holds the rest
     return db
 
 
 def create(path: Path) -> None:
-    """Make a new store beside its place and link it there, so that no one ever finds half of one."""
+    """Create a store under a temporary name and link it into place, so that no process sees half of one."""
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         draft = path.parent / f".{path.name}.{os.getpid()}.{threading.get_ident()}.new"
@@ -67,8 +67,8 @@ def create(path: Path) -> None:
                 db.execute(f"PRAGMA application_id={APPLICATION_ID}")
                 _migrate(db, draft)
             finally:
-                db.close()  # the last connection: everything is in the main file, and the log is gone
-        with suppress(FileExistsError):  # another process was first; its store is as good
+                db.close()  # closing the last connection moves the log into the main file
+        with suppress(FileExistsError):  # another process was first; use its store
             os.link(draft, path)
         _sync_directory(path.parent)
     finally:
@@ -87,22 +87,24 @@ def _sync_directory(directory: Path) -> None:
 def _check(db: sqlite3.Connection, path: Path) -> None:
     (application,) = db.execute("PRAGMA application_id").fetchone()
     if application != APPLICATION_ID:
-        raise Unsupported(f"cannot open {path}: it is an SQLite file of another program")
+        raise Unsupported(f"cannot open {path}: it is an SQLite file of another program; choose another path")
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version > len(MIGRATIONS):
         raise Unsupported(
-            f"cannot open {path}: its schema is version {version}, and this program knows up to {len(MIGRATIONS)}"
+            f"cannot open {path}: its schema is version {version}, newer than {len(MIGRATIONS)}; upgrade this program"
         )
     findings = [row[0] for row in db.execute("PRAGMA quick_check(3)")]
     if findings != ["ok"]:
-        raise Corrupt(f"cannot open {path}: it is damaged: {'; '.join(findings)}")
+        raise Corrupt(f"cannot open {path}: it is damaged ({'; '.join(findings)}); restore a backup")
     (mode,) = db.execute("PRAGMA journal_mode=WAL").fetchone()
     if mode != "wal":
-        raise Unsupported(f"cannot open {path}: its filesystem has no shared memory for a write-ahead log")
+        raise Unsupported(
+            f"cannot open {path}: its filesystem does not support write-ahead logging; choose a local disk"
+        )
 
 
 def _migrate(db: sqlite3.Connection, path: Path) -> None:
-    db.execute("BEGIN IMMEDIATE")  # before looking: another process may be migrating the same file
+    db.execute("BEGIN IMMEDIATE")  # before reading the version: another process may be migrating the file
     try:
         (version,) = db.execute("PRAGMA user_version").fetchone()
         for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
@@ -116,7 +118,7 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
 
 
 def roll_back(db: sqlite3.Connection) -> None:
-    if db.in_transaction:  # some errors have rolled back already
+    if db.in_transaction:  # some errors roll back by themselves
         db.execute("ROLLBACK")
 
 
@@ -126,19 +128,21 @@ def primary_code(error: sqlite3.Error) -> int:
 
 
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_NO_UTF8 = "Could not decode to UTF-8"  # Python's own complaint about a TEXT column; it has no code
+_NOT_UTF8 = "Could not decode to UTF-8"  # Python's own error for a TEXT column; it has no code
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn SQLite's errors into ours. Only what surely did nothing is Unavailable."""
+    """Translate SQLite's errors. Unavailable means that nothing was done."""
     try:
         yield
     except sqlite3.Error as error:
         code = primary_code(error)
         name = getattr(error, "sqlite_errorname", type(error).__name__)
-        if str(error).startswith(_NO_UTF8):
-            raise Corrupt("cannot read the store: a name in it is not UTF-8") from None  # the error shows the text
+        if str(error).startswith(_NOT_UTF8):
+            raise Corrupt(
+                "cannot read the store: a name in it is not UTF-8; restore a backup"
+            ) from None  # the original error contains the text
         if code in _DAMAGE:
             raise Corrupt(f"cannot read the store: {error} ({name})") from error
         raise Unavailable(f"cannot use the store: {error} ({name})") from error

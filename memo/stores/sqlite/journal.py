@@ -1,7 +1,4 @@
-"""The logs and slots of one session in SQLite.
-
-Keeps JSON as text; what it says is the business of `memo.stores.journal`.
-"""
+"""The logs and slots of one session in SQLite, as JSON text that `memo.stores.journal` encodes and decodes."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ from collections.abc import Callable
 
 from memo.ids import SessionRef
 from memo.stores.journal import LogName, Slot, SlotName
+from memo.stores.sqlite.contents import decoded
 from memo.stores.sqlite.database import Database
-from memo.stores.sqlite.texts import decoded
 
 
 class SQLiteJournal:

@@ -1,6 +1,6 @@
-"""Records in SQLite: one row each, one transaction a batch. The row id is the order of the first put.
+"""Records in SQLite: one row for each, one transaction for a batch. Row ids keep the order of the first puts.
 
-The functions run inside a transaction that somebody else ends; the class is mixed into the store that owns one.
+The functions run inside a transaction of the caller; the class is a mixin for the store.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from memo.records import (
     tenant_of,
 )
 from memo.stores.options import StoreOptions
+from memo.stores.sqlite.contents import decoded
 from memo.stores.sqlite.database import Database
-from memo.stores.sqlite.texts import decoded
 
 
 class SQLiteRecords:

@@ -1,14 +1,56 @@
-"""The schema, as numbered migrations. A migration that has shipped is never edited; the next one follows it.
+"""The schema, as numbered migrations. A released migration is never edited; add a new one.
 
 Times are microseconds since 1970, texts are UTF-8 in blobs (a text may hold NUL), ids and JSON are TEXT.
 """
 
 from __future__ import annotations
 
-from memo.stores.sqlite.leases_schema import LEASES_MIGRATION
-from memo.stores.sqlite.records_schema import RECORDS_MIGRATION
+APPLICATION_ID = 0x6D656D6F  # "memo": identifies our files among other SQLite files
 
-APPLICATION_ID = 0x6D656D6F  # "memo": tells our files from other programs' SQLite files
+_RECORDS: tuple[str, ...] = (
+    """CREATE TABLE records (
+        position INTEGER PRIMARY KEY,
+        tenant TEXT NOT NULL, kind TEXT NOT NULL, place TEXT NOT NULL, id TEXT NOT NULL,
+        group_name TEXT NOT NULL, body TEXT NOT NULL,
+        UNIQUE (tenant, kind, place, id)
+    )""",
+    "CREATE INDEX records_by_group ON records (tenant, kind, place, group_name, position)",
+)
+
+# Triggers keep pending_sessions up to date, so appending a message needs no knowledge of consolidation and a scan reads
+# only what changed. Sessions that exist before this migration become pending.
+_CONSOLIDATION: tuple[str, ...] = (
+    """CREATE TABLE leases (
+        tenant TEXT NOT NULL, user_id TEXT NOT NULL,
+        holder TEXT NOT NULL, token INTEGER NOT NULL, expires_at INTEGER NOT NULL,
+        PRIMARY KEY (tenant, user_id)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE consolidations (
+        tenant TEXT NOT NULL, user_id TEXT NOT NULL, standing TEXT NOT NULL, memory TEXT NOT NULL,
+        PRIMARY KEY (tenant, user_id)
+    )""",
+    """CREATE TABLE pending_sessions (
+        tenant TEXT NOT NULL, user_id TEXT NOT NULL, session TEXT NOT NULL,
+        revision INTEGER NOT NULL, changed_at INTEGER NOT NULL,
+        PRIMARY KEY (tenant, user_id, session)
+    ) WITHOUT ROWID""",
+    """CREATE TRIGGER sessions_become_pending AFTER UPDATE OF next_position ON sessions
+        WHEN NEW.next_position > OLD.next_position
+        BEGIN
+            INSERT INTO pending_sessions (tenant, user_id, session, revision, changed_at)
+            VALUES (NEW.tenant, NEW.user_id, NEW.session, NEW.next_position - 1, NEW.updated_at)
+            ON CONFLICT (tenant, user_id, session) DO UPDATE SET
+            revision = excluded.revision, changed_at = excluded.changed_at;
+        END""",
+    """CREATE TRIGGER pending_sessions_stay_active AFTER UPDATE OF updated_at ON sessions
+        WHEN NEW.next_position = OLD.next_position
+        BEGIN
+            UPDATE pending_sessions SET changed_at = NEW.updated_at
+            WHERE tenant = NEW.tenant AND user_id = NEW.user_id AND session = NEW.session;
+        END""",
+    """INSERT INTO pending_sessions (tenant, user_id, session, revision, changed_at)
+        SELECT tenant, user_id, session, next_position - 1, updated_at FROM sessions WHERE next_position > 1""",
+)
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -84,6 +126,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (tenant, session, slot, agent)
         )""",
     ),
-    RECORDS_MIGRATION,
-    LEASES_MIGRATION,
+    _RECORDS,
+    _CONSOLIDATION,
 )

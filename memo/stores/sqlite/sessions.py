@@ -1,6 +1,7 @@
-"""Sessions and their visible messages in SQLite.
+"""Sessions in SQLite: their visible messages, their turns, and the archives that compaction leaves.
 
-Every function runs inside a transaction that somebody else ends; none decides what fits or what is cut.
+Every function runs inside a transaction of the caller. What fits a budget and what is cut is decided in
+`memo.messages` and `memo.compaction`, never here.
 """
 
 from __future__ import annotations
@@ -8,12 +9,16 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 
+from memo.compaction import Compaction, full_history
+from memo.documents import NOTES, Author, DocumentKey
+from memo.errors import TooLarge
 from memo.ids import AgentId, SessionId, SessionRef, TenantId, UserId, UserRef
-from memo.messages import EncodedMessage, StoredMessage, decode_object, newest_within
+from memo.messages import EncodedMessage, Message, StoredMessage, decode_object, newest_within
 from memo.sessions import Session, SessionMeta, Usage
-from memo.stores.options import session_taken, unknown_session
-from memo.stores.sqlite.texts import decoded
-from memo.stores.sqlite.times import from_micros
+from memo.stores.options import StoreOptions, notes_do_not_fit, session_taken, unknown_session
+from memo.stores.sqlite import documents
+from memo.stores.sqlite.contents import decoded
+from memo.stores.timestamps import from_micros, to_micros
 
 _MOST_MESSAGES = 2**53
 
@@ -110,7 +115,7 @@ def commit_turn(
            message_count = message_count + ?, message_tokens = message_tokens + ?,
            turns = turns + ?, tokens = tokens + ? WHERE tenant = ? AND session = ?""",
         (
-            max(updated_at, now),  # newest first must hold even if the clock goes back
+            max(updated_at, now),  # the order must hold even if the clock is set back
             len(messages),
             len(messages),
             sum(m.tokens for m in messages),
@@ -121,7 +126,7 @@ def commit_turn(
     )
 
 
-def stored(ref: SessionRef, row: tuple[int, bytes, int, int | None]) -> StoredMessage:
+def _stored(ref: SessionRef, row: tuple[int, bytes, int, int | None]) -> StoredMessage:
     position, body, tokens, expands = row
     place = f"message {position} of session {ref}"
     return StoredMessage(position, decode_object(decoded(body, place), place), tokens, expands)
@@ -144,9 +149,9 @@ def _newest_first(db: sqlite3.Connection, ref: SessionRef, limit: int | None) ->
     )
     try:
         for row in rows:
-            yield stored(ref, row)
+            yield _stored(ref, row)
     finally:
-        rows.close()  # a budget may stop reading early
+        rows.close()  # the reader of a budget may stop early
 
 
 def _session(row: tuple[str, str, str, str, int, int, int, int, int]) -> Session:
@@ -166,3 +171,59 @@ def _session(row: tuple[str, str, str, str, int, int, int, int, int]) -> Session
 
 def _params(ref: SessionRef) -> tuple[str, str]:
     return (ref.tenant, ref.session)
+
+
+def compact(
+    db: sqlite3.Connection,
+    ref: SessionRef,
+    compaction: Compaction,
+    summary: EncodedMessage,
+    options: StoreOptions,
+) -> bool:
+    of_ref = (ref.tenant, ref.session)
+    first, last, count, tokens = db.execute(
+        """SELECT MIN(position), MAX(position), COUNT(*), SUM(tokens) FROM messages
+           WHERE tenant = ? AND session = ? AND position <= ?""",
+        (*of_ref, compaction.last),
+    ).fetchone()
+    if (first, last, count) != (compaction.first, compaction.last, compaction.count):
+        return False  # compacted by another call in the meantime
+    archives, updated_at = db.execute(
+        "SELECT archives, updated_at FROM sessions WHERE tenant = ? AND session = ?", of_ref
+    ).fetchone()
+    archive = archives + 1
+    db.execute(
+        """INSERT INTO archived_messages (tenant, session, archive, position, body, tokens, expands)
+           SELECT tenant, session, ?, position, body, tokens, expands FROM messages
+           WHERE tenant = ? AND session = ? AND position <= ?""",
+        (archive, *of_ref, compaction.last),
+    )
+    db.execute("DELETE FROM messages WHERE tenant = ? AND session = ? AND position <= ?", (*of_ref, compaction.last))
+    db.execute(
+        "INSERT INTO messages (tenant, session, position, body, tokens, expands) VALUES (?, ?, ?, ?, ?, ?)",
+        (*of_ref, compaction.last, summary.body, summary.tokens, archive),
+    )
+    db.execute(
+        """UPDATE sessions SET archives = ?, message_count = message_count - ? + 1,
+           message_tokens = message_tokens - ? + ?, updated_at = ?
+           WHERE tenant = ? AND session = ?""",
+        (archive, count, tokens, summary.tokens, max(updated_at, to_micros(options.clock())), *of_ref),
+    )
+    author = Author("compaction", ref.session, "conversation summary")
+    try:
+        documents.append(db, DocumentKey.of_session(ref, NOTES), compaction.notes_section, author, options)
+    except TooLarge:  # raised before any of it is written
+        notes_do_not_fit(ref)
+    return True
+
+
+def history(db: sqlite3.Connection, ref: SessionRef) -> list[Message]:
+    rows = db.execute(
+        """SELECT archive, position, CAST(body AS BLOB), tokens, expands FROM archived_messages
+           WHERE tenant = ? AND session = ? ORDER BY archive, position""",
+        (ref.tenant, ref.session),
+    )
+    archives: dict[int, list[StoredMessage]] = {}
+    for archive, *row in rows:
+        archives.setdefault(archive, []).append(_stored(ref, (row[0], row[1], row[2], row[3])))
+    return full_history(archives, tail(db, ref, None))

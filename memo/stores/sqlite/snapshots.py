@@ -1,6 +1,6 @@
-"""Everything of one session at one moment, for whoever lays it out as files: a list, then the texts that are wanted.
+"""Snapshots: the whole memory of a session at one moment, first as a list, then the texts that the caller wants.
 
-Texts go out as they lie there: whoever asks has the hashes of the list to compare them with.
+Texts are returned without checking their hashes: the caller compares them with the list.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The default store: one SQLite file, durable commits, one writer at a time, readers in parallel, many processes.
+"""SQLiteStore: one SQLite file, durable commits, one writer at a time, readers in parallel, any number of processes.
 
-Thin: it parses nothing and decides nothing. Each method is one transaction over the functions beside it.
+Thin: each method is one transaction over the functions of the modules beside it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from memo.bell import FileBell
 from memo.changes import Change, ChangeStream
 from memo.compaction import Compaction
 from memo.documents import (
@@ -31,15 +30,16 @@ from memo.limits import encode_text
 from memo.messages import EncodedMessage, Message, StoredMessage
 from memo.provider import SessionMemory
 from memo.sessions import Session, SessionMeta, Usage
-from memo.stores.base import BaseStore
+from memo.stores.base_store import BaseStore
+from memo.stores.notifier import FileNotifier
 from memo.stores.options import StoreOptions
-from memo.stores.prepared import check_author, off_loop, prepare_artifact, prepare_document
-from memo.stores.sqlite import archives, artifacts, documents, feed, sessions, snapshots
+from memo.stores.prepared_text import check_author, off_loop, prepare_artifact, prepare_document
+from memo.stores.sqlite import artifacts, change_log, documents, sessions, snapshots
 from memo.stores.sqlite.database import Database
 from memo.stores.sqlite.journal import SQLiteJournal
-from memo.stores.sqlite.leases import SQLiteLedger
+from memo.stores.sqlite.ledger import SQLiteLedger
 from memo.stores.sqlite.records import SQLiteRecords
-from memo.stores.sqlite.times import to_micros
+from memo.stores.timestamps import to_micros
 
 _FIRST, _LAST = 0, 2**53
 
@@ -48,25 +48,25 @@ class SQLiteStore(BaseStore, SQLiteRecords, SQLiteLedger):
     def __init__(self, path: Path | str, options: StoreOptions | None = None) -> None:
         super().__init__(options)
         self.path = Path(path)
-        self._database = Database(self.path, committed=self._ring)
-        self._bell: FileBell | None = None
+        self._database = Database(self.path, committed=self._notify)
+        self._notifier: FileNotifier | None = None
 
     async def open(self) -> None:
         await self._database.open()
         # Beside the file, not the file itself: SQLite writes its log before a commit is visible, and a reader woken
-        # by that would look too early and sleep through the change.
-        self._bell = FileBell(Path(f"{self.path}-bell"), self.options.feed_check_s)
+        # by that would look too early and miss the change.
+        self._notifier = FileNotifier(Path(f"{self.path}-bell"), self.options.feed_check_s)
 
     async def aclose(self) -> None:
         await self._database.close()
-        bell, self._bell = self._bell, None
-        if bell is not None:
-            bell.ring()  # a feed that waits wakes up and finds the store closed
-            bell.close()
+        notifier, self._notifier = self._notifier, None
+        if notifier is not None:
+            notifier.notify()  # wakes waiting feeds, which then find the store closed
+            notifier.close()
 
-    def _ring(self) -> None:
-        if self._bell is not None:
-            self._bell.ring()
+    def _notify(self) -> None:
+        if self._notifier is not None:
+            self._notifier.notify()
 
     def _now(self) -> int:
         return to_micros(self.options.clock())
@@ -116,15 +116,15 @@ class SQLiteStore(BaseStore, SQLiteRecords, SQLiteLedger):
         return await self._database.read(lambda db: snapshots.read(db, keys))
 
     def changes(self, since: int = 0) -> ChangeStream:
-        if self._bell is None:
+        if self._notifier is None:
             raise Unavailable("cannot use this store: it is closed")
-        return ChangeStream(self._read_changes, self._bell.listen, min(max(since, _FIRST), _LAST))
+        return ChangeStream(self._read_changes, self._notifier.listen, min(max(since, _FIRST), _LAST))
 
     async def _read_changes(self, since: int, limit: int) -> list[Change]:
-        return await self._database.read(lambda db: feed.read(db, since, limit))
+        return await self._database.read(lambda db: change_log.read(db, since, limit))
 
     async def last_change(self) -> int:
-        return await self._database.read(feed.last)
+        return await self._database.read(change_log.last)
 
     async def _make_session(self, ref: SessionRef, user: UserId, agent: AgentId) -> Session:
         return await self._database.write(lambda db: sessions.make(db, ref, user, agent, self._now()))
@@ -139,7 +139,7 @@ class SQLiteStore(BaseStore, SQLiteRecords, SQLiteLedger):
         return await self._database.read(lambda db: sessions.within(db, ref, token_budget))
 
     async def _load_history(self, ref: SessionRef) -> list[Message]:
-        return await self._database.read(lambda db: archives.history(db, ref))
+        return await self._database.read(lambda db: sessions.history(db, ref))
 
     async def _visible_size(self, ref: SessionRef) -> tuple[int, int]:
         return await self._database.read(lambda db: sessions.visible_size(db, ref))
@@ -153,7 +153,7 @@ class SQLiteStore(BaseStore, SQLiteRecords, SQLiteLedger):
         await self._database.write(commit)
 
     async def _commit_compaction(self, ref: SessionRef, compaction: Compaction, summary: EncodedMessage) -> bool:
-        return await self._database.write(lambda db: archives.compact(db, ref, compaction, summary, self.options))
+        return await self._database.write(lambda db: sessions.compact(db, ref, compaction, summary, self.options))
 
     async def list_sessions(self, tenant: str | None = None) -> list[Session]:
         wanted = None if tenant is None else TenantId(tenant)

@@ -1,10 +1,10 @@
-"""A process that consolidates one SQLite file or directory; the tests start several, and kill some.
+"""A process that consolidates one SQLite file or directory. The tests start several and kill some.
 
-    consolidator.py PATH once          run whoever is due, once
-    consolidator.py PATH watch         run whoever becomes due, until terminated
-    consolidator.py PATH hang USER     the same as watch, and never return from summarising that user
+    consolidator.py PATH once          run the users that are due, once
+    consolidator.py PATH watch         run users as they become due, until terminated
+    consolidator.py PATH hang USER     like watch, but never finish summarising that user
 
-It says `ready`, waits for a line on stdin, and prints every result, and where it hangs.
+It prints `ready`, waits for a line on stdin, and prints every result and where it hangs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from memo.consolidation import (
     UserMemoryConsolidationService,
 )
 from memo.consolidation.summarisers import SessionDraft
-from memo.consolidation.transcripts import Transcript
+from memo.consolidation.transcript import Transcript
 from memo.stores import BaseStore
 from memo.stores.filesystem import FilesystemStore
 

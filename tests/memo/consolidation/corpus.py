@@ -1,4 +1,4 @@
-"""Conversations, and the bullets that should come of them: section, text, then the messages it was said in."""
+"""Conversations and the bullets expected from them: section, text, then the messages it was said in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real HTTP server that speaks both protocols of language models, and misbehaves as it is told."""
+"""A real HTTP server that speaks both model protocols and misbehaves on request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROFILE = {
 
 
 class ModelServer:
-    """`faults` are taken one for each request; when there are none left it answers as it should."""
+    """`faults` are used one per request; once they are used up it answers correctly."""
 
     def __init__(self, *faults: Any) -> None:
         self.faults = list(faults)

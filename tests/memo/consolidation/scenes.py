@@ -1,4 +1,4 @@
-"""What the tests are played with: a clock, conversations, and summarisers that do what a test wants."""
+"""Test fixtures: a clock, conversations, and summarisers scripted by a test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memo.consolidation import (
     UserMemoryConsolidationService,
 )
 from memo.consolidation.summarisers import ProfileRequest, SessionDraft
-from memo.consolidation.transcripts import Transcript
+from memo.consolidation.transcript import Transcript
 from memo.documents import USER, DocumentKey
 from memo.ids import UserRef
 
@@ -51,7 +51,7 @@ async def revisions(store: Any, user: UserRef = ANN) -> int:
 
 
 class Scripted(EmbeddedSummariser):
-    """The embedded summariser, with something of a test's own before each answer."""
+    """The embedded summariser, with a hook of the test before each answer."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A command as a summariser: JSON in, JSON out, as an ordinary user, within its time, and nothing left of it."""
+"""A command as a summariser: JSON in and out, unprivileged, within a time limit, with nothing left behind."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 
 from memo.consolidation import Budget, Outcome, Part
 from memo.consolidation.summarisers import BadAnswer, Fact, ProfileRequest, SummariserUnavailable
-from memo.consolidation.summarisers.command import CommandOptions, CommandSummariser
-from memo.consolidation.transcripts import make_transcripts
+from memo.consolidation.summarisers.command_summariser import CommandOptions, CommandSummariser
+from memo.consolidation.transcript import make_transcripts
 from memo.errors import InvalidContent
 from memo.ids import SessionId
 from memo.stores import BaseStore
@@ -30,7 +30,7 @@ Script = Callable[[str], list[str]]
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """A directory that every user may look into and write to."""
+    """A directory that every user can read and write."""
     made = Path(tempfile.mkdtemp(prefix="memo-command-"))
     made.chmod(0o777)
     yield made
@@ -51,7 +51,7 @@ def script(directory: Path) -> Script:
 ANSWER = """'{"facts":[{"section":"preferences","text":"Prefers short answers","messages":[1]}]}'"""
 
 
-async def test_a_command_is_given_json_and_answers_json(script: Script, directory: Path) -> None:
+async def test_a_command_reads_json_and_answers_with_json(script: Script, directory: Path) -> None:
     command = script(f"cat > {directory}/question; echo {ANSWER}")
     budget = Budget()
     draft = await CommandSummariser(command).summarise(TRANSCRIPT, budget)
@@ -65,7 +65,7 @@ async def test_a_command_is_given_json_and_answers_json(script: Script, director
     assert budget.spent_tokens > 0
 
 
-async def test_it_runs_as_an_ordinary_user_with_nothing_of_ours(
+async def test_a_command_runs_unprivileged_and_inherits_nothing(
     script: Script, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if os.geteuid() != 0:
@@ -87,22 +87,22 @@ async def test_it_runs_as_an_ordinary_user_with_nothing_of_ours(
         CommandSummariser(command, CommandOptions("nobody-of-this-name"))
 
 
-async def test_at_its_limit_the_whole_group_is_dead(script: Script, directory: Path) -> None:
+async def test_at_the_time_limit_the_whole_process_group_is_killed(script: Script, directory: Path) -> None:
     command = script(f"sleep 300 & echo $! > {directory}/child; echo $$ > {directory}/self; wait")
-    with pytest.raises(BadAnswer, match="none within"):
+    with pytest.raises(BadAnswer, match="timed out"):
         await CommandSummariser(command, CommandOptions(timeout_s=0.5)).summarise(TRANSCRIPT, Budget())
     for name in ("child", "self"):
         assert dies(int((directory / name).read_text()))
 
 
-async def test_what_it_leaves_behind_is_dead_too(script: Script, directory: Path) -> None:
+async def test_processes_that_a_command_leaves_behind_are_killed(script: Script, directory: Path) -> None:
     command = script(f"sleep 300 > /dev/null 2>&1 & echo $! > {directory}/child; echo {ANSWER}")
     await CommandSummariser(command).summarise(TRANSCRIPT, Budget())
     assert dies(int((directory / "child").read_text()))
 
 
 def dies(pid: int) -> bool:
-    """Say whether a process is dead, or dies now: a signal that was sent takes a moment on a busy machine."""
+    """Return whether a process is dead or dies soon: a signal takes a moment on a busy machine."""
     try:
         watched = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -119,28 +119,28 @@ def dies(pid: int) -> bool:
         ("exit 3", "status 3"),
         (f"echo {ANSWER}; exit 1", "status 1"),
         ("kill -9 $$", "status -9"),
-        ("echo nonsense", "not JSON"),
-        ("true", "not JSON"),
+        ("echo nonsense", "not valid JSON"),
+        ("true", "not valid JSON"),
         ("echo '{}'", "facts: missing"),
         ("printf '\\377\\376'", "not UTF-8"),
-        ("yes", "too long"),
-        ("exec 1>&-; exit 0", "not JSON"),
+        ("yes", "longer than"),
+        ("exec 1>&-; exit 0", "not valid JSON"),
     ],
 )
-async def test_whatever_else_it_does_is_a_bad_answer(script: Script, body: str, problem: str) -> None:
+async def test_any_other_behaviour_of_a_command_is_a_bad_answer(script: Script, body: str, problem: str) -> None:
     with pytest.raises(BadAnswer, match=problem) as caught:
         await CommandSummariser(script(body), CommandOptions(timeout_s=30)).summarise(TRANSCRIPT, Budget())
     assert "short answers" not in str(caught.value)
 
 
-async def test_a_long_question_that_nobody_reads_hangs_nothing(script: Script) -> None:
+async def test_a_command_need_not_read_a_long_question(script: Script) -> None:
     history = [{"role": "user", "content": "x" * 7_000} for _ in range(12)]
     (long,) = make_transcripts(SessionId("s1"), 12, history)
     draft = await CommandSummariser(script(f"echo {ANSWER}")).summarise(long, Budget())
     assert len(draft.facts) == 1
 
 
-async def test_a_program_that_is_not_there_is_unavailable() -> None:
+async def test_a_missing_program_is_unavailable() -> None:
     with pytest.raises(SummariserUnavailable, match="cannot start"):
         await CommandSummariser(["/nowhere/at/all"]).draft_profile(ProfileRequest(()), Budget())
     for wrong in ([], "echo"):
@@ -164,9 +164,7 @@ else:
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
-async def test_a_profile_by_a_command_goes_through_the_whole_service(
-    store: BaseStore, clock: Clock, directory: Path
-) -> None:
+async def test_the_service_writes_a_profile_made_by_a_command(store: BaseStore, clock: Clock, directory: Path) -> None:
     (directory / "program.py").write_text(PROGRAM)
     python = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin") or sys.executable
     await say(store, "s1", "hello")

@@ -1,4 +1,4 @@
-"""The embedded summariser on a written corpus: what it must hear, and what it must not."""
+"""The embedded summariser on a written corpus: what it must extract, and what it must ignore."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from memo.consolidation import Budget, EmbeddedSummariser, Part
 from memo.consolidation.summarisers import ProfileRequest, SessionSummary
-from memo.consolidation.transcripts import Transcript, TranscriptLimits, make_transcripts
+from memo.consolidation.transcript import Transcript, TranscriptLimits, make_transcripts
 from memo.ids import SessionId
 from tests.memo.consolidation.corpus import CONVERSATIONS, SILENT, Conversation
 from tests.memo.consolidation.scenes import LONG_AGO
@@ -36,7 +36,7 @@ async def test_a_conversation_gives_exactly_the_expected_bullets(conversation: C
 
 
 @pytest.mark.parametrize("text", SILENT)
-async def test_what_says_nothing_of_the_user_gives_nothing(text: str) -> None:
+async def test_text_that_says_nothing_about_the_user_gives_no_bullets(text: str) -> None:
     found = await summary("s1", [("user", text)])
     assert found.facts == ()
 
@@ -46,7 +46,7 @@ async def profile(*summaries: SessionSummary) -> dict[Part, list[str]]:
     return {part: [b.text for b in draft.bullets if b.part is part] for part in Part}
 
 
-async def test_of_what_can_have_one_value_the_newest_holds() -> None:
+async def test_the_newest_value_of_a_slot_holds() -> None:
     old = await summary("s1", [("user", "Please answer in German. I live in Bonn. I prefer tabs over spaces.")])
     new = await summary("s2", [("user", "Please answer in French. I live in Lyon. I prefer spaces over tabs.")], day=1)
     found = await profile(new, old)
@@ -54,7 +54,7 @@ async def test_of_what_can_have_one_value_the_newest_holds() -> None:
     assert found[Part.ROLE] == ["Lives in Lyon"]
 
 
-async def test_what_is_said_in_more_sessions_comes_first_with_all_its_sources() -> None:
+async def test_facts_from_more_sessions_come_first_with_all_their_sources() -> None:
     one = await summary("s1", [("user", "I prefer short answers.")])
     two = await summary("s2", [("user", "I like graphs."), ("user", "I prefer short answers!")], day=1)
     draft = await EmbeddedSummariser().draft_profile(ProfileRequest((two, one)), Budget())
@@ -64,19 +64,19 @@ async def test_what_is_said_in_more_sessions_comes_first_with_all_its_sources() 
     ]
 
 
-async def test_subjects_that_recur_across_sessions_are_focus_areas() -> None:
+async def test_recurring_subjects_become_focus_areas() -> None:
     talk = [("user", "How does Kubernetes do that?"), ("user", "And why does Kubernetes restart it on Monday?")]
     found = await profile(await summary("s2", talk), await summary("s1", talk))
     assert found[Part.FOCUS] == ["Recurring subject: Kubernetes", "Recurring subject: Monday"][:1]
 
 
-async def test_the_answer_is_the_same_every_time() -> None:
+async def test_the_embedded_summariser_is_deterministic() -> None:
     summaries = [await summary(f"s{n}", c.messages, n) for n, c in enumerate(CONVERSATIONS)]
     first, second = [await profile(*summaries) for _ in range(2)]
     assert first == second
 
 
-def test_a_long_history_becomes_parts_within_the_budget_with_the_first_and_the_newest() -> None:
+def test_a_long_history_is_split_and_keeps_its_first_and_newest_parts() -> None:
     history = [{"role": "user", "content": f"message {n} " + "x" * 400} for n in range(200)]
     limits = TranscriptLimits(part_tokens=1000, parts=4)
     parts = make_transcripts(SessionId("s1"), 200, history, limits)

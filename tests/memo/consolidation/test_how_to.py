@@ -1,4 +1,4 @@
-"""The how-to is a program: it is run, as it stands."""
+"""The how-to page is run as it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = ROOT / "docs" / "how-to" / "consolidation.md"
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def test_the_blocks_of_the_page_are_a_program_that_works(tmp_path: Path) -> None:
+def test_the_code_blocks_of_the_page_run(tmp_path: Path) -> None:
     blocks = _BLOCK.findall(PAGE.read_text())
     assert len(blocks) == 6
     (tmp_path / "program.py").write_text("\n".join(blocks))

@@ -1,4 +1,4 @@
-"""Summarisers over HTTP, against a real server with its faults."""
+"""Summarisers over HTTP, against a real server with faults."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ from memo.consolidation.summarisers import (
     SummariserError,
     SummariserUnavailable,
 )
-from memo.consolidation.summarisers.anthropic import AnthropicSummariser
 from memo.consolidation.summarisers.endpoint import ApiKey, EndpointOptions
-from memo.consolidation.summarisers.model import ModelSummariser
-from memo.consolidation.summarisers.openai import OpenAISummariser
-from memo.consolidation.transcripts import make_transcripts
+from memo.consolidation.summarisers.model_summariser import AnthropicSummariser, ModelSummariser, OpenAISummariser
+from memo.consolidation.transcript import make_transcripts
 from memo.errors import InvalidContent
 from memo.ids import SessionId
 from memo.stores import BaseStore
@@ -65,7 +63,7 @@ async def asked(kind: str, *faults: Any) -> AsyncIterator[tuple[ModelServer, Mod
             await summariser.aclose()
 
 
-async def test_a_session_and_a_profile_are_asked_for_and_counted(kind: str) -> None:
+async def test_calls_for_a_session_and_a_profile_are_counted(kind: str) -> None:
     async with asked(kind) as (server, summariser):
         budget = Budget()
         draft = await summariser.summarise(TRANSCRIPT, budget)
@@ -81,7 +79,7 @@ async def test_a_session_and_a_profile_are_asked_for_and_counted(kind: str) -> N
 
 
 @pytest.mark.parametrize("fault", ["slow", 500, 502, 503, 529, "garbage", "half", "list", (429, {"Retry-After": "0"})])
-async def test_what_another_try_can_help_is_tried_again(kind: str, fault: Any) -> None:
+async def test_a_transient_failure_is_retried(kind: str, fault: Any) -> None:
     async with asked(kind, fault) as (server, summariser):
         draft = await summariser.summarise(TRANSCRIPT, Budget())
         assert len(draft.facts) == 1
@@ -89,7 +87,7 @@ async def test_what_another_try_can_help_is_tried_again(kind: str, fault: Any) -
 
 
 @pytest.mark.parametrize("fault", ["slow", 500, "garbage", "half", "list", (429, {"Retry-After": "0"})])
-async def test_what_no_try_helps_is_unavailable(kind: str, fault: Any) -> None:
+async def test_a_failure_that_persists_is_unavailable(kind: str, fault: Any) -> None:
     async with asked(kind, *[fault] * 9) as (server, summariser):
         with pytest.raises(SummariserUnavailable, match="cannot") as caught:
             await summariser.summarise(TRANSCRIPT, Budget())
@@ -98,14 +96,14 @@ async def test_what_no_try_helps_is_unavailable(kind: str, fault: Any) -> None:
         assert "secret" not in str(caught.value)
 
 
-async def test_a_short_retry_after_is_waited_for(kind: str) -> None:
+async def test_a_short_retry_after_is_obeyed(kind: str) -> None:
     async with asked(kind, (429, {"Retry-After": "1"})) as (server, summariser):
         await summariser.summarise(TRANSCRIPT, Budget())
         assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize("form", ["seconds", "date"])
-async def test_a_long_retry_after_is_passed_on_and_not_slept_through(kind: str, form: str) -> None:
+async def test_a_long_retry_after_is_passed_to_the_caller(kind: str, form: str) -> None:
     value = "900" if form == "seconds" else format_datetime(utc_now() + timedelta(seconds=900), usegmt=True)
     async with asked(kind, (429, {"Retry-After": value})) as (server, summariser):
         with pytest.raises(SummariserUnavailable) as caught:
@@ -118,7 +116,7 @@ async def test_a_long_retry_after_is_passed_on_and_not_slept_through(kind: str, 
     ("status", "error"),
     [(400, BadAnswer), (413, BadAnswer), (401, SummariserUnavailable), (404, SummariserUnavailable)],
 )
-async def test_what_is_refused_is_not_asked_again(kind: str, status: int, error: type[SummariserError]) -> None:
+async def test_a_rejected_request_is_not_retried(kind: str, status: int, error: type[SummariserError]) -> None:
     async with asked(kind, status) as (server, summariser):
         with pytest.raises(error, match=str(status)):
             await summariser.summarise(TRANSCRIPT, Budget())
@@ -138,7 +136,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("text", WRONG)
-async def test_a_wrong_answer_is_repaired_once(kind: str, text: str) -> None:
+async def test_an_invalid_answer_is_repaired_once(kind: str, text: str) -> None:
     async with asked(kind, {"text": text}) as (server, summariser):
         budget = Budget()
         assert len((await summariser.summarise(TRANSCRIPT, budget)).facts) == 1
@@ -148,7 +146,7 @@ async def test_a_wrong_answer_is_repaired_once(kind: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", WRONG)
-async def test_two_wrong_answers_are_a_bad_answer(kind: str, text: str) -> None:
+async def test_two_invalid_answers_are_a_bad_answer(kind: str, text: str) -> None:
     async with asked(kind, {"text": text}, {"text": text}) as (server, summariser):
         with pytest.raises(BadAnswer, match="cannot use the answer"):
             await summariser.summarise(TRANSCRIPT, Budget())
@@ -156,19 +154,19 @@ async def test_two_wrong_answers_are_a_bad_answer(kind: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("raw", [{}, {"choices": []}, {"choices": [{}]}, {"content": "x"}, {"content": [1]}])
-async def test_an_envelope_of_another_kind_is_a_bad_answer(kind: str, raw: Any) -> None:
+async def test_a_response_in_another_format_is_a_bad_answer(kind: str, raw: Any) -> None:
     async with asked(kind, {"raw": raw}, {"raw": raw}) as (_, summariser):
         with pytest.raises(BadAnswer):
             await summariser.summarise(TRANSCRIPT, Budget())
 
 
-async def test_an_answer_without_end_is_refused(kind: str) -> None:
+async def test_an_endless_answer_is_rejected(kind: str) -> None:
     async with asked(kind, "huge") as (_, summariser):
-        with pytest.raises(BadAnswer, match="too long"):
+        with pytest.raises(BadAnswer, match="longer than"):
             await summariser.summarise(TRANSCRIPT, Budget())
 
 
-async def test_nobody_listening_is_unavailable(kind: str) -> None:
+async def test_a_refused_connection_is_unavailable(kind: str) -> None:
     async with serving() as server:
         gone = server.url
     summariser = make(kind, gone)
@@ -177,7 +175,7 @@ async def test_nobody_listening_is_unavailable(kind: str) -> None:
     await summariser.aclose()
 
 
-async def test_a_spent_budget_asks_nobody(kind: str) -> None:
+async def test_a_spent_budget_prevents_the_call(kind: str) -> None:
     async with asked(kind) as (server, summariser):
         for budget in (Budget(calls=0), Budget(tokens=10)):
             with pytest.raises(BudgetSpent):
@@ -185,7 +183,7 @@ async def test_a_spent_budget_asks_nobody(kind: str) -> None:
         assert server.requests == []
 
 
-async def test_sources_that_were_not_asked_about_are_dropped(kind: str) -> None:
+async def test_sources_outside_the_question_are_dropped(kind: str) -> None:
     facts = (
         '{"facts": [{"section": "avoid", "text": "x y", "messages": [7]},'
         ' {"section": "avoid", "text": "z", "messages": [1, 9]}]}'
@@ -201,7 +199,7 @@ async def test_sources_that_were_not_asked_about_are_dropped(kind: str) -> None:
         assert (bullet.text, [str(s) for s in bullet.sources]) == ("y", ["s1#1"])
 
 
-async def test_the_key_comes_from_a_file_or_the_environment_and_is_shown_nowhere(
+async def test_the_key_comes_from_a_file_or_the_environment_and_never_leaks(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "key"
@@ -222,7 +220,7 @@ async def test_the_key_comes_from_a_file_or_the_environment_and_is_shown_nowhere
     assert "sk-" not in repr(ApiKey(KEY))
 
 
-def test_settings_that_cannot_work_are_refused_at_once(tmp_path: Path) -> None:
+def test_invalid_settings_are_rejected_at_once(tmp_path: Path) -> None:
     for settings in (
         SummariserSettings("openai"),
         SummariserSettings("openai", "m", "ftp://x"),
@@ -234,7 +232,7 @@ def test_settings_that_cannot_work_are_refused_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
-async def test_a_profile_by_a_model_goes_through_the_whole_service(store: BaseStore, clock: Clock, kind: str) -> None:
+async def test_the_service_writes_a_profile_made_by_a_model(store: BaseStore, clock: Clock, kind: str) -> None:
     await say(store, "s1", "I prefer short answers.")
     async with asked(kind) as (server, summariser):
         service = service_of(store, clock, summariser)

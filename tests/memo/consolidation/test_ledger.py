@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from memo import ABSENT, SQLiteStore
-from memo.consolidation.ledger import DocumentChange, Settlement
-from memo.consolidation.standing import Standing
+from memo.consolidation import Standing
 from memo.documents import USER, DocumentKey
 from memo.errors import Corrupt, RevisionConflict, Unsupported
 from memo.ids import SessionId, UserRef
 from memo.leases import Held, Lease, LeaseLost
+from memo.ledger import DocumentChange, Settlement
 from memo.stores import BaseStore
 from memo.stores.filesystem import FilesystemStore
-from memo.stores.filesystem import leases as filesystem_leases
+from memo.stores.filesystem import ledger as filesystem_ledger
 from memo.stores.sqlite.schema import MIGRATIONS
 from tests.memo.consolidation.scenes import ANN, Clock, page, revisions, say, service_of, write_page
 
@@ -37,7 +37,7 @@ def settlement(text: str | None = None, expected: object = ABSENT, **more: objec
     return Settlement({"runs": 1}, {"kept": "yes"}, document=change, **more)  # type: ignore[arg-type]
 
 
-async def test_one_holder_at_a_time_and_tokens_only_grow(store: BaseStore, clock: Clock) -> None:
+async def test_a_lease_has_one_holder_and_tokens_only_grow(store: BaseStore, clock: Clock) -> None:
     first = await take(store)
     held = await store.acquire_lease(ANN, "two", 10)
     assert held == Held(ANN, "one", first.expires_at)
@@ -49,7 +49,7 @@ async def test_one_holder_at_a_time_and_tokens_only_grow(store: BaseStore, clock
     assert first.token < second.token < third.token
 
 
-async def test_a_lease_lasts_as_long_as_it_is_renewed(store: BaseStore, clock: Clock) -> None:
+async def test_a_lease_lasts_while_it_is_renewed(store: BaseStore, clock: Clock) -> None:
     lease = await take(store)
     for _ in range(5):
         clock.advance(seconds=9)
@@ -60,7 +60,7 @@ async def test_a_lease_lasts_as_long_as_it_is_renewed(store: BaseStore, clock: C
         await store.renew_lease(lease, 10)
 
 
-async def test_a_released_lease_is_not_renewed_and_releasing_twice_frees_nobody_elses(store: BaseStore) -> None:
+async def test_a_released_lease_cannot_be_renewed_or_free_another(store: BaseStore) -> None:
     lease = await take(store)
     await store.release_lease(lease)
     with pytest.raises(LeaseLost):
@@ -71,7 +71,7 @@ async def test_a_released_lease_is_not_renewed_and_releasing_twice_frees_nobody_
     await store.release_lease(other)
 
 
-async def test_a_stalled_holders_late_write_is_refused(store: BaseStore, clock: Clock) -> None:
+async def test_a_late_write_of_a_stalled_holder_is_rejected(store: BaseStore, clock: Clock) -> None:
     await say(store, "s1", "hello")
     stalled = await take(store)
     clock.advance(seconds=11)
@@ -108,9 +108,7 @@ async def test_settling_is_all_or_nothing(store: BaseStore) -> None:
     assert await store.list_standings("other") == []
 
 
-async def test_a_session_is_pending_from_its_message_until_that_revision_is_settled(
-    store: BaseStore, clock: Clock
-) -> None:
+async def test_a_session_is_pending_until_its_revision_is_settled(store: BaseStore, clock: Clock) -> None:
     await store.get_or_create("acme", "ann", "agent", "empty")
     assert await store.list_pending() == []
     await say(store, "s1", "one", "two")
@@ -160,7 +158,7 @@ async def test_sessions_from_before_the_migration_are_pending(tmp_path: Path, mo
         assert (pending.user, pending.changed) == (ANN, 1)
 
 
-async def test_a_directory_from_before_the_index_is_indexed_once(tmp_path: Path) -> None:
+async def test_an_old_directory_is_indexed_once(tmp_path: Path) -> None:
     async with FilesystemStore(tmp_path, watch=False) as store:
         await say(store, "s1", "hello")
         (tmp_path / ".memo" / "pending" / "acme" / "s1").unlink()
@@ -168,10 +166,10 @@ async def test_a_directory_from_before_the_index_is_indexed_once(tmp_path: Path)
         assert (pending.user, pending.changed) == (ANN, 1)
 
 
-async def test_a_directorys_run_killed_after_its_document_knows_its_own_lines(
+async def test_a_run_killed_after_writing_its_document_still_knows_its_lines(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Intent before effect: else the next run would take generated lines for hand-written ones."""
+    """Intent before effect: otherwise the next run would take generated lines for hand-written ones."""
 
     class Killed(BaseException):
         pass
@@ -182,7 +180,7 @@ async def test_a_directorys_run_killed_after_its_document_knows_its_own_lines(
     async with FilesystemStore(tmp_path, watch=False, settle_s=0) as store:
         await say(store, "s1", "I prefer tea over coffee.")
         with monkeypatch.context() as death:
-            death.setattr(filesystem_leases, "_keep_state", die)
+            death.setattr(filesystem_ledger, "_keep_state", die)
             with pytest.raises(BaseExceptionGroup):
                 await service_of(store, clock).consolidate("acme", "ann")
         assert "Prefers tea" in await page(store)
@@ -194,7 +192,7 @@ async def test_a_directorys_run_killed_after_its_document_knows_its_own_lines(
         assert "Prefers tea over coffee" not in text
 
 
-async def test_a_scan_of_unchanged_users_reads_an_index_and_no_session(sqlite: SQLiteStore) -> None:
+async def test_a_scan_reads_an_index_and_no_sessions(sqlite: SQLiteStore) -> None:
     await say(sqlite, "s1", "hello")
     db = sqlite3.connect(sqlite.path)
     plan = db.execute(
@@ -209,7 +207,7 @@ async def test_a_scan_of_unchanged_users_reads_an_index_and_no_session(sqlite: S
 
 
 @pytest.mark.parametrize("damage", ["'{\"runs\":'", "'[]'", "''", "CAST(x'7bff' AS TEXT)"])
-async def test_one_unreadable_standing_hides_nobody_from_a_scan_and_is_never_taken_for_a_new_user(
+async def test_an_unreadable_standing_hides_no_user_and_is_not_a_new_user(
     sqlite: SQLiteStore, clock: Clock, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     await say(sqlite, "s1", "I prefer short answers.")
@@ -233,12 +231,12 @@ async def test_one_unreadable_standing_hides_nobody_from_a_scan_and_is_never_tak
     assert "cannot consolidate user acme:ann" in caplog.text
 
 
-async def test_a_store_without_a_ledger_is_refused_with_what_it_lacks(clock: Clock) -> None:
+async def test_a_store_without_a_ledger_is_rejected_with_what_it_lacks(clock: Clock) -> None:
     with pytest.raises(Unsupported, match="acquire_lease"):
         service_of(object(), clock)
 
 
-async def test_the_page_is_written_once_whatever_the_runs(store: BaseStore, clock: Clock) -> None:
+async def test_repeated_runs_write_the_page_once(store: BaseStore, clock: Clock) -> None:
     await say(store, "s1", "I prefer short answers.")
     for _ in range(3):
         await service_of(store, clock).consolidate("acme", "ann")

@@ -1,4 +1,4 @@
-"""The kit for a ledger: our stores pass it, and each broken one fails at the promise it breaks."""
+"""The conformance check of a ledger: our stores pass it, and each broken one fails the promise it breaks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from memo import InMemoryStore, SQLiteStore
-from memo.consolidation.ledger import PendingUser, Settlement
 from memo.documents import ANY, Document
 from memo.errors import MemoError, Unsupported
 from memo.ids import UserRef
 from memo.leases import Held, Lease, grant
+from memo.ledger import PendingUser, Settlement
 from memo.records import RecordChange, Value
 from memo.stores.filesystem import FilesystemStore
 from memo.testing import BrokenPromise, check_ledger
@@ -43,7 +43,7 @@ async def test_store_keeps_every_promise_of_a_ledger(make: Callable[[], Any]) ->
 
 
 class GrantsTwice(InMemoryStore):
-    """Looks, then grants, and lets others in between."""
+    """Checks, then grants, and lets others in between."""
 
     async def acquire_lease(self, user: UserRef, holder: str, ttl_s: float) -> Lease | Held:
         entry = await self.read_ledger(user)
@@ -73,7 +73,7 @@ class NeverExpires(InMemoryStore):
 
 
 class HasNoFence(InMemoryStore):
-    """Settles for whoever comes, as long as it is somebody."""
+    """Settles for any holder, without checking the fence."""
 
     async def settle(self, lease: Lease, settlement: Settlement) -> Document | None:
         current = self._book().leases[lease.user]
@@ -92,7 +92,7 @@ class Overwrites(InMemoryStore):
 
 
 class SettlesByHalves(InMemoryStore):
-    """Standing first, then the document, in two transactions."""
+    """Commits the standing and then the document, in two transactions."""
 
     async def settle(self, lease: Lease, settlement: Settlement) -> Document | None:
         await super().settle(lease, Settlement(settlement.standing, settlement.memory))
@@ -100,7 +100,7 @@ class SettlesByHalves(InMemoryStore):
 
 
 class SettlesWhatItHasNotSeen(InMemoryStore):
-    """Takes the session off the list, whatever was said since."""
+    """Marks a session as settled even if it has newer messages."""
 
     async def settle(self, lease: Lease, settlement: Settlement) -> Document | None:
         settlement = replace(settlement, settled=dict.fromkeys(settlement.settled, 10**6))
@@ -130,10 +130,10 @@ class SwallowsLostLeases(InMemoryStore):
 
 
 CASES: list[tuple[Any, str]] = [
-    (GrantsTwice, "of many who ask at once one is granted"),
+    (GrantsTwice, "of many concurrent requests one is granted"),
     (ReusesTokens, "one holder has the lease and every grant a higher token"),
-    (NeverExpires, "a lease ends by itself unless it is renewed"),
-    (SwallowsLostLeases, "a lease ends by itself unless it is renewed"),
+    (NeverExpires, "a lease expires unless it is renewed"),
+    (SwallowsLostLeases, "a lease expires unless it is renewed"),
     (HasNoFence, "a late settlement is refused and changes nothing"),
     (Overwrites, "a settlement is kept whole or not at all"),
     (SettlesByHalves, "a settlement is kept whole or not at all"),
@@ -144,12 +144,12 @@ CASES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "promise"), CASES, ids=[case[0].__name__ for case in CASES])
-async def test_a_broken_ledger_fails_at_the_promise_it_breaks(kind: Any, promise: str) -> None:
+async def test_a_broken_ledger_fails_the_promise_it_breaks(kind: Any, promise: str) -> None:
     with pytest.raises(BrokenPromise) as caught:
         await check_ledger(kind)
     assert caught.value.promise == promise
 
 
-async def test_a_store_without_a_ledger_is_told_what_it_lacks() -> None:
+async def test_the_check_names_what_a_store_without_a_ledger_lacks() -> None:
     with pytest.raises(Unsupported, match="acquire_lease"):
         await check_ledger(object)

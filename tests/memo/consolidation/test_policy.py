@@ -1,4 +1,4 @@
-"""When a user is due, and why: a table of cases."""
+"""When a user is due and why, as a table of cases."""
 
 from __future__ import annotations
 
@@ -61,21 +61,21 @@ CASES = [
 @pytest.mark.parametrize(
     ("happened", "standing", "why", "look_again_at"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
 )
-def test_a_user_is_due_for_a_reason_or_says_when_to_look_again(
+def test_a_verdict_gives_the_reason_and_when_to_look_again(
     happened: Activity, standing: Standing, why: Why, look_again_at: datetime | None
 ) -> None:
     verdict = decide(happened, standing, NOW, POLICY)
     assert (verdict.why, verdict.look_again_at) == (why, look_again_at)
 
 
-def test_every_limit_can_be_set() -> None:
+def test_every_limit_of_the_policy_can_be_set() -> None:
     quick = Policy(idle=timedelta(0), age=timedelta(seconds=1), sessions=2)
     assert decide(Activity(1, NOW), Standing(), NOW, quick).why is Why.FIRST
     assert decide(Activity(2, NOW), after(0), NOW, quick).why is Why.SESSIONS
     assert decide(Activity(1, NOW), after(0.01), NOW, quick).why is Why.AGE
 
 
-def test_a_pause_doubles_up_to_the_longest_and_never_ends_before_the_other_side_said() -> None:
+def test_a_backoff_doubles_up_to_its_maximum_and_obeys_retry_after() -> None:
     backoff = Backoff(timedelta(minutes=1), timedelta(minutes=5))
     assert [backoff.pause(n).total_seconds() for n in (1, 2, 3, 4, 99)] == [60, 120, 240, 300, 300]
     first = Failure.after(None, "busy", NOW, backoff, retry_after_s=600)

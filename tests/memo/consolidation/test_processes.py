@@ -1,4 +1,4 @@
-"""Two processes on one store: every user is consolidated exactly once, also when one process is killed."""
+"""Two processes on one store: every user is consolidated exactly once, even if one process is killed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def lines(process: Process) -> AsyncIterator[dict[str, Any]]:
 
 
 async def go(*processes: Process) -> list[AsyncIterator[dict[str, Any]]]:
-    """Let all of them begin at the same time."""
+    """Let all processes start at the same time."""
     told = [lines(process) for process in processes]
     for each in told:
         assert await anext(each) == {"ready": True}
@@ -92,7 +92,7 @@ async def test_two_processes_consolidate_each_of_fifty_users_exactly_once(path: 
     await assert_each_once(path)
 
 
-async def test_the_users_of_a_killed_process_are_taken_over_after_the_lease_once(path: Path) -> None:
+async def test_the_users_of_a_killed_process_are_taken_over_once_its_leases_expire(path: Path) -> None:
     with anyio.fail_after(HANG_GUARD_S):
         async with await start(path, "hang", "user7") as doomed, await start(path, "watch") as other:
             (told_by_doomed,) = await go(doomed)

@@ -1,4 +1,4 @@
-"""The service on every store: when it runs, what it writes, what it leaves alone, and who else it lets in peace."""
+"""The service on every store: when it runs, what it writes, and what it must not touch."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from memo.consolidation import (
     Why,
 )
 from memo.consolidation.summarisers import BadAnswer, ProfileRequest, SummariserUnavailable
-from memo.consolidation.transcripts import Transcript
-from memo.documents import USER, DocumentKey
+from memo.consolidation.transcript import Transcript
+from memo.documents import USER, Document, DocumentKey
 from memo.ids import SessionId, UserRef
+from memo.leases import Lease
 from memo.stores import BaseStore
 from tests.memo.consolidation.scenes import ANN, Clock, Scripted, page, say, service_of, write_page
 
@@ -38,9 +39,7 @@ def outcomes(results: list[RunResult]) -> dict[str, Outcome]:
     return {str(result.user): result.outcome for result in results}
 
 
-async def test_a_user_is_run_once_they_are_idle_and_not_again_before_something_changed(
-    store: BaseStore, clock: Clock
-) -> None:
+async def test_a_user_is_run_once_idle_and_again_only_after_a_change(store: BaseStore, clock: Clock) -> None:
     service = service_of(store, clock)
     await say(store, "s1", "I prefer short answers.")
     assert await service.run_once() == []
@@ -56,7 +55,7 @@ async def test_a_user_is_run_once_they_are_idle_and_not_again_before_something_c
     assert (again.why, again.revision) == (Why.AGE, 2)
 
 
-async def test_five_changed_sessions_are_enough(store: BaseStore, clock: Clock) -> None:
+async def test_five_changed_sessions_make_a_user_due(store: BaseStore, clock: Clock) -> None:
     service = service_of(store, clock)
     await say(store, "s0", "I prefer short answers.")
     await service.consolidate("acme", "ann")
@@ -69,7 +68,7 @@ async def test_five_changed_sessions_are_enough(store: BaseStore, clock: Clock) 
     assert (result.why, len(result.sessions)) == (Why.SESSIONS, 6)
 
 
-async def test_somebody_who_is_being_served_is_left_alone(store: BaseStore, clock: Clock) -> None:
+async def test_a_user_who_is_being_served_is_not_run(store: BaseStore, clock: Clock) -> None:
     await say(store, "s1", "I prefer short answers.")
     clock.advance(hours=1)
     busy = {ANN}
@@ -79,14 +78,14 @@ async def test_somebody_who_is_being_served_is_left_alone(store: BaseStore, cloc
     assert outcomes(await service.run_once()) == {"acme:ann": Outcome.WRITTEN}
 
 
-async def test_archived_messages_are_heard_too(store: BaseStore, clock: Clock) -> None:
+async def test_archived_messages_are_read_too(store: BaseStore, clock: Clock) -> None:
     await say(store, "s1", "I prefer short answers.", *(f"message {n}" for n in range(30)))
     await store.compact_if_needed("acme", "s1", lambda _: "they talked", force=True)
     await service_of(store, clock).consolidate("acme", "ann")
     assert "- Prefers short answers <!-- from s1#1 -->" in await page(store)
 
 
-async def test_a_session_is_summarised_once_for_each_of_its_revisions(store: BaseStore, clock: Clock) -> None:
+async def test_a_session_is_summarised_once_for_each_revision(store: BaseStore, clock: Clock) -> None:
     summariser = Scripted()
     service = service_of(store, clock, summariser)
     await say(store, "s1", "I prefer short answers.")
@@ -99,7 +98,7 @@ async def test_a_session_is_summarised_once_for_each_of_its_revisions(store: Bas
     assert sorted(summariser.sessions) == ["s1", "s2", "s2"]
 
 
-async def test_a_human_edit_during_a_slow_run_survives_word_for_word(store: BaseStore, clock: Clock) -> None:
+async def test_a_human_edit_during_a_slow_run_survives_unchanged(store: BaseStore, clock: Clock) -> None:
     by_hand = "My own words,   with odd  spaces.\n\n## Avoid\n\n- mornings\n"
 
     async def edit_meanwhile(request: ProfileRequest, budget: Budget) -> None:
@@ -115,10 +114,10 @@ async def test_a_human_edit_during_a_slow_run_survives_word_for_word(store: Base
     assert "- Prefers short answers <!-- from s1#1 -->" in text
 
 
-async def test_an_edit_between_reading_and_writing_is_merged_never_overwritten(
+async def test_an_edit_between_read_and_write_is_merged_not_overwritten(
     store: BaseStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody writes in the very moment before the commit, five times in a row."""
+    """Another writer changes the page just before the commit, five times in a row."""
     settle: Any = store.settle  # type: ignore[attr-defined]
     edits = 0
 
@@ -157,13 +156,13 @@ async def test_a_dry_run_shows_the_diff_and_changes_nothing(store: BaseStore, cl
         result = await service.consolidate("acme", "ann", dry_run=True)
         assert (result.outcome, result.is_dry, result.revision) == (Outcome.WRITTEN, True, 1)
         assert "+- Prefers short answers" in result.diff
-    assert summariser.sessions == ["s1", "s1"], "not even a summary is kept"
+    assert summariser.sessions == ["s1", "s1"], "a dry run keeps no summary"
     assert await page(store) == ""
     entry = await store.read_ledger(ANN)
     assert (entry.changed, entry.standing, entry.lease) == (1, {}, None)
 
 
-async def test_sessions_that_say_nothing_leave_no_page_and_are_done_with(store: BaseStore, clock: Clock) -> None:
+async def test_sessions_without_facts_are_settled_without_a_page(store: BaseStore, clock: Clock) -> None:
     await say(store, "s1", "hello", "thanks")
     clock.advance(hours=1)
     service = service_of(store, clock)
@@ -172,10 +171,10 @@ async def test_sessions_that_say_nothing_leave_no_page_and_are_done_with(store: 
     assert await service.run_once() == []
 
 
-async def test_a_session_that_always_fails_stops_nobody_and_backs_off_alone(store: BaseStore, clock: Clock) -> None:
+async def test_a_session_that_always_fails_backs_off_and_stops_nothing_else(store: BaseStore, clock: Clock) -> None:
     async def fail_for_bad(transcript: Transcript, budget: Budget) -> None:
         if transcript.session == "bad":
-            raise BadAnswer("cannot use the answer: it is not JSON")
+            raise BadAnswer("cannot use the answer: it is not valid JSON")
 
     summariser = Scripted(fail_for_bad)
     service = service_of(store, clock, summariser)
@@ -188,8 +187,8 @@ async def test_a_session_that_always_fails_stops_nobody_and_backs_off_alone(stor
     assert "Prefers short answers" in await page(store)
     (ann,) = [state for state in await service.status() if state.is_failing]
     failure = ann.standing.sessions[SessionId("bad")]
-    assert (ann.user, failure.count, failure.reason) == (ANN, 1, "cannot use the answer: it is not JSON")
-    assert await service.run_once() == [], "it rests"
+    assert (ann.user, failure.count, failure.reason) == (ANN, 1, "cannot use the answer: it is not valid JSON")
+    assert await service.run_once() == [], "it backs off"
     clock.advance(minutes=1)
     (retried,) = await service.run_once()
     assert (retried.why, retried.failed) == (Why.RETRY, (("bad", failure.reason),))
@@ -204,10 +203,10 @@ async def test_a_session_that_always_fails_stops_nobody_and_backs_off_alone(stor
     assert summariser.sessions.count("good") == 1
 
 
-async def test_a_summariser_that_fails_for_one_user_delays_nobody_else(store: BaseStore, clock: Clock) -> None:
+async def test_a_failure_for_one_user_does_not_delay_others(store: BaseStore, clock: Clock) -> None:
     async def fail_for_ann(transcript: Transcript, budget: Budget) -> None:
         if transcript.session.startswith("ann"):
-            raise SummariserUnavailable("cannot ask the summariser: it answered 503", retry_after_s=900)
+            raise SummariserUnavailable("cannot use the summariser: the endpoint answered 503", retry_after_s=900)
 
     service = service_of(store, clock, Scripted(fail_for_ann))
     for name in ("ann", "bob", "cem", "dan"):
@@ -218,27 +217,26 @@ async def test_a_summariser_that_fails_for_one_user_delays_nobody_else(store: Ba
     assert set(found.values()) == {Outcome.WRITTEN}
     state = await service.state("acme", "ann")
     assert state.standing.failure is not None
-    assert (state.why, state.standing.failure.reason) == (Why.BACKING_OFF, "cannot ask the summariser: it answered 503")
-    assert state.look_again_at == clock.now + timedelta(seconds=900), "never before the other side said"
+    assert (state.why, state.standing.failure.reason) == (
+        Why.BACKING_OFF,
+        "cannot use the summariser: the endpoint answered 503",
+    )
+    assert state.look_again_at == clock.now + timedelta(seconds=900), "not before the summariser allows it"
     assert await page(store) == ""
     clock.advance(minutes=16)
     assert outcomes(await service.run_once()) == {"acme:ann": Outcome.FAILED}
 
 
-async def test_a_foreign_error_is_a_failure_of_its_user_and_its_text_is_not_kept(
-    store: BaseStore, clock: Clock
-) -> None:
+async def test_a_foreign_error_fails_its_user_and_its_text_is_not_kept(store: BaseStore, clock: Clock) -> None:
     async def explode(request: ProfileRequest, budget: Budget) -> None:
         raise ValueError("the user said: secret")
 
     await say(store, "s1", "I prefer short answers.")
     result = await service_of(store, clock, Scripted(on_profile=explode)).consolidate("acme", "ann")
-    assert (result.outcome, result.reason) == (Outcome.FAILED, "cannot go on: ValueError")
+    assert (result.outcome, result.reason) == (Outcome.FAILED, "cannot continue: ValueError")
 
 
-async def test_an_empty_or_drastically_smaller_profile_is_refused_with_the_reason(
-    store: BaseStore, clock: Clock
-) -> None:
+async def test_an_empty_or_much_smaller_profile_is_refused_with_the_reason(store: BaseStore, clock: Clock) -> None:
     await say(store, "s1", *(f"I like topic{n}." for n in range(8)))
     assert (await service_of(store, clock).consolidate("acme", "ann")).outcome is Outcome.WRITTEN
     before = await page(store)
@@ -249,7 +247,7 @@ async def test_an_empty_or_drastically_smaller_profile_is_refused_with_the_reaso
     async def small(request: ProfileRequest, budget: Budget) -> ProfileDraft:
         return ProfileDraft("one", (Bullet(Part.AVOID, "Likes topic1", (Source(SessionId("s1"), 1),)),))
 
-    for answer, reason in ((empty, "it is empty"), (small, "1 bullets where there were 8")):
+    for answer, reason in ((empty, "it is empty"), (small, "1 bullets and the current one has 8")):
         result = await service_of(store, clock, Scripted(on_profile=answer)).consolidate("acme", "ann")
         assert result.outcome is Outcome.REFUSED
         assert reason in result.reason
@@ -259,7 +257,7 @@ async def test_an_empty_or_drastically_smaller_profile_is_refused_with_the_reaso
         assert reason in state.standing.failure.reason
 
 
-async def test_a_budget_stops_a_run_and_the_next_goes_on_from_there(store: BaseStore, clock: Clock) -> None:
+async def test_a_run_stopped_by_its_budget_is_continued_by_the_next(store: BaseStore, clock: Clock) -> None:
     async def cost(transcript: Transcript, budget: Budget) -> None:
         budget.begin_call(10)
         budget.end_call(10)
@@ -275,14 +273,12 @@ async def test_a_budget_stops_a_run_and_the_next_goes_on_from_there(store: BaseS
         (result,) = await service.run_once()
         runs.append((result.why, result.calls, len(result.sessions)))
     assert runs == [(Why.FIRST, 4, 4), (Why.UNFINISHED, 4, 8), (Why.UNFINISHED, 2, 10)]
-    assert len(summariser.sessions) == len(set(summariser.sessions)) + 2, "the two that found the budget spent"
+    assert len(summariser.sessions) == len(set(summariser.sessions)) + 2, "two calls found the budget spent"
     assert await service.run_once() == []
     assert (await page(store)).count("- Likes topic") == 10
 
 
-async def test_a_budget_for_all_users_of_a_scan_postpones_those_it_does_not_reach(
-    store: BaseStore, clock: Clock
-) -> None:
+async def test_users_beyond_the_budget_of_a_scan_are_postponed(store: BaseStore, clock: Clock) -> None:
     async def cost(transcript: Transcript, budget: Budget) -> None:
         budget.begin_call(100)
         budget.end_call(100)
@@ -296,18 +292,18 @@ async def test_a_budget_for_all_users_of_a_scan_postpones_those_it_does_not_reac
     assert sorted(outcomes(await service.run_once()).values()) == [Outcome.WRITTEN, Outcome.WRITTEN]
 
 
-async def test_a_run_that_takes_too_long_is_ended_and_backs_off(store: BaseStore, clock: Clock) -> None:
+async def test_a_run_that_takes_too_long_is_cancelled_and_backs_off(store: BaseStore, clock: Clock) -> None:
     async def hang(request: ProfileRequest, budget: Budget) -> None:
         await anyio.sleep_forever()
 
     await say(store, "s1", "I prefer short answers.")
     service = service_of(store, clock, Scripted(on_profile=hang), ConsolidationSettings(run_timeout_s=0.2))
     result = await service.consolidate("acme", "ann")
-    assert (result.outcome, result.reason) == (Outcome.FAILED, "cannot finish in time")
+    assert (result.outcome, result.reason) == (Outcome.FAILED, "cannot finish within 0.2 s")
     assert (await service.state("acme", "ann")).why is Why.BACKING_OFF
 
 
-async def test_every_version_can_be_restored_and_what_it_lacks_stays_away(store: BaseStore, clock: Clock) -> None:
+async def test_any_revision_can_be_restored_and_missing_bullets_stay_deleted(store: BaseStore, clock: Clock) -> None:
     service = service_of(store, clock)
     await say(store, "s1", "I prefer short answers.")
     await service.consolidate("acme", "ann")
@@ -322,9 +318,7 @@ async def test_every_version_can_be_restored_and_what_it_lacks_stays_away(store:
     assert "- Prefers short answers" in await page(store)
 
 
-async def test_the_mirrors_of_the_user_are_told_and_a_broken_mirror_fails_nothing(
-    store: BaseStore, clock: Clock
-) -> None:
+async def test_the_mirrors_are_refreshed_and_a_broken_one_fails_nothing(store: BaseStore, clock: Clock) -> None:
     class Mirrors:
         def __init__(self) -> None:
             self.told: list[tuple[str, ...]] = []
@@ -343,7 +337,64 @@ async def test_the_mirrors_of_the_user_are_told_and_a_broken_mirror_fails_nothin
     assert mirrors.told == [("acme", "ann", USER, await page(store))]
 
 
-async def test_progress_tells_what_happens_and_nothing_of_what_was_said(store: BaseStore, clock: Clock) -> None:
+async def test_a_run_uses_the_document_that_its_write_returned(
+    store: BaseStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def recorded(name: str) -> None:
+        original: Any = getattr(store, name)
+
+        async def call(*args: Any, **named: Any) -> Any:
+            calls.append(name)
+            return await original(*args, **named)
+
+        monkeypatch.setattr(store, name, call)
+
+    class Mirrors:
+        async def refresh_user_memo_mirror_for_all_sessions(self, *args: str) -> None:
+            calls.append("refresh")
+            shown.append(args[3])
+
+    shown: list[str] = []
+    await say(store, "s1", "I prefer short answers.")
+    for name in ("read_document", "settle"):
+        recorded(name)
+    result = await service_of(store, clock, mirrors=Mirrors()).consolidate("acme", "ann")
+    assert calls[-2:] == ["settle", "refresh"], "nothing is read between the write and the mirrors"
+    assert result.document is not None
+    assert (result.document.revision, result.document.content) == (1, await page(store))
+    assert shown == [result.document.content]
+
+
+async def test_every_settlement_goes_through_the_given_writer(
+    store: BaseStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle: Any = store.settle  # type: ignore[attr-defined]
+    settled: list[Settlement] = []
+
+    async def forbidden(*_: Any) -> None:
+        raise AssertionError("a settlement went around the writer")
+
+    class Writer:
+        async def settle(self, lease: Lease, settlement: Settlement) -> Document | None:
+            settled.append(settlement)
+            document: Document | None = await settle(lease, settlement)
+            return document
+
+    async def explode(request: ProfileRequest, budget: Budget) -> None:
+        raise BadAnswer("cannot use the answer: it is not valid JSON")
+
+    monkeypatch.setattr(store, "settle", forbidden)
+    await say(store, "s1", "I prefer short answers.")
+    assert (await service_of(store, clock, writer=Writer()).consolidate("acme", "ann")).outcome is Outcome.WRITTEN
+    await say(store, "s1", "I like graphs.")
+    failing = service_of(store, clock, Scripted(on_profile=explode), writer=Writer())
+    assert (await failing.consolidate("acme", "ann")).outcome is Outcome.FAILED
+    assert [settlement.document is not None for settlement in settled] == [True, False]
+
+
+async def test_progress_reports_events_and_no_conversation_text(store: BaseStore, clock: Clock) -> None:
     told: list[Progress] = []
     await say(store, "s1", "I prefer short answers.")
     clock.advance(hours=1)
@@ -353,23 +404,23 @@ async def test_progress_tells_what_happens_and_nothing_of_what_was_said(store: B
     assert (told[2].session, told[2].done, told[2].total) == ("s1", 1, 1)
 
 
-async def test_a_damaged_ledger_of_one_user_stops_nobody_else(store: BaseStore, clock: Clock) -> None:
+async def test_a_damaged_ledger_entry_stops_only_its_user(store: BaseStore, clock: Clock) -> None:
     for name in ("ann", "bob"):
         await say(store, f"{name}-1", "I prefer short answers.", user=name)
-    lease = await store.acquire_lease(ANN, "somebody", 1)
+    lease = await store.acquire_lease(ANN, "other", 1)
     await store.settle(lease, Settlement({"runs": "many"}))
     clock.advance(hours=1)
     assert outcomes(await service_of(store, clock).run_once()) == {"acme:bob": Outcome.WRITTEN}
 
 
-async def test_a_user_nobody_knows_leaves_no_trace(store: BaseStore, clock: Clock) -> None:
-    result = await service_of(store, clock).consolidate("acme", "nobody")
+async def test_a_run_for_an_unknown_user_leaves_no_trace(store: BaseStore, clock: Clock) -> None:
+    result = await service_of(store, clock).consolidate("acme", "stranger")
     assert (result.outcome, result.reason) == (Outcome.NOTHING, "the user has no session with messages")
     assert await store.list_standings() == []
-    assert (await store.read_ledger(UserRef.of("acme", "nobody"))).lease is None
+    assert (await store.read_ledger(UserRef.of("acme", "stranger"))).lease is None
 
 
-async def test_everybody_can_be_run_at_once(store: BaseStore, clock: Clock) -> None:
+async def test_all_users_can_be_run_at_once(store: BaseStore, clock: Clock) -> None:
     for name in ("ann", "bob"):
         await say(store, f"{name}-1", "I prefer short answers.", user=name)
     service = service_of(store, clock)
@@ -379,7 +430,7 @@ async def test_everybody_can_be_run_at_once(store: BaseStore, clock: Clock) -> N
     assert outcomes(await service.run_once([BOB])) == {"acme:bob": Outcome.UNCHANGED}
 
 
-async def test_one_users_profile_holds_nothing_of_anothers(store: BaseStore, clock: Clock) -> None:
+async def test_a_profile_contains_nothing_of_another_user(store: BaseStore, clock: Clock) -> None:
     await say(store, "s1", "I prefer short answers.")
     await say(store, "s2", "I like graphs.", user="bob")
     await say(store, "s1", "I like maps.", tenant="other")

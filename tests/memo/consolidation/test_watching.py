@@ -1,4 +1,4 @@
-"""Many users, many services: who is next, who waits, who holds whom, and how watching begins and ends."""
+"""Many users and services: order, fairness, leases, and how watching starts and stops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from memo.consolidation import (
 )
 from memo.consolidation.fair_queue import FairQueue
 from memo.consolidation.summarisers import ProfileRequest
-from memo.consolidation.transcripts import Transcript
+from memo.consolidation.transcript import Transcript
 from memo.errors import Unavailable
 from memo.ids import UserRef
 from memo.stores import BaseStore
@@ -34,8 +34,8 @@ def outcomes(results: list[RunResult]) -> dict[str, Outcome]:
     return {str(result.user): result.outcome for result in results}
 
 
-async def test_watching_runs_whoever_becomes_due_and_stops_when_told(store: BaseStore) -> None:
-    """With the real clock: the idle time is short, and the scan interval much too long to be what wakes it."""
+async def test_watching_runs_users_as_they_become_due_until_stopped(store: BaseStore) -> None:
+    """With the real clock: the idle time is short, and the scan interval too long to be what wakes the service."""
     finished: list[RunResult] = []
     first = anyio.Event()
 
@@ -59,16 +59,16 @@ async def test_watching_runs_whoever_becomes_due_and_stops_when_told(store: Base
     assert outcomes(finished) == {"acme:ann": Outcome.WRITTEN, "acme:bob": Outcome.WRITTEN}
 
 
-async def test_watching_survives_a_store_that_is_away(sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watching_survives_an_unavailable_store(sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = anyio.Event()
     list_pending = sqlite.list_pending
 
-    async def away() -> Any:
+    async def fail_once() -> Any:
         monkeypatch.setattr(sqlite, "list_pending", list_pending)
         asked.set()
-        raise Unavailable("cannot use the store: it is away")
+        raise Unavailable("cannot use the store: it is unavailable")
 
-    monkeypatch.setattr(sqlite, "list_pending", away)
+    monkeypatch.setattr(sqlite, "list_pending", fail_once)
     finished = anyio.Event()
     settings = ConsolidationSettings(policy=Policy(idle=timedelta(0), backoff=Backoff()), scan_s=600)
     service = service_of(
@@ -85,10 +85,10 @@ async def test_watching_survives_a_store_that_is_away(sqlite: SQLiteStore, monke
     assert "Prefers short answers" in await page(sqlite)
 
 
-async def test_watching_survives_whatever_a_foreign_store_raises(
+async def test_watching_survives_any_error_of_a_foreign_store(
     sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A scan, a lease and a look at the new page that fail with an error that is not ours: each costs one try."""
+    """A foreign error in a scan, a lease and a mirror refresh costs one attempt each."""
     finished: list[RunResult] = []
     scanned, noted, done = anyio.Event(), anyio.Event(), anyio.Event()
     broken = {"list_pending": scanned, "acquire_lease": anyio.Event()}
@@ -99,7 +99,7 @@ async def test_watching_survives_whatever_a_foreign_store_raises(
         async def raise_once(*_: Any) -> Any:
             monkeypatch.setattr(sqlite, name, sound)
             broken[name].set()
-            raise KeyError("somebody else's bug")
+            raise KeyError("a foreign bug")
 
         monkeypatch.setattr(sqlite, name, raise_once)
 
@@ -127,10 +127,10 @@ async def test_watching_survives_whatever_a_foreign_store_raises(
             await done.wait()
             service.stop()
     assert [result.outcome for result in finished] == [Outcome.FAILED, Outcome.WRITTEN]
-    assert (finished[0].code, finished[0].reason) == ("", "cannot go on: KeyError")
+    assert (finished[0].code, finished[0].reason) == ("", "cannot continue: KeyError")
 
 
-async def test_one_tenant_alone_can_be_run(store: BaseStore, clock: Clock) -> None:
+async def test_a_single_tenant_can_be_run(store: BaseStore, clock: Clock) -> None:
     await say(store, "s1", "I prefer short answers.")
     await say(store, "s2", "I prefer short answers.", tenant="other")
     clock.advance(hours=1)
@@ -139,11 +139,11 @@ async def test_one_tenant_alone_can_be_run(store: BaseStore, clock: Clock) -> No
     assert outcomes(await service.run_once(everybody=True, tenant="acme")) == {"acme:ann": Outcome.WRITTEN}
 
 
-async def test_a_queue_serves_the_tenant_with_the_least_under_way() -> None:
+async def test_the_queue_serves_the_tenant_with_the_fewest_running_users() -> None:
     queue = FairQueue()
     for user in [*(f"big:u{n}" for n in range(6)), "small:a", "small:b", "tiny:x"]:
         assert queue.put(UserRef.of(*user.split(":")))
-    assert not queue.put(UserRef.of("big", "u0")), "nobody is in it twice"
+    assert not queue.put(UserRef.of("big", "u0")), "a user is in the queue at most once"
     first = [str(await queue.take()) for _ in range(4)]
     assert first == ["big:u0", "small:a", "tiny:x", "big:u1"] or first == ["big:u0", "small:a", "tiny:x", "small:b"]
     queue.done(UserRef.of("small", "a"))
@@ -155,7 +155,7 @@ async def test_a_queue_serves_the_tenant_with_the_least_under_way() -> None:
     assert rest == ["big:u2", "big:u3", "big:u4", "big:u5"]
 
 
-async def test_one_tenant_with_many_users_does_not_keep_another_waiting(store: BaseStore, clock: Clock) -> None:
+async def test_a_tenant_with_many_users_does_not_delay_another(store: BaseStore, clock: Clock) -> None:
     order: list[str] = []
 
     async def note(transcript: Transcript, budget: Budget) -> None:
@@ -207,7 +207,7 @@ async def test_a_holder_that_stalls_past_its_lease_writes_nothing(store: BaseSto
     assert await revisions(store) == 1
 
 
-async def test_a_lost_lease_ends_the_work_that_could_not_be_written(store: BaseStore, clock: Clock) -> None:
+async def test_a_lost_lease_cancels_the_run(store: BaseStore, clock: Clock) -> None:
     async def hang(request: ProfileRequest, budget: Budget) -> None:
         clock.advance(minutes=5)
         await anyio.sleep_forever()

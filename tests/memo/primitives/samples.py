@@ -1,4 +1,4 @@
-"""One good value of every primitive, as keyword arguments to change one at a time."""
+"""One valid value of every primitive, as keyword arguments to change one at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes of media and artifacts: reached when asked for, and found again after loading."""
+"""Bytes of media and artifacts: read on demand, and found again after loading."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Shelf:
         return BytesReader(f"spool {id}".encode())
 
 
-async def test_bytes_are_read_only_when_they_are_asked_for_and_as_often_as_they_are() -> None:
+async def test_bytes_are_read_on_demand_and_any_number_of_times() -> None:
     reader = CountingReader()
     media = Media(**GOOD[Media] | {"reader": reader})
     media.to_json()
@@ -44,7 +44,7 @@ async def test_bytes_are_read_only_when_they_are_asked_for_and_as_often_as_they_
     assert reader.opened == 3
 
 
-async def test_a_reader_is_found_when_json_is_loaded() -> None:
+async def test_a_reader_is_attached_when_json_is_loaded() -> None:
     message = Message(**GOOD[Message] | {"attachments": [picture("p1")]})
     loaded = Message.from_json(message.to_json(), Shelf())
     assert loaded.attachments is not None
@@ -53,7 +53,7 @@ async def test_a_reader_is_found_when_json_is_loaded() -> None:
     assert await call.artifacts[0].as_bytes() == b"spool s1"
 
 
-async def test_loading_without_readers_is_told_only_to_who_asks_for_bytes() -> None:
+async def test_loading_without_readers_fails_only_when_bytes_are_read() -> None:
     media = Media.from_json(picture().to_json())
     with pytest.raises(Absent, match="without readers"):
         await media.as_bytes()

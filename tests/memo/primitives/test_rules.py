@@ -1,4 +1,4 @@
-"""Every rule that a primitive has: what it requires, refuses and fills in. One line a rule."""
+"""Every rule of every primitive: required fields, rejected values, defaults. One line per rule."""
 
 from __future__ import annotations
 
@@ -42,50 +42,50 @@ REQUIRED = [
     for field in fields
 ]  # fmt: skip
 
-REFUSED: list[tuple[str, type[Any], dict[str, Any]]] = [
-    ("an identity is told by text or a number, not by a truth value", Identity, {"identifier": True}),
-    ("an identity has a name that is not empty", Identity, {"identifier": ""}),
+REJECTED: list[tuple[str, type[Any], dict[str, Any]]] = [
+    ("an identifier is text or a number, not a boolean", Identity, {"identifier": True}),
+    ("an identifier is not empty", Identity, {"identifier": ""}),
     ("there is no system role", Message, {"role": "system"}),
     ("there is no tool role", Message, {"role": "tool"}),
     ("a message needs content or attachments", Message, {"content": None}),
-    ("no attachments are as good as none", Message, {"content": None, "attachments": []}),
+    ("an empty list of attachments does not count", Message, {"content": None, "attachments": []}),
     ("an attachment is media", Message, {"attachments": ["base64"]}),
-    ("a time without a zone is no time", Message, {"created_at": datetime(2024, 1, 1)}),
-    ("a field that nobody knows is refused", Message, {"mood": "good"}),
+    ("a time must have a time zone", Message, {"created_at": datetime(2024, 1, 1)}),
+    ("an unknown field is rejected", Message, {"mood": "good"}),
     ("an id is not empty", Message, {"id": ""}),
     ("an id is text", Message, {"id": 7}),
-    ("text is text", Message, {"content": 7}),
-    ("a bad identity makes a bad message", Message, {"identity": {"identifier": ""}}),
+    ("content must be text", Message, {"content": 7}),
+    ("an invalid identity makes the message invalid", Message, {"identity": {"identifier": ""}}),
     ("media is one of four kinds", Media, {"kind": "smell"}),
-    ("media comes from a known tier", Media, {"trust_tier": "unknown"}),
+    ("the trust tier of media is one of three", Media, {"trust_tier": "unknown"}),
     ("a hazard is one of three", Media, {"modality_hazard": "none"}),
     ("media needs a reader", Media, {"reader": b"bytes"}),
-    ("a type of media has two parts", Media, {"mime_type": "png"}),
+    ("a MIME type has two parts", Media, {"mime_type": "png"}),
     ("a stash entry declares its own tier", Media, {"stash": {"caption": {"value": "a cat"}}}),
     ("confidence is at most 1", Memory, {"confidence": 1.01}),
     ("confidence is at least 0", Memory, {"confidence": -0.01}),
     ("importance is at most 1", Memory, {"importance": 2}),
     ("importance is at least 0", Memory, {"importance": -1}),
     ("a score is a number", Memory, {"confidence": "0.5"}),
-    ("a truth value is no score", Memory, {"importance": True}),
-    ("nothing is no score", Memory, {"confidence": None}),
-    ("not-a-number is no score", Memory, {"confidence": float("nan")}),
+    ("a score is not a boolean", Memory, {"importance": True}),
+    ("a score is not None", Memory, {"confidence": None}),
+    ("a score is not NaN", Memory, {"confidence": float("nan")}),
     ("there is no unknown tier", Retrievable, {"trust_tier": "unknown"}),
-    ("a tier is not guessed from the source", Retrievable, {"trust_tier": None, "source": "https://own.example"}),
-    ("a payload needs the tag of its wire shape", Thought, {"replay_compatibility": None}),
-    ("an empty tag is no tag", Thought, {"replay_compatibility": ""}),
-    ("a checksum of other arguments is refused", ToolCall, {"checksum": tool_call_checksum("read", {})}),
-    ("a checksum of another tool is refused", ToolCall, {"checksum": tool_call_checksum("write", ARGS)}),
-    ("a checksum is not made up", ToolCall, {"checksum": "0" * 64}),
+    ("a tier is not inferred from the source", Retrievable, {"trust_tier": None, "source": "https://own.example"}),
+    ("a payload needs the tag of its wire format", Thought, {"replay_compatibility": None}),
+    ("a tag is not empty", Thought, {"replay_compatibility": ""}),
+    ("a checksum of other arguments is rejected", ToolCall, {"checksum": tool_call_checksum("read", {})}),
+    ("a checksum of another tool is rejected", ToolCall, {"checksum": tool_call_checksum("write", ARGS)}),
+    ("an arbitrary checksum is rejected", ToolCall, {"checksum": "0" * 64}),
     ("arguments are an object", ToolCall, {"args": [1]}),
     ("arguments as text must be JSON", ToolCall, {"args": "{"}),
     ("arguments are JSON", ToolCall, {"args": {"f": object()}}),
     ("a tool call is complete", ToolCall, {"is_complete": False}),
-    ("text results are always one", ToolCall, {"results": ["a", "b"]}),
-    ("results are of one silo, not of two", ToolCall, {"results": [picture(), artifact()]}),
+    ("text results are a single text", ToolCall, {"results": ["a", "b"]}),
+    ("results are of one kind, not of two", ToolCall, {"results": [picture(), artifact()]}),
     ("results are not empty", ToolCall, {"results": []}),
     ("results are not missing", ToolCall, {"results": None}),
-    ("bytes are no result", ToolCall, {"results": b"raw"}),
+    ("a result is not raw bytes", ToolCall, {"results": b"raw"}),
     ("an artifact tool answers with text", ToolCall, {"from_artifact_tool": True, "results": artifact()}),
 ]
 
@@ -98,8 +98,8 @@ def test_a_required_field_has_no_default(kind: type[Any], field: str) -> None:
     assert caught.value.code == CODES[kind]
 
 
-@pytest.mark.parametrize(("rule", "kind", "change"), REFUSED, ids=[rule for rule, _, _ in REFUSED])
-def test_what_breaks_a_rule_does_not_exist(rule: str, kind: type[Any], change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("rule", "kind", "change"), REJECTED, ids=[rule for rule, _, _ in REJECTED])
+def test_a_value_that_breaks_a_rule_is_rejected(rule: str, kind: type[Any], change: dict[str, Any]) -> None:
     kind(**GOOD[kind])
     with pytest.raises(InvalidPrimitive) as caught:
         kind(**GOOD[kind] | change)
@@ -108,13 +108,13 @@ def test_what_breaks_a_rule_does_not_exist(rule: str, kind: type[Any], change: d
 
 
 @pytest.mark.parametrize("kind", GOOD, ids=lambda kind: kind.__name__)
-def test_every_bad_field_is_named_at_once(kind: type[Any]) -> None:
+def test_every_invalid_field_is_named_at_once(kind: type[Any]) -> None:
     with pytest.raises(InvalidPrimitive) as caught:
         kind()
     assert all(field in str(caught.value) for other, field in REQUIRED if other is kind)
 
 
-def test_an_error_never_repeats_the_text_it_refuses() -> None:
+def test_an_error_never_repeats_the_rejected_text() -> None:
     with pytest.raises(InvalidPrimitive) as caught:
         Message(**GOOD[Message] | {"role": "secret-role-text", "content": 5})
     assert "secret-role-text" not in str(caught.value)
@@ -129,11 +129,11 @@ def test_an_instance_never_changes(kind: type[Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", GOOD, ids=lambda kind: kind.__name__)
-def test_equal_primitives_are_one_in_a_set(kind: type[Any]) -> None:
+def test_equal_primitives_are_one_item_in_a_set(kind: type[Any]) -> None:
     assert len({kind(**GOOD[kind]), kind(**GOOD[kind])}) == 1
 
 
-def test_a_copy_with_changes_is_checked_like_any_other() -> None:
+def test_a_changed_copy_is_validated() -> None:
     memory = Memory(**GOOD[Memory])
     assert memory.model_copy(update={"confidence": 0.75}).confidence == 0.75
     assert memory.confidence == 0.5
@@ -141,7 +141,7 @@ def test_a_copy_with_changes_is_checked_like_any_other() -> None:
         memory.model_copy(update={"confidence": 7})
 
 
-def test_arguments_that_change_outside_do_not_change_inside() -> None:
+def test_changing_the_callers_arguments_does_not_change_the_primitive() -> None:
     args = {"list": [1]}
     call = ToolCall(**GOOD[ToolCall] | {"args": args, "checksum": tool_call_checksum("read", args)})
     args["list"].append(2)
@@ -152,7 +152,7 @@ def test_arguments_that_change_outside_do_not_change_inside() -> None:
     ("kind", "field"),
     [(Message, "content"), (Memory, "content"), (Retrievable, "content"), (Thought, "content"), (ToolCall, "results")],
 )
-def test_text_is_kept_as_a_tokenizable(kind: type[Any], field: str) -> None:
+def test_text_becomes_a_tokenizable(kind: type[Any], field: str) -> None:
     assert isinstance(getattr(kind(**GOOD[kind]), field), Tokenizable)
     assert isinstance(Identity(**GOOD[Identity]).representation, Tokenizable)
 
@@ -162,24 +162,24 @@ def test_text_is_kept_as_a_tokenizable(kind: type[Any], field: str) -> None:
     [("a time", NOW), ("ISO text", NOW.isoformat()), ("ISO text in UTC", "2024-05-06T07:08:09.123456Z"),
      ("seconds", NOW.timestamp()), ("milliseconds", 1714979289123)],
 )  # fmt: skip
-def test_a_time_may_be_given_in_many_ways_and_is_kept_with_its_zone(what: str, value: Any) -> None:
+def test_a_time_may_be_given_in_many_forms_and_keeps_its_zone(what: str, value: Any) -> None:
     at = Message(**GOOD[Message] | {"created_at": value}).created_at
     assert at.tzinfo is not None
     assert abs((at - NOW).total_seconds()) < 0.001
 
 
-def test_a_bare_string_names_both_views_of_a_speaker() -> None:
+def test_a_bare_string_sets_both_views_of_a_speaker() -> None:
     identity = Message(**GOOD[Message]).identity
     assert (identity.identifier, str(identity.representation)) == ("ada", "ada")
 
 
-def test_the_two_views_of_a_speaker_stay_apart() -> None:
+def test_the_two_views_of_a_speaker_stay_separate() -> None:
     identity = Identity(identifier=7, representation="Ada")
     assert (identity.identifier, str(identity.representation)) == (7, "Ada")
 
 
 @pytest.mark.parametrize("role", ["user", "assistant"])
-def test_both_roles_may_carry_attachments_without_content(role: str) -> None:
+def test_both_roles_may_have_attachments_without_content(role: str) -> None:
     message = Message(**GOOD[Message] | {"role": role, "content": None, "attachments": [picture()]})
     assert message.attachments == (picture(),)
 
@@ -196,7 +196,7 @@ def test_both_roles_may_carry_attachments_without_content(role: str) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_the_defaults_are_these_and_no_others(default: str, kind: type[Any], field: str, value: Any) -> None:
+def test_the_optional_fields_have_these_defaults(default: str, kind: type[Any], field: str, value: Any) -> None:
     left_out = {field} | ({"replay_compatibility"} if field == "payload" else set())
     made = kind(**{name: given for name, given in GOOD[kind].items() if name not in left_out})
     assert getattr(made, field) == value
@@ -206,7 +206,7 @@ def test_media_without_a_stash_has_an_empty_one() -> None:
     assert dict(Media(**{k: v for k, v in GOOD[Media].items() if k not in ("stash", "source")}).stash) == {}
 
 
-def test_a_stash_grows_by_making_another_media() -> None:
+def test_adding_to_a_stash_returns_new_media() -> None:
     before = picture()
     after = before.with_stash("ocr", StashEntry(value="text", trust_tier="third-party-private"))
     assert set(after.stash) == {"caption", "ocr"}
@@ -215,7 +215,7 @@ def test_a_stash_grows_by_making_another_media() -> None:
         before.stash["ocr"] = after.stash["ocr"]  # type: ignore[index]
 
 
-def test_media_of_a_tool_still_declares_its_trust() -> None:
+def test_media_from_a_tool_must_declare_its_trust() -> None:
     fields = {k: v for k, v in GOOD[Media].items() if k not in ("id", "source")}
     assert Media.tool_generated(tool="draw", **fields).source == "tool:draw"
     with pytest.raises(InvalidPrimitive, match="trust_tier"):
@@ -227,14 +227,14 @@ def test_media_of_a_tool_still_declares_its_trust() -> None:
     ["text", artifact(), [artifact("a"), artifact("b")], picture(), [picture("p"), picture("q")]],
     ids=["text", "an artifact", "artifacts", "a picture", "pictures"],
 )
-def test_results_are_exactly_one_of_three_silos(results: Any) -> None:
+def test_results_are_text_artifacts_or_media(results: Any) -> None:
     call = ToolCall(**GOOD[ToolCall] | {"results": results})
     kinds = {type(result) for result in (call.results if isinstance(call.results, tuple) else (call.results,))}
     assert len(kinds) == 1
     assert kinds <= {Tokenizable, SpooledArtifact, Media}
 
 
-def test_arguments_may_be_given_as_the_text_of_an_object() -> None:
+def test_arguments_may_be_given_as_a_json_string() -> None:
     assert ToolCall(**GOOD[ToolCall] | {"args": json.dumps(ARGS)}).args == ARGS
 
 
@@ -251,7 +251,7 @@ def test_a_primitive_survives_json(kind: type[Any]) -> None:
 
 
 @pytest.mark.parametrize("results", [artifact(), [artifact("a")], picture(), [picture("p")]])
-def test_results_of_every_silo_survive_json(results: Any) -> None:
+def test_results_of_every_kind_survive_json(results: Any) -> None:
     call = ToolCall(**GOOD[ToolCall] | {"results": results})
     assert ToolCall.from_json(json.loads(json.dumps(call.to_json()))) == call
 
@@ -262,14 +262,14 @@ def test_an_artifact_may_be_the_content_of_a_retrievable() -> None:
     assert Retrievable.from_json(made.to_json()) == made
 
 
-def test_json_without_readers_is_not_enough_to_construct() -> None:
+def test_media_cannot_be_constructed_from_json_without_a_reader() -> None:
     with pytest.raises(InvalidPrimitive, match="reader"):
         Media(**picture().to_json())
     with pytest.raises(InvalidPrimitive):
         ToolCall(**GOOD[ToolCall] | {"results": {"spool": "log"}})
 
 
-def test_the_json_of_media_never_holds_its_bytes() -> None:
+def test_the_json_of_media_never_contains_its_bytes() -> None:
     made = Media(**GOOD[Media] | {"reader": BytesReader(b"SECRET")})
     assert "SECRET" not in json.dumps(made.to_json())
     assert "reader" not in made.to_json()

@@ -1,4 +1,4 @@
-"""Text that knows what it costs: exact where a table is at hand, estimated where not, and it says which."""
+"""Token counts: exact with an installed table, otherwise estimated and marked as such."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_exact_counts_equal_tiktokens_own_on_a_thousand_mixed_texts(
         ("claude", "a" * 8, 3),
         ("gemini", "a" * 9, 3),
         ("llama2", "", 0),
-        ("nobody's", "ü" * 4, 1),
+        ("unknown", "ü" * 4, 1),
     ],
 )
 def test_other_encodings_are_estimated_by_length(encoding: str, text: str, tokens: int) -> None:
@@ -64,11 +64,11 @@ def test_without_a_table_the_count_is_an_estimate_and_one_warning_says_so(
     counts = [Tokenizable(text).count_tokens("cl100k_base") for text in ("abcd", "abcde", "")]
     assert [(count.tokens, count.exact) for count in counts] == [(1, False), (2, False), (0, False)]
     assert [record.message for record in caplog.records] == [
-        "cannot count cl100k_base tokens exactly: no table found, estimating instead"
+        "cannot count cl100k_base tokens exactly: no table found, estimating instead; set TIKTOKEN_CACHE_DIR"
     ]
 
 
-def test_a_count_is_made_once_for_each_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_count_is_computed_once_for_each_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     def counter(encoding: str) -> TokenCounter:
@@ -83,7 +83,7 @@ def test_a_count_is_made_once_for_each_encoding(monkeypatch: pytest.MonkeyPatch)
     assert made == ["claude", "gemini"]
 
 
-def test_setting_another_text_makes_another_with_counts_of_its_own() -> None:
+def test_set_returns_another_tokenizable_with_its_own_counts() -> None:
     text = Tokenizable("a" * 7)
     assert text.estimate_tokens("claude") == 2
     other = text.set("a" * 70)
@@ -98,7 +98,7 @@ async def test_a_count_off_the_event_loop_is_the_same_count() -> None:
         assert await text.measure(encoding) == Tokenizable("some text to count").count_tokens(encoding)
 
 
-def test_it_is_text_wherever_text_is_wanted() -> None:
+def test_a_tokenizable_behaves_like_its_text() -> None:
     assert str(Tokenizable("hi")) == "hi"
     assert Tokenizable("hi") == Tokenizable(text="hi") == Tokenizable(value="hi") == "hi"
     assert len({Tokenizable("hi"), "hi"}) == 1
@@ -107,7 +107,7 @@ def test_it_is_text_wherever_text_is_wanted() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 3, b"bytes", ["a"], {"text": 3}, {"texts": "a"}])
-def test_only_text_is_text(value: object) -> None:
+def test_only_a_string_can_be_a_tokenizable(value: object) -> None:
     with pytest.raises(InvalidPrimitive) as caught:
         Tokenizable(value)  # type: ignore[arg-type]
     assert caught.value.code == "E_INVALID_INITIAL_TOKENIZABLE_VALUE"

@@ -1,4 +1,4 @@
-"""Running small scripted turns: what an executor does is a function of its context."""
+"""Small scripted turns: what an executor does is a function of its context."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from memo.turn import DispatchContext, Reporter, TurnResult, TurnRunner, noop_callbacks
-from memo.turn.checks import sample
+from memo.turn.conformance import sample
 
 Act = Callable[[DispatchContext, Reporter], Awaitable[None]]
 
@@ -23,7 +23,7 @@ async def run(act: Act, callbacks: dict[str, Any] | None = None, **settings: Any
 
 
 def recording() -> tuple[list[tuple[str, Any]], dict[str, Any]]:
-    """Return a log, and 27 callbacks that write down every change in it."""
+    """Return a log and 27 callbacks that append every change to it."""
     log: list[tuple[str, Any]] = []
 
     def recorder(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Writes through turns until it is killed, many times over, and looks each time at what is left.
+"""Write through turns, get killed, and check what is left, many times over.
 
 Run as a program: `flush_writer KIND DIRECTORY ROUNDS`. It forks a writer for every round, so that the imports are paid
 for once, kills it with SIGKILL at a random moment of its flushes, and forks a reader. Prints one line of JSON.
@@ -17,9 +17,9 @@ from typing import Any
 
 import anyio
 
-from memo.stores.filesystem import record_log
+from memo.stores.filesystem import records as filesystem_records
 from memo.turn import TurnRunner, store_callbacks
-from memo.turn.checks import sample
+from memo.turn.conformance import sample
 from tests.memo.turn.stores import opened
 
 RECORDS = 12
@@ -27,7 +27,7 @@ LONGEST_WAIT_S = 0.004
 
 
 async def write(kind: str, path: Path, pipe: int, number: int) -> None:
-    """Every turn gives all records the same number, and moves one of them out of the way and back."""
+    """Write one number to all records in each turn, and delete and restore one of them."""
     async with opened(kind, path) as store:
         callbacks = store_callbacks(store)
         while True:
@@ -54,7 +54,7 @@ def executor_of(pipe: int, number: int) -> Any:
 
 
 async def read(kind: str, path: Path) -> list[int]:
-    """Return the one number that everything shows, or everything that it shows."""
+    """Return the number that all records share, or everything found if they differ."""
     async with opened(kind, path) as store:
         callbacks = store_callbacks(store)
         messages = await callbacks["fetch_messages_callback"](None)
@@ -85,12 +85,12 @@ def in_child(work: Any) -> tuple[int, int]:
 
 
 def one_round(kind: str, path: Path, number: int, source: random.Random) -> tuple[int, bool]:
-    """Return the number that is left, and whether the kill fell into a flush."""
+    """Return the number that remains, and whether the kill hit a flush."""
     pid, pipe = in_child(lambda out: anyio.run(write, kind, path, out, number))
     told = b""
     for _ in range(source.randrange(1, 5)):
         told += os.read(pipe, 4096)
-    time.sleep(source.random() * LONGEST_WAIT_S)  # the moment of the kill is the thing under test
+    time.sleep(source.random() * LONGEST_WAIT_S)  # the moment of the kill is under test
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     with os.fdopen(pipe, "rb") as rest:
@@ -115,7 +115,7 @@ def one_round(kind: str, path: Path, number: int, source: random.Random) -> tupl
 
 
 def main(kind: str, path: str, rounds: str) -> None:
-    record_log.COMPACT_ABOVE_BYTES = 16_384  # so that kills fall into compactions of a log, too
+    filesystem_records.COMPACT_ABOVE_BYTES = 16_384  # so that kills hit compactions of a log too
     source = random.Random(11)
     number = hits = 0
     for _ in range(int(rounds)):

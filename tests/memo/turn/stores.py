@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from memo import InMemoryStore, SQLiteStore
-from memo.stores.filesystem.store import FilesystemStore
+from memo.stores.filesystem import FilesystemStore
 
 STORES = ("memory", "sqlite", "filesystem")
 DURABLE = ("sqlite", "filesystem")

@@ -1,4 +1,4 @@
-"""The 27 over nothing and over real stores: the conformance check, what it catches, and whose records are whose."""
+"""No-op callbacks and those over real stores: the conformance check, what it catches, and who owns which records."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ async def test_all_27_keep_their_promises_on_a_real_store(kind: str, tmp_path: P
     await check_callbacks(make)
 
 
-async def test_the_27_that_remember_nothing_keep_theirs() -> None:
+async def test_the_noop_callbacks_keep_their_promises() -> None:
     await check_callbacks(noop_callbacks, remembers=False)
     with pytest.raises(AssertionError, match="a message is fetched as it was stored"):
         await check_callbacks(noop_callbacks)
 
 
 def broken(promise: str) -> Any:
-    """Callbacks over a real store, with one thing wrong."""
+    """Callbacks over a real store, with one defect."""
     base = store_callbacks(InMemoryStore())
 
     async def nothing(ctx: Any, value: Any) -> None: ...
@@ -69,8 +69,8 @@ def broken(promise: str) -> Any:
         "a message is fetched as it was stored": {"store_message_callback": double},
         "a mutated memory keeps its place": {"mutate_memory_callback": nothing},
         "a deleted thought is gone": {"delete_thought_callback": nothing},
-        "media bytes are kept as they are": {"store_media_bytes_callback": forgets_bytes},
-        "all 27 are there with the right parameters": {"fetch_tools_callback": list},
+        "media bytes are stored unchanged": {"store_media_bytes_callback": forgets_bytes},
+        "all 27 callbacks are there with the right parameters": {"fetch_tools_callback": list},
     }
     if promise == "order":
         return {**base, "fetch_messages_callback": backwards}
@@ -84,16 +84,16 @@ def broken(promise: str) -> Any:
         "a message is fetched as it was stored",
         "a mutated memory keeps its place",
         "a deleted thought is gone",
-        "media bytes are kept as they are",
-        "all 27 are there with the right parameters",
+        "media bytes are stored unchanged",
+        "all 27 callbacks are there with the right parameters",
     ],
 )
-async def test_the_check_names_the_promise_that_is_broken(promise: str) -> None:
+async def test_the_check_names_the_broken_promise(promise: str) -> None:
     with pytest.raises(AssertionError, match=promise):
         await check_callbacks(lambda: broken(promise))
 
 
-async def test_each_callback_can_be_tried_by_itself() -> None:
+async def test_each_callback_can_be_called_by_itself() -> None:
     callbacks = store_callbacks(InMemoryStore())
     for noun, fetch in (("message", "fetch_messages_callback"), ("memory", "fetch_memories_callback")):
         await callbacks[f"store_{noun}_callback"](None, sample(noun))
@@ -103,7 +103,7 @@ async def test_each_callback_can_be_tried_by_itself() -> None:
 
 
 @pytest.mark.parametrize("kind", STORES)
-async def test_memories_are_the_users_and_all_else_is_the_sessions(kind: str, tmp_path: Path) -> None:
+async def test_memories_belong_to_the_user_and_the_rest_to_the_session(kind: str, tmp_path: Path) -> None:
     def whose(tenant: str, user: str, session: str) -> Any:
         return SimpleNamespace(tenant=tenant, user=user, session=session)
 
@@ -124,7 +124,7 @@ async def test_memories_are_the_users_and_all_else_is_the_sessions(kind: str, tm
         }
 
 
-async def test_a_mutation_keeps_the_fields_that_it_does_not_know() -> None:
+async def test_a_mutation_keeps_unknown_fields() -> None:
     store = InMemoryStore()
     callbacks = store_callbacks(store)
     await callbacks["store_message_callback"](None, sample("message"))
@@ -137,7 +137,7 @@ async def test_a_mutation_keeps_the_fields_that_it_does_not_know() -> None:
 
 
 @pytest.mark.parametrize("kind", STORES)
-async def test_bytes_given_to_a_conduit_are_found_by_the_primitive_that_names_them(kind: str, tmp_path: Path) -> None:
+async def test_stored_bytes_are_found_by_the_primitive_that_names_them(kind: str, tmp_path: Path) -> None:
     async def act(ctx: Any, helpers: Any) -> None:
         picture_reader = await ctx.store_media_bytes("drawn", b"\x89PNG" * 100_000)
         media = Media.tool_generated(
@@ -154,7 +154,7 @@ async def test_bytes_given_to_a_conduit_are_found_by_the_primitive_that_names_th
         assert result.error is None
     if kind == "memory":
         return
-    async with opened(kind, tmp_path) as store:  # as another process would
+    async with opened(kind, tmp_path) as store:  # as another process opens it
         callbacks = store_callbacks(store)
         (message,) = await callbacks["fetch_messages_callback"](None)
         assert await message.attachments[0].as_bytes() == b"\x89PNG" * 100_000
@@ -162,7 +162,7 @@ async def test_bytes_given_to_a_conduit_are_found_by_the_primitive_that_names_th
         assert await retrievable.content.reader.line(1) == "line two"
 
 
-async def test_bytes_that_are_there_already_are_not_written_again() -> None:
+async def test_bytes_already_in_the_store_are_not_written_again() -> None:
     class Counting(InMemoryStore):
         chunks = 0
 
@@ -180,7 +180,7 @@ async def test_bytes_that_are_there_already_are_not_written_again() -> None:
     assert store.chunks == 1
 
 
-async def test_bytes_that_were_never_kept_are_absent_not_empty() -> None:
+async def test_bytes_that_were_never_stored_are_absent_not_empty() -> None:
     store = InMemoryStore()
     callbacks = store_callbacks(store)
     value = Message(**GOOD[Message] | {"attachments": [picture()]}).to_json()
@@ -191,12 +191,12 @@ async def test_bytes_that_were_never_kept_are_absent_not_empty() -> None:
         await message.attachments[0].as_bytes()
 
 
-def test_a_store_that_keeps_no_records_is_refused_at_once() -> None:
+def test_a_store_without_records_is_rejected_at_once() -> None:
     with pytest.raises(Unsupported, match="object"):
         store_callbacks(object())
 
 
-async def test_tools_over_artifacts_answer_in_bounds_and_are_never_offered_over_answers() -> None:
+async def test_artifact_tools_give_bounded_answers_and_are_never_offered_over_them() -> None:
     log = SpooledArtifact(BytesReader(b"".join(b"line %d\n" % n for n in range(5000))), "log")
     data = SpooledArtifact(BytesReader(b'{"items": [{"id": 1}, {"id": 2}]}'), "data")
     calls = [
@@ -231,7 +231,7 @@ async def test_tools_over_artifacts_answer_in_bounds_and_are_never_offered_over_
     assert artifact_tools([sample("tool_call")]) == []
 
 
-async def test_a_result_of_several_artifacts_offers_each() -> None:
+async def test_each_artifact_of_a_result_is_offered() -> None:
     call = sample("tool_call").model_copy(update={"results": (artifact("a"), artifact("b"))})
     assert artifact_tools([call])[0].parameters["properties"]["call_id"]["enum"] == ["one#0", "one#1"]
 

@@ -1,4 +1,4 @@
-"""A runner is complete at construction or it does not exist: presence and parameters of all 27, and of the executor."""
+"""A runner is validated at construction: all 27 callbacks and the executor, and their parameters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_there_are_27_callbacks() -> None:
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_no_callback_may_be_left_out(name: str) -> None:
+def test_every_callback_is_required(name: str) -> None:
     callbacks = noop_callbacks()
     del callbacks[name]
     with pytest.raises(InvalidTurnRunnerConfig, match=name) as caught:
@@ -38,7 +38,7 @@ def test_no_callback_may_be_left_out(name: str) -> None:
 
 @pytest.mark.parametrize("name", PARAMETERS)
 @pytest.mark.parametrize("count", range(5))
-def test_a_callback_has_exactly_its_number_of_parameters(name: str, count: int) -> None:
+def test_a_callback_must_have_the_right_number_of_parameters(name: str, count: int) -> None:
     callbacks = {**noop_callbacks(), name: of(count)}
     if count == len(PARAMETERS[name]):
         TurnRunner(executor_callback=executor, **callbacks)
@@ -48,14 +48,14 @@ def test_a_callback_has_exactly_its_number_of_parameters(name: str, count: int) 
     assert caught.value.problems[0].startswith(f"{name} has {count} parameter")
 
 
-def test_the_executor_is_required_and_takes_two() -> None:
+def test_the_executor_is_required_and_takes_two_parameters() -> None:
     with pytest.raises(InvalidTurnRunnerConfig, match="executor_callback is missing"):
         TurnRunner(**noop_callbacks())
     with pytest.raises(InvalidTurnRunnerConfig, match="executor_callback has 1 parameter"):
         TurnRunner(executor_callback=of(1), **noop_callbacks())
 
 
-def test_everything_that_is_wrong_is_said_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     callbacks = noop_callbacks()
     del callbacks["store_memory_callback"]
     callbacks["fetch_tools_callback"] = of(0)
@@ -70,12 +70,12 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
             "delete_thought_callback is not callable",
             "store_dream_callback is not a callback",
             "turn_input_pipeline[0] has 1 parameter and must have 2: (ctx, next)",
-            "max_iterations is less than 1",
+            "max_iterations must be at least 1",
         ]
     )
 
 
-def test_a_wrapper_that_hides_the_parameters_is_refused() -> None:
+def test_a_wrapper_that_hides_its_parameters_is_rejected() -> None:
     def store(ctx: Any, value: Any) -> None: ...
 
     @functools.wraps(store)

@@ -1,4 +1,4 @@
-"""The delta queue: at once for the iteration, at its end for the store, in order, all or nothing."""
+"""Queued changes: visible at once to their iteration, stored at its end, in order, all or nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 class CountingStore(InMemoryStore):
-    """A real store that tells how often a batch was applied, and can be told to fail."""
+    """A real store that counts its batches and fails on demand."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class CountingStore(InMemoryStore):
         return await super().apply_records(changes)
 
 
-async def test_a_change_is_in_the_iterations_own_sets_at_once_and_nowhere_else() -> None:
+async def test_a_change_is_visible_at_once_in_the_sets_of_its_iteration_only() -> None:
     log, callbacks = recording()
 
     async def act(ctx: Any, helpers: Any) -> None:
@@ -96,7 +96,7 @@ async def test_a_flush_is_one_transaction_and_comes_before_the_end_of_its_iterat
 
 @pytest.mark.parametrize("ending", ["nack", "abort", "raise"])
 @pytest.mark.parametrize("kind", STORES)
-async def test_an_iteration_that_fails_leaves_nothing_and_one_before_it_stays(
+async def test_a_failed_iteration_stores_nothing_and_earlier_ones_are_kept(
     kind: str, ending: str, tmp_path: Path
 ) -> None:
     async def act(ctx: Any, helpers: Any) -> None:
@@ -121,7 +121,7 @@ async def test_an_iteration_that_fails_leaves_nothing_and_one_before_it_stays(
         assert ends == [1, None]
 
 
-async def test_a_store_that_fails_the_flush_ends_the_turn_and_holds_none_of_it() -> None:
+async def test_a_failed_flush_ends_the_turn_and_stores_nothing() -> None:
     store = CountingStore()
     store.failure = Unavailable("cannot use this store: it is away")
 
@@ -138,7 +138,7 @@ async def test_a_store_that_fails_the_flush_ends_the_turn_and_holds_none_of_it()
     assert await store.list_records(RecordScope.of("local", "turn.message", "session:local")) == []
 
 
-async def test_a_callback_that_fails_in_the_middle_keeps_the_others_from_the_store() -> None:
+async def test_a_callback_that_fails_during_a_flush_stops_all_changes() -> None:
     store = InMemoryStore()
 
     async def fails(ctx: Any, value: Any) -> None:
@@ -158,7 +158,7 @@ async def test_a_callback_that_fails_in_the_middle_keeps_the_others_from_the_sto
     assert await callbacks["fetch_memories_callback"](None) == []
 
 
-async def test_a_store_that_does_not_answer_is_an_unknown_outcome() -> None:
+async def test_a_flush_that_times_out_has_an_unknown_outcome() -> None:
     class Silent(InMemoryStore):
         async def apply_records(self, changes: Any) -> Any:
             await anyio.sleep_forever()
@@ -172,7 +172,7 @@ async def test_a_store_that_does_not_answer_is_an_unknown_outcome() -> None:
     assert result.error.outcome_unknown
 
 
-async def test_a_callback_that_times_out_by_itself_is_not_taken_for_a_silent_store() -> None:
+async def test_a_timeout_inside_a_callback_is_not_a_timeout_of_the_flush() -> None:
     async def late(ctx: Any, value: Any) -> None:
         raise TimeoutError("the database took too long")
 
@@ -185,7 +185,7 @@ async def test_a_callback_that_times_out_by_itself_is_not_taken_for_a_silent_sto
     assert "the database took too long" in str(result.error)
 
 
-async def test_an_abort_during_a_flush_lets_it_finish() -> None:
+async def test_a_flush_finishes_despite_an_abort() -> None:
     class Slow(InMemoryStore):
         async def apply_records(self, changes: Any) -> Any:
             contexts[0].abort("now")
@@ -207,7 +207,7 @@ async def test_an_abort_during_a_flush_lets_it_finish() -> None:
     assert [m.id for m in result.context.turn_messages] == ["one"]
 
 
-async def test_who_writes_through_the_turn_while_it_flushes_is_not_lost_in_the_flush() -> None:
+async def test_a_write_through_the_turn_during_a_flush_is_stored_at_once() -> None:
     store = InMemoryStore()
     base = store_callbacks(store)
     turns: list[Any] = []
@@ -231,7 +231,7 @@ async def test_who_writes_through_the_turn_while_it_flushes_is_not_lost_in_the_f
     assert [m.id for m in await base["fetch_messages_callback"](None)] == ["direct", "queued"]
 
 
-async def test_an_iteration_without_changes_touches_no_store() -> None:
+async def test_an_iteration_without_changes_does_not_touch_the_store() -> None:
     store = CountingStore()
 
     async def act(ctx: Any, helpers: Any) -> None:
@@ -241,7 +241,7 @@ async def test_an_iteration_without_changes_touches_no_store() -> None:
     assert store.batches == []
 
 
-async def test_plain_callbacks_may_be_functions_that_do_not_wait() -> None:
+async def test_callbacks_may_be_sync_functions() -> None:
     kept: list[Any] = []
     callbacks = {**noop_callbacks(), "store_message_callback": lambda ctx, value: kept.append(value)}
 
@@ -253,7 +253,7 @@ async def test_plain_callbacks_may_be_functions_that_do_not_wait() -> None:
     assert kept == [sample("message")]
 
 
-async def test_every_change_that_reached_the_store_is_announced() -> None:
+async def test_every_stored_change_is_announced() -> None:
     seen: list[tuple[str, str, str]] = []
 
     async def act(ctx: Any, helpers: Any) -> None:
@@ -268,5 +268,5 @@ async def test_every_change_that_reached_the_store_is_announced() -> None:
     assert seen == [("store", "message", "one"), ("delete", "message", "one")]
 
 
-def test_a_change_is_one_of_three() -> None:
+def test_a_record_change_is_one_of_three_kinds() -> None:
     assert {kind.__name__ for kind in RecordChange.__args__} == {"Put", "Merge", "Delete"}

@@ -1,4 +1,4 @@
-"""The pages and the example are programs: they are run, as they stand."""
+"""The how-to pages and the example are run as they are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", ["run-a-turn.md", "storage-steps.md"])
-def test_the_blocks_of_a_page_are_a_program_that_works(page: str, tmp_path: Path) -> None:
+def test_the_code_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
     blocks = _BLOCK.findall((ROOT / "docs" / "how-to" / page).read_text())
     assert blocks
     program = tmp_path / "program.py"
@@ -24,7 +24,7 @@ def test_the_blocks_of_a_page_are_a_program_that_works(page: str, tmp_path: Path
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_the_example_dies_and_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_the_example_resumes_after_a_crash(tmp_path: Path) -> None:
     done = run([str(ROOT / "examples" / "turn_agent.py")], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     first, second = done.stdout.split("the second try")

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of flushes, a hundred times: each flush is there as a whole or not at all."""
+"""kill -9 during flushes, a hundred times: each flush is stored whole or not at all."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ROUNDS = 100
 
 
 @pytest.mark.parametrize("kind", DURABLE)
-def test_a_flush_that_is_killed_is_whole_or_absent(kind: str, tmp_path: Path) -> None:
+def test_a_killed_flush_is_stored_whole_or_not_at_all(kind: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.memo.turn.flush_writer", kind, str(tmp_path), str(ROUNDS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout)
     assert told["rounds"] == ROUNDS
-    assert told["in_flush"] > ROUNDS // 10, "the kills missed the flushes, so this showed nothing"
+    assert told["in_flush"] > ROUNDS // 10, "the kills missed the flushes, so this proves nothing"

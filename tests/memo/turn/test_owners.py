@@ -1,4 +1,4 @@
-"""I7 in the library: callbacks made for an owner serve that owner only, in every verb."""
+"""I7 in the library: callbacks bound to an owner serve that owner only, in every verb."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from memo import InMemoryStore
 from memo.errors import InvalidKey
-from memo.spool.contract import ByteStore
+from memo.spool import ByteStore
 from memo.steps import store_handlers
 from memo.turn import ForeignOwner, Tool, check_callbacks, store_callbacks
 from memo.turn.callbacks import NOUNS, PARAMETERS
@@ -23,7 +23,7 @@ FOREIGN = [
     {**ADA, "tenant": "evil"},
     {**ADA, "user": "bob"},
     {**ADA, "session": "s2"},
-    {**ADA, "tenant": "local"},  # given, not left out
+    {**ADA, "tenant": "local"},  # given explicitly, so not the default
 ]
 SAMPLES: dict[str, tuple[Any, ...]] = {
     **{f"{verb}_{noun}_callback": (sample(noun),) for noun in NOUNS for verb in ("store", "mutate")},
@@ -35,7 +35,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
 
 
 class Watched(InMemoryStore):
-    """A store that counts what is asked of its records."""
+    """A store that counts the calls to its records."""
 
     asked = 0
 
@@ -57,20 +57,20 @@ async def look(ctx: Any, args: Any) -> str:
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-async def test_a_foreign_owner_is_refused_before_the_store_is_asked(name: str) -> None:
+async def test_a_foreign_owner_is_rejected_before_the_store_is_called(name: str) -> None:
     store = Watched()
     callback = store_callbacks(store, **ADA, tools=[Tool("look", "Look.", look)])[name]
     for owner in FOREIGN:
-        with pytest.raises(ForeignOwner, match="made for another") as refused:
+        with pytest.raises(ForeignOwner, match="bound to another") as refused:
             await callback(SimpleNamespace(**owner), *SAMPLES.get(name, ()))
-        assert not set(ADA.values()) & set(str(refused.value).split())  # the refusal does not tell whose they are
+        assert not set(ADA.values()) & set(str(refused.value).split())  # the error does not reveal the owner
     assert store.asked == 0
     for ctx in (SimpleNamespace(**ADA), SimpleNamespace(), None):
         await callback(ctx, *SAMPLES.get(name, ()))
 
 
-async def test_a_turn_that_names_no_owner_is_the_callbacks_owners() -> None:
-    """It used to be served as local, so that every owner on one store shared one memory."""
+async def test_a_turn_without_an_owner_is_served_as_the_bound_owner() -> None:
+    """It used to be served as `local`, so every owner of a store shared one memory."""
     store = InMemoryStore()
     found: dict[str, list[Any]] = {}
 
@@ -98,7 +98,7 @@ async def test_a_turn_that_names_no_owner_is_the_callbacks_owners() -> None:
 
 
 @pytest.mark.parametrize("owner", FOREIGN)
-async def test_a_turn_of_another_owner_ends_with_a_refusal_and_changes_nothing(owner: dict[str, str]) -> None:
+async def test_a_turn_of_another_owner_fails_and_changes_nothing(owner: dict[str, str]) -> None:
     store = InMemoryStore()
 
     async def act(ctx: Any, helpers: Any) -> None:
@@ -118,7 +118,7 @@ async def test_a_turn_of_another_owner_ends_with_a_refusal_and_changes_nothing(o
     assert await callbacks["fetch_memories_callback"](None) == []
 
 
-async def test_what_is_left_open_is_what_the_context_says() -> None:
+async def test_an_unbound_id_is_taken_from_the_context() -> None:
     callbacks = store_callbacks(InMemoryStore(), tenant="acme")
     await callbacks["store_message_callback"](SimpleNamespace(session="s1"), sample("message"))
     assert await callbacks["fetch_messages_callback"](SimpleNamespace(tenant="acme", session="s1"))
@@ -127,23 +127,23 @@ async def test_what_is_left_open_is_what_the_context_says() -> None:
         await callbacks["fetch_messages_callback"](SimpleNamespace(tenant="evil", session="s1"))
 
 
-async def test_an_owner_that_is_not_text_is_refused_and_not_served_as_local() -> None:
+async def test_an_owner_that_is_not_a_string_is_rejected() -> None:
     for tenant in (7, b"acme", ["acme"]):
-        with pytest.raises(InvalidKey, match="not text"):
+        with pytest.raises(InvalidKey, match="not a string"):
             await store_callbacks(InMemoryStore())["fetch_memories_callback"](SimpleNamespace(tenant=tenant))
 
 
 @pytest.mark.parametrize("field", ADA)
-def test_an_illegal_owner_is_refused_when_the_callbacks_are_made(field: str) -> None:
+def test_an_invalid_owner_is_rejected_when_the_callbacks_are_made(field: str) -> None:
     with pytest.raises(InvalidKey):
         store_callbacks(InMemoryStore(), **{**ADA, field: "../x"})
 
 
-async def test_callbacks_made_for_an_owner_keep_every_promise() -> None:
+async def test_bound_callbacks_keep_every_promise() -> None:
     await check_callbacks(lambda: store_callbacks(InMemoryStore(), **ADA))
 
 
-async def test_bytes_of_one_owner_are_not_in_the_spools_of_another() -> None:
+async def test_the_bytes_of_one_owner_are_not_in_the_spools_of_another() -> None:
     store = InMemoryStore()
     ada, bob = (store_callbacks(store, **owner) for owner in (ADA, FOREIGN[0]))
     reader = await ada["store_retrievable_bytes_callback"](None, "page", b"ada's")
@@ -155,7 +155,7 @@ async def test_bytes_of_one_owner_are_not_in_the_spools_of_another() -> None:
     assert await kept.read_all() == b"ada's"
 
 
-async def test_storage_steps_of_one_tenant_are_not_found_by_another() -> None:
+async def test_one_tenant_does_not_see_the_storage_steps_of_another() -> None:
     store = InMemoryStore()
     acme, evil = store_handlers(store, tenant="acme"), store_handlers(store, tenant="evil")
     for kind in ("session", "message", "part", "sandbox", "setup"):

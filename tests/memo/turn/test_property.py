@@ -1,4 +1,4 @@
-"""Any interleaving of store, mutate, delete, ack, nack and abort leaves the store as the acknowledged ones made it."""
+"""Any interleaving of store, mutate, delete, ack, nack and abort stores exactly the changes of acked iterations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from memo.turn import TurnRunner, store_callbacks
 from memo.turn.callbacks import NOUNS, Noun
-from memo.turn.checks import sample
+from memo.turn.conformance import sample
 from tests.memo.turn.stores import STORES, opened
 
 FETCH = {
@@ -63,7 +63,7 @@ async def play(kind: str, path: Path, script: list[Any]) -> None:
                 assert await callbacks[FETCH[noun]](None) == list(model[noun].values())
     if kind == "memory":
         return
-    async with opened(kind, path) as store:  # what was acknowledged is there after opening again
+    async with opened(kind, path) as store:  # acked changes survive a reopening
         callbacks = store_callbacks(store)
         for noun in NOUNS:
             assert await callbacks[FETCH[noun]](None) == list(model[noun].values())
@@ -78,7 +78,7 @@ async def play_turn(callbacks: dict[str, Any], turn: list[Any], model: Model) ->
             target = value if verb != "delete" or noun == "standing_instruction" else id
             await getattr(ctx, f"{verb}_{noun}")(target)
             apply(draft, (verb, noun, id, text))
-        for noun in NOUNS:  # the store shows nothing of it yet
+        for noun in NOUNS:  # nothing is in the store yet
             assert await callbacks[FETCH[noun]](None) == list(model[noun].values())
         if ending == "nack":
             ctx.nack(RuntimeError("on purpose"))
@@ -96,7 +96,7 @@ async def play_turn(callbacks: dict[str, Any], turn: list[Any], model: Model) ->
 
 
 @pytest.mark.parametrize("kind", STORES)
-def test_a_store_holds_exactly_what_acknowledged_iterations_did(kind: str) -> None:
+def test_a_store_holds_exactly_the_changes_of_acked_iterations(kind: str) -> None:
     examples = {"memory": 100, "sqlite": 30, "filesystem": 30}[kind]
 
     @settings(max_examples=examples, deadline=None, database=None)

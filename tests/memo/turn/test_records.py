@@ -1,4 +1,4 @@
-"""Records: batches that are all or nothing, in order, on every store; and what a crash may leave of a log."""
+"""Records: ordered, atomic batches on every store; and what a crash may leave of a log."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from memo.errors import Absent, Corrupt, InvalidContent, InvalidKey, TooLarge, Unavailable
 from memo.records import Delete, Merge, Put, RecordScope
-from memo.stores.filesystem import record_log
-from memo.stores.filesystem.record_log import LOG
+from memo.stores.filesystem import records as filesystem_records
+from memo.stores.filesystem.records import LOG
 from tests.memo.turn.stores import DURABLE, STORES, opened
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,7 @@ class TestEveryStore:
                     Put(NOTES.key("a"), {"x": 1, "y": 1}),
                     Merge(NOTES.key("a"), {"y": 2, "z": None}),
                     Merge(NOTES.key("b"), {"x": 3}, create=True),
-                    Delete(NOTES.key("nobody")),
+                    Delete(NOTES.key("absent")),
                 ]
             )
             assert results == [{"x": 1, "y": 1}, {"x": 1, "y": 2, "z": None}, {"x": 3}, None]
@@ -49,7 +49,7 @@ class TestEveryStore:
             await store.apply_records([Put(NOTES.key("a"), {"x": 1})])
             good = [Put(NOTES.key("a"), {"x": 2}), Put(NOTES.key("b"), {}), Delete(NOTES.key("a"))]
             for bad, error in (
-                (Merge(NOTES.key("nobody"), {"x": 1}), Absent),
+                (Merge(NOTES.key("absent"), {"x": 1}), Absent),
                 (Put(NOTES.key("c"), {"x": float("nan")}), InvalidContent),
                 (Put(NOTES.key("c"), {"x": object()}), InvalidContent),
                 (Put(NOTES.key("c"), {"x": "a" * 17 * 1024 * 1024}), TooLarge),
@@ -93,7 +93,7 @@ class TestEveryStore:
             (await store.read_record(NOTES.key("a"))).value["list"].append(3)
             assert await values(store) == {"a": {"list": [1]}}
 
-    async def test_merges_at_once_all_count(self, kind: str, tmp_path: Path) -> None:
+    async def test_no_concurrent_merge_is_lost(self, kind: str, tmp_path: Path) -> None:
         async with opened(kind, tmp_path) as store:
             await store.apply_records([Put(NOTES.key("a"), {})])
             async with anyio.create_task_group() as tasks:
@@ -101,14 +101,14 @@ class TestEveryStore:
                     tasks.start_soon(store.apply_records, [Merge(NOTES.key("a"), {str(number): number})])
             assert await values(store) == {"a": {str(number): number for number in range(20)}}
 
-    async def test_a_closed_store_says_so(self, kind: str, tmp_path: Path) -> None:
+    async def test_a_closed_store_raises_unavailable(self, kind: str, tmp_path: Path) -> None:
         async with opened(kind, tmp_path) as store:
             await store.apply_records([Put(NOTES.key("a"), {})])
         for call in (store.apply_records([Put(NOTES.key("a"), {})]), store.read_record(NOTES.key("a"))):
             with pytest.raises(Unavailable):
                 await call
 
-    async def test_any_text_may_be_an_id_and_an_empty_batch_is_nothing(self, kind: str, tmp_path: Path) -> None:
+    async def test_any_text_may_be_an_id_and_an_empty_batch_does_nothing(self, kind: str, tmp_path: Path) -> None:
         async with opened(kind, tmp_path) as store:
             ids = ["../../etc/passwd", "a b", "ü/💡", "functions.run:0", "'; --"]
             await store.apply_records([Put(NOTES.key(id), {"id": id}) for id in ids])
@@ -117,13 +117,13 @@ class TestEveryStore:
 
 
 @pytest.mark.parametrize("id", ["", "a\0b", "x" * 600, "\ud800", 7])
-def test_what_no_store_can_keep_is_no_id(id: Any) -> None:
+def test_an_id_that_no_store_can_keep_is_rejected(id: Any) -> None:
     with pytest.raises(InvalidKey):
         NOTES.key(id)
 
 
 @pytest.mark.parametrize("kind", DURABLE)
-async def test_two_that_have_the_same_store_open_see_each_others_records(kind: str, tmp_path: Path) -> None:
+async def test_two_openers_of_one_store_see_each_others_records(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as one, opened(kind, tmp_path) as two:
         for number in range(5):
             await one.apply_records([Put(NOTES.key(f"a{number}"), {"n": number})])
@@ -132,7 +132,7 @@ async def test_two_that_have_the_same_store_open_see_each_others_records(kind: s
         assert (await values(one))["a4"] == {"n": 4, "m": 4}
 
 
-async def test_half_a_line_at_the_end_of_a_log_never_happened(tmp_path: Path) -> None:
+async def test_an_incomplete_last_line_of_a_log_is_ignored(tmp_path: Path) -> None:
     async with opened("filesystem", tmp_path) as store:
         await store.apply_records([Put(NOTES.key("a"), {"x": 1})])
     whole = log_of(tmp_path).read_bytes()
@@ -157,7 +157,7 @@ async def test_damage_inside_a_log_is_an_error_never_an_empty_store(tmp_path: Pa
             await store.apply_records([Put(NOTES.key("a"), {"x": 2})])
 
 
-async def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
+async def test_a_symlink_in_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("")
     async with opened("filesystem", tmp_path) as store:
@@ -169,7 +169,7 @@ async def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path) -> N
     assert elsewhere.read_text() == ""
 
 
-async def test_another_log_in_the_same_place_is_noticed_even_if_it_looks_alike(tmp_path: Path) -> None:
+async def test_a_replaced_log_is_noticed_even_with_the_same_inode_and_size(tmp_path: Path) -> None:
     async with opened("filesystem", tmp_path) as one, opened("filesystem", tmp_path / "other") as other:
         for number in range(3):
             await one.apply_records([Put(NOTES.key("a"), {"n": number})])
@@ -183,7 +183,7 @@ async def test_another_log_in_the_same_place_is_noticed_even_if_it_looks_alike(t
 async def test_a_compaction_that_fails_does_not_fail_the_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(record_log, "COMPACT_ABOVE_BYTES", 100)
+    monkeypatch.setattr(filesystem_records, "COMPACT_ABOVE_BYTES", 100)
     async with opened("filesystem", tmp_path) as store:
         await store.apply_records([Put(NOTES.key("a"), {"n": -1})])
         (log_of(tmp_path).parent / "records.next").mkdir()
@@ -193,10 +193,8 @@ async def test_a_compaction_that_fails_does_not_fail_the_batch(
     assert any("cannot compact" in record.message for record in caplog.records)
 
 
-async def test_a_log_does_not_grow_for_ever_and_others_follow_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(record_log, "COMPACT_ABOVE_BYTES", 20_000)
+async def test_a_log_is_compacted_and_other_openers_follow_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filesystem_records, "COMPACT_ABOVE_BYTES", 20_000)
     async with opened("filesystem", tmp_path) as one, opened("filesystem", tmp_path) as two:
         await one.apply_records([Put(NOTES.key("first"), {"n": 0}, group="g"), Put(NOTES.key("gone"), {})])
         await one.apply_records([Delete(NOTES.key("gone"))])

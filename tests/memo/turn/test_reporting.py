@@ -1,4 +1,4 @@
-"""Reports: pieces and wholes, sealing, slow listeners, and the account of what was shown and never stored."""
+"""Reports: pieces and full texts, sealing, slow listeners, and the audit of what was never stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.memo.turn.acting import recording, run, runner, sample
 pytestmark = pytest.mark.anyio
 
 
-async def test_pieces_add_up_and_the_last_is_marked() -> None:
+async def test_pieces_add_up_and_the_last_one_is_marked_complete() -> None:
     seen: list[tuple[str, str, bool]] = []
 
     async def act(ctx: Any, helpers: Any) -> None:
@@ -34,7 +34,7 @@ async def test_pieces_add_up_and_the_last_is_marked() -> None:
     ]  # fmt: skip
 
 
-async def test_what_was_said_of_a_tool_call_still_counts() -> None:
+async def test_a_report_of_a_tool_call_keeps_earlier_fields() -> None:
     seen: list[ToolCallReport] = []
 
     async def act(ctx: Any, helpers: Any) -> None:
@@ -55,7 +55,7 @@ async def test_what_was_said_of_a_tool_call_still_counts() -> None:
 
 @pytest.mark.parametrize("first", ["message", "thought", "tool_call"])
 @pytest.mark.parametrize("second", ["message", "thought", "tool_call"])
-async def test_after_it_is_complete_an_id_takes_no_report_of_any_kind(first: str, second: str) -> None:
+async def test_a_completed_id_takes_no_more_reports_of_any_kind(first: str, second: str) -> None:
     async def act(ctx: Any, helpers: Any) -> None:
         await ctx.store_message(sample("message"))
         await getattr(helpers, f"report_{first}")("x", is_complete=True)
@@ -68,7 +68,7 @@ async def test_after_it_is_complete_an_id_takes_no_report_of_any_kind(first: str
     assert log == []
 
 
-async def test_a_sealed_id_stays_sealed_in_later_iterations_and_is_free_in_the_next_turn() -> None:
+async def test_an_id_is_sealed_for_the_rest_of_its_turn_only() -> None:
     refused: list[int] = []
 
     async def act(ctx: Any, helpers: Any) -> None:
@@ -97,7 +97,7 @@ async def test_reporting_stores_nothing() -> None:
     assert list(result.context.turn_messages) == []
 
 
-async def test_the_audit_lists_what_was_shown_and_never_stored() -> None:
+async def test_the_audit_lists_what_was_reported_but_never_stored() -> None:
     during: list[list[Ghost]] = []
 
     async def act(ctx: Any, helpers: Any) -> None:
@@ -116,7 +116,7 @@ async def test_the_audit_lists_what_was_shown_and_never_stored() -> None:
     assert result.audit() == ghosts
 
 
-async def test_what_was_discarded_is_a_ghost() -> None:
+async def test_a_discarded_report_is_a_ghost() -> None:
     async def act(ctx: Any, helpers: Any) -> None:
         await helpers.report_message("m", "x", is_complete=True)
         await ctx.store_message(sample("message", "m"))
@@ -125,7 +125,7 @@ async def test_what_was_discarded_is_a_ghost() -> None:
     assert (await run(act)).audit() == [Ghost("message", "m", True)]
 
 
-async def test_a_slow_listener_slows_the_executor_down() -> None:
+async def test_a_slow_listener_slows_the_executor() -> None:
     order: list[str] = []
 
     async def slow(event: MessageReport) -> None:
@@ -144,7 +144,7 @@ async def test_a_slow_listener_slows_the_executor_down() -> None:
     assert order == ["heard a", "reported a", "heard b", "reported b"]
 
 
-async def test_a_stream_that_nobody_reads_holds_the_turn_back_at_its_buffer() -> None:
+async def test_an_unread_stream_pauses_the_turn_once_its_buffer_is_full() -> None:
     reported: list[int] = []
     stuck = anyio.Event()
 
@@ -172,7 +172,7 @@ async def test_a_stream_that_nobody_reads_holds_the_turn_back_at_its_buffer() ->
                      "dispatch_end", "turn_end"]  # fmt: skip
 
 
-async def test_a_reader_that_leaves_holds_nobody_back() -> None:
+async def test_a_reader_that_leaves_does_not_pause_the_turn() -> None:
     async def act(ctx: Any, helpers: Any) -> None:
         for number in range(50):
             await helpers.report_message("m", str(number))
@@ -193,7 +193,7 @@ async def test_a_reader_that_leaves_holds_nobody_back() -> None:
             assert (await turns.run()).status == "ack"
 
 
-async def test_an_abort_frees_a_turn_that_is_held_back() -> None:
+async def test_an_abort_ends_a_paused_turn() -> None:
     blocked = anyio.Event()
 
     async def act(ctx: Any, helpers: Any) -> None:
@@ -221,7 +221,7 @@ async def test_an_abort_frees_a_turn_that_is_held_back() -> None:
     assert results == ["aborted"]
 
 
-async def test_a_listener_can_be_taken_off_and_a_misspelt_event_is_refused() -> None:
+async def test_a_listener_can_be_removed_and_an_unknown_event_is_rejected() -> None:
     seen: list[Event] = []
 
     async def act(ctx: Any, helpers: Any) -> None:
@@ -238,7 +238,7 @@ async def test_a_listener_can_be_taken_off_and_a_misspelt_event_is_refused() -> 
         turns.on("turnEnd", seen.append)
 
 
-async def test_events_of_a_turn_come_in_order_and_name_their_turn() -> None:
+async def test_the_events_of_a_turn_are_in_order_and_name_the_turn() -> None:
     seen: list[Event] = []
 
     async def act(ctx: Any, helpers: Any) -> None:

@@ -1,4 +1,4 @@
-"""A turn from outside: what is called when, what ends it, what is reported."""
+"""A turn from the outside: what is called when, what ends it, what is reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.memo.turn.acting import recording, run, runner, sample
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_turn_starts_empty_but_for_what_it_was_given() -> None:
+async def test_a_turn_starts_with_only_what_it_was_given() -> None:
     seen: dict[str, Any] = {}
 
     async def act(ctx: Any, helpers: Any) -> None:
@@ -52,7 +52,7 @@ async def test_a_turn_starts_empty_but_for_what_it_was_given() -> None:
     }  # fmt: skip
 
 
-async def test_nothing_is_ever_fetched_unasked() -> None:
+async def test_nothing_is_fetched_unless_asked_for() -> None:
     fetched: list[str] = []
 
     def watcher(name: str) -> Any:
@@ -77,7 +77,7 @@ async def test_nothing_is_ever_fetched_unasked() -> None:
     assert fetched == ["fetch_messages_callback", "refresh_standing_instructions_callback", "fetch_tools_callback"]
 
 
-async def test_what_was_fetched_is_in_scope_only_when_somebody_adds_it() -> None:
+async def test_fetched_items_are_in_scope_only_once_added() -> None:
     callbacks = store_callbacks(InMemoryStore())
     await callbacks["store_message_callback"](None, sample("message"))
     seen: list[list[Any]] = []
@@ -96,7 +96,7 @@ async def test_what_was_fetched_is_in_scope_only_when_somebody_adds_it() -> None
     assert seen == [[], [sample("message")]]
 
 
-async def test_on_a_turn_context_a_store_reaches_the_callback_at_once() -> None:
+async def test_a_turn_context_writes_through_at_once() -> None:
     log, callbacks = recording()
     seen: list[int] = []
 
@@ -113,7 +113,7 @@ async def test_on_a_turn_context_a_store_reaches_the_callback_at_once() -> None:
     assert (result.status, seen) == ("ack", [1])
 
 
-async def test_pipelines_run_around_the_executor_in_their_order() -> None:
+async def test_pipelines_run_around_the_executor_in_order() -> None:
     order: list[str] = []
 
     def step(name: str) -> Any:
@@ -140,7 +140,7 @@ async def test_pipelines_run_around_the_executor_in_their_order() -> None:
     assert order == ["a>", "b>", "<b", "<a", *around, "e>", "<e"]
 
 
-async def test_who_does_not_call_next_ends_its_pipeline_only() -> None:
+async def test_a_middleware_that_does_not_call_next_ends_only_its_pipeline() -> None:
     reached: list[str] = []
 
     async def stops(ctx: Any, next: Any) -> None:
@@ -157,7 +157,7 @@ async def test_who_does_not_call_next_ends_its_pipeline_only() -> None:
     assert reached == ["stops", "act"]
 
 
-async def test_an_exception_is_wrapped_and_a_nack_is_reported_as_it_is() -> None:
+async def test_an_exception_is_wrapped_and_a_nack_is_reported_unchanged() -> None:
     reported: list[BaseException] = []
     boom = ValueError("boom")
 
@@ -198,7 +198,7 @@ async def test_a_middleware_that_raises_ends_the_turn_and_run_returns(place: str
     assert len(log) == (1 if place == "turn_output_pipeline" else 0)
 
 
-async def test_a_dispatch_is_signalled_once() -> None:
+async def test_a_dispatch_can_be_signalled_only_once() -> None:
     refused: list[str] = []
 
     async def act(ctx: Any, helpers: Any) -> None:
@@ -212,7 +212,7 @@ async def test_a_dispatch_is_signalled_once() -> None:
     assert refused == ["E_LLM_EXECUTION_ALREADY_SIGNALLED"] * 2
 
 
-async def test_iterations_go_on_until_the_limit_and_keep_what_they_stored() -> None:
+async def test_iterations_continue_up_to_the_limit_and_keep_their_changes() -> None:
     log, callbacks = recording()
 
     async def act(ctx: Any, helpers: Any) -> None:
@@ -237,7 +237,7 @@ async def test_a_later_iteration_sees_what_an_earlier_one_stored() -> None:
     assert [message.id for message in result.context.turn_messages] == ["m0", "m1", "m2"]
 
 
-async def test_an_abort_from_outside_stops_an_executor_that_waits() -> None:
+async def test_an_abort_from_outside_stops_a_waiting_executor() -> None:
     signal = AbortSignal()
     log, callbacks = recording()
     waiting = anyio.Event()
@@ -265,7 +265,7 @@ async def test_an_abort_from_outside_stops_an_executor_that_waits() -> None:
     assert signal.reason == "enough"
 
 
-async def test_an_abort_is_also_an_event_that_can_be_waited_for() -> None:
+async def test_an_executor_can_wait_for_an_abort() -> None:
     heard: list[str] = []
 
     async def act(ctx: Any, helpers: Any) -> None:
@@ -282,7 +282,7 @@ async def test_an_abort_is_also_an_event_that_can_be_waited_for() -> None:
     assert heard == ["stop"]
 
 
-async def test_an_abort_before_the_turn_runs_nothing() -> None:
+async def test_a_turn_that_is_aborted_beforehand_runs_nothing() -> None:
     signal = AbortSignal()
     signal.abort()
     ran: list[str] = []
@@ -298,7 +298,7 @@ async def test_an_abort_before_the_turn_runs_nothing() -> None:
     assert ran == []
 
 
-async def test_an_abort_between_two_iterations_begins_no_other() -> None:
+async def test_an_abort_between_iterations_prevents_the_next() -> None:
     ran: list[int] = []
     signal = AbortSignal()
 
@@ -313,7 +313,7 @@ async def test_an_abort_between_two_iterations_begins_no_other() -> None:
     assert (result.status, result.iterations, ran, len(log)) == ("aborted", 1, [0], 1)
 
 
-async def test_bytes_are_kept_at_once_and_are_in_no_set_and_no_event() -> None:
+async def test_bytes_are_stored_at_once_and_appear_in_no_set_or_event() -> None:
     persisted: list[Any] = []
 
     async def act(ctx: Any, helpers: Any) -> None:
@@ -337,7 +337,7 @@ async def test_bytes_are_kept_at_once_and_are_in_no_set_and_no_event() -> None:
 @pytest.mark.parametrize(
     "name", ["system_prompt", "turn_messages", "turn_tool_calls", "standing_instructions", "tenant"]
 )
-async def test_a_context_is_changed_in_place_or_not_at_all(name: str) -> None:
+async def test_the_sets_of_a_context_cannot_be_replaced(name: str) -> None:
     async def act(ctx: Any, helpers: Any) -> None:
         with pytest.raises(AttributeError):
             setattr(ctx, name, "another")
@@ -348,7 +348,7 @@ async def test_a_context_is_changed_in_place_or_not_at_all(name: str) -> None:
     assert (result.status, result.context.stash) == ("ack", {"seen": True})
 
 
-async def test_a_mutation_passes_on_exactly_what_it_was_given_and_never_happens_by_itself() -> None:
+async def test_a_mutation_is_explicit_and_passes_its_value_unchanged() -> None:
     log, callbacks = recording()
     call = sample("tool_call", "c", "done")
 
@@ -365,7 +365,7 @@ async def test_a_mutation_passes_on_exactly_what_it_was_given_and_never_happens_
     assert log[1][1] is call
 
 
-async def test_an_executor_that_aborts_and_returns_at_once_is_aborted() -> None:
+async def test_a_turn_whose_executor_aborts_and_returns_is_aborted() -> None:
     log, callbacks = recording()
 
     async def act(ctx: Any, helpers: Any) -> None:
@@ -391,7 +391,7 @@ async def test_cancelling_the_task_cancels_the_turn_and_stores_nothing() -> None
     assert log == []
 
 
-async def test_a_dispatch_alone_has_no_turn_around_it() -> None:
+async def test_a_dispatch_can_run_without_the_stages_of_a_turn() -> None:
     log, callbacks = recording()
     names: list[str] = []
 
@@ -412,7 +412,7 @@ async def test_a_dispatch_alone_has_no_turn_around_it() -> None:
     "fields",
     [{"system_prompt": 5}, {"mood": "good"}, {"tenant": "../x"}, {"session": ""}, {"standing_instructions": [None]}],
 )
-async def test_a_turn_that_cannot_start_is_refused_before_anything_happens(fields: dict[str, Any]) -> None:
+async def test_an_invalid_turn_is_rejected_before_it_starts(fields: dict[str, Any]) -> None:
     async def act(ctx: Any, helpers: Any) -> None:
         raise AssertionError
 
@@ -430,7 +430,7 @@ async def test_only_primitives_can_be_stored() -> None:
     assert (await run(act)).status == "ack"
 
 
-async def test_turns_of_one_runner_at_once_do_not_mix() -> None:
+async def test_concurrent_turns_of_one_runner_do_not_mix() -> None:
     callbacks = store_callbacks(InMemoryStore())
 
     async def act(ctx: Any, helpers: Any) -> None:
@@ -452,7 +452,7 @@ async def test_turns_of_one_runner_at_once_do_not_mix() -> None:
     assert results == ["ack"] * 10
 
 
-async def test_the_same_call_can_be_counted() -> None:
+async def test_equal_tool_calls_can_be_counted() -> None:
     counts: list[int] = []
 
     async def act(ctx: Any, helpers: Any) -> None:

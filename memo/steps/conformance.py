@@ -1,0 +1,108 @@
+"""`check_handlers`: the conformance check of the fifteen handlers. It names the promise that a set of them breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anyio
+
+from memo.conformance import BrokenPromise, Factory, made
+from memo.errors import MemoError
+from memo.steps.storage_step import METHODS, StorageStep
+
+_Handlers = Mapping[str, Callable[..., Any]]
+
+SAMPLES: dict[str, dict[str, Any]] = {
+    "session": {"id": "s1", "createdAt": 1, "updatedAt": 2, "model": "m", "activeTools": ["a"], "extra": {"ü": [None]}},
+    "message": {"id": "m1", "sessionId": "s1", "role": "user", "createdAt": 3, "usage": {"input": 1}},
+    "part": {"id": "p1", "sessionId": "s1", "messageId": "m1", "type": "text", "index": 0, "text": "hi"},
+    "sandbox": {"id": "b1", "createdAt": 1, "updatedAt": 1, "binding": "local", "metadata": {"k": 1}},
+    "setup": {"id": "u1", "anything": True},
+}
+
+
+async def check_handlers(make: Factory) -> None:
+    """Raise BrokenPromise, an AssertionError that names the promise.
+
+    `make` returns handlers over empty storage: the mapping, an awaitable of it, or an async context manager.
+    """
+    for check in (_check_all_there, _check_kinds, _check_updates, _check_lists, _check_concurrent_updates):
+        async with made(make) as handlers:
+            await check(handlers)
+
+
+async def _check_all_there(handlers: _Handlers) -> None:
+    missing = [method for method in METHODS if method not in handlers]
+    _promise(not missing, f"all fifteen handlers are there, but {missing} are missing")
+
+
+async def _check_kinds(handlers: _Handlers) -> None:
+    for kind, value in SAMPLES.items():
+        id = value["id"]
+        _promise(await _run(handlers, f"{kind}.get", id=id) is None, f"a {kind} that was never set is None")
+        _promise(await _run(handlers, f"{kind}.set", id=id, value=value) is None, f"setting a {kind} returns nothing")
+        await _run(handlers, f"{kind}.set", id=id, value=value)
+        _promise(await _run(handlers, f"{kind}.get", id=id) == value, f"a {kind} keeps every field, unknown ones too")
+        _promise(await _run(handlers, f"{kind}.get", id="other") is None, f"one {kind} is not another")
+
+
+async def _check_updates(handlers: _Handlers) -> None:
+    for kind in ("session", "message", "sandbox"):
+        value = SAMPLES[kind]
+        await _refused(handlers, f"{kind}.update", id=value["id"], updates={"a": 1})
+        _promise(
+            await _run(handlers, f"{kind}.get", id=value["id"]) is None, f"updating a missing {kind} does not create it"
+        )
+        await _run(handlers, f"{kind}.set", id=value["id"], value=value)
+        for _ in range(2):  # a replayed update counts once
+            merged = await _run(handlers, f"{kind}.update", id=value["id"], updates={"updatedAt": 9, "new": None})
+            _promise(merged == {**value, "updatedAt": 9, "new": None}, f"updating a {kind} returns the merged record")
+        _promise(await _run(handlers, f"{kind}.get", id=value["id"]) == merged, f"an updated {kind} stays updated")
+
+
+async def _check_lists(handlers: _Handlers) -> None:
+    for kind in ("message", "part"):
+        _promise(await _list(handlers, kind, "s1") == [], f"a session without a {kind} has an empty list")
+        for id, session, place in (("x3", "s1", 3), ("x1", "s1", 1), ("x2", "s2", 2)):
+            changes = {"id": id, "sessionId": session, "createdAt": place, "index": place}
+            await _run(handlers, f"{kind}.set", id=id, value={**SAMPLES[kind], **changes})
+        _promise(await _list(handlers, kind, "s1") == ["x1", "x3"], f"every {kind} of a session is listed, in order")
+        _promise(await _list(handlers, kind, "s2") == ["x2"], f"a {kind} of another session is not listed")
+    await _run(handlers, "message.update", id="x2", updates={"sessionId": "s1"})
+    _promise(await _list(handlers, "message", "s2") == [], "a message that moved is not listed in its old session")
+
+
+async def _check_concurrent_updates(handlers: _Handlers) -> None:
+    await _run(handlers, "session.set", id="s", value={"id": "s"})
+
+    async def update(number: int) -> None:
+        await _run(handlers, "session.update", id="s", updates={f"f{number}": number})
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(8):
+            tasks.start_soon(update, number)
+    value = await _run(handlers, "session.get", id="s")
+    _promise(value == {"id": "s", **{f"f{n}": n for n in range(8)}}, "no concurrent update is lost")
+
+
+async def _list(handlers: _Handlers, kind: str, session: str) -> list[str]:
+    return [value["id"] for value in await _run(handlers, f"{kind}.listBySession", sessionId=session)]
+
+
+async def _run(handlers: _Handlers, method: str, **parameters: Any) -> Any:
+    step = StorageStep.model_validate({"event": {"method": method, **parameters}})
+    return await StorageStep.model_validate_json(step.model_dump_json()).on(handlers)
+
+
+async def _refused(handlers: _Handlers, method: str, **parameters: Any) -> None:
+    try:
+        await _run(handlers, method, **parameters)
+    except (MemoError, KeyError, LookupError, ValueError):
+        return
+    _promise(False, f"{method} of a missing id is an error")
+
+
+def _promise(kept: bool, promise: str) -> None:
+    if not kept:
+        raise BrokenPromise(promise, "it was not kept")

@@ -1,0 +1,96 @@
+"""The public names of every package: what callers may import. Everything else is private.
+
+A name that is added or removed here changes the library's interface, so it is changed on purpose and in the changelog.
+"""
+
+from __future__ import annotations
+
+import ast
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PUBLIC: dict[str, str] = {
+    "memo": """
+        ABSENT ANY AgentId ArtifactKey Author Capabilities Change CompactionOptions Document DocumentKey
+        DocumentName FilesystemStore InMemoryStore MemoError Revision SQLiteStore Scope Session SessionId
+        SessionMeta SessionRef StoreLimits StoreOptions TenantId Usage UserId capabilities_of
+        compact_tool_results open_store register_scheme
+    """,
+    "memo.consolidation": """
+        Activity Backoff Budget BudgetSpent Bullet ConsolidationLedger ConsolidationSettings EmbeddedSummariser
+        Failure Outcome Part PendingUser Policy ProfileDraft ProfileRefused Progress RunResult SessionRevision
+        Settlement SettlementWriter Source Standing Summariser SummariserSettings UserMemoryConsolidationService
+        UserMirrors UserState Verdict Why decide make_summariser
+    """,
+    "memo.consolidation.summarisers": """
+        BadAnswer EmbeddedSummariser Fact ProfileRequest SessionDraft SessionSummary Summariser SummariserError
+        SummariserSettings SummariserUnavailable make_summariser
+    """,
+    "memo.primitives": """
+        Identity InvalidIdentity InvalidMedia InvalidMemory InvalidMessage InvalidPrimitive InvalidRetrievable
+        InvalidThought InvalidTokenizable InvalidToolCall Media Memory Message Primitive Readers Retrievable
+        StashEntry Thought Tokenizable ToolCall tool_call_checksum
+    """,
+    "memo.spool": """
+        BlockReader ByteStore BytesReader DiskSpool Excerpt InMemorySpool LazyReader MediaReader SpoolBytes
+        SpoolReader SpooledArtifact StoreSpool
+    """,
+    "memo.steps": """
+        METHODS Handlers InvalidStep StorageCall StorageStep check_handlers local_storage store_handlers
+    """,
+    "memo.stores": "BaseStore FilesystemStore InMemoryStore SQLiteStore StoreOptions",
+    "memo.stores.filesystem": "FilesystemStore",
+    "memo.stores.in_memory": "InMemoryStore",
+    "memo.stores.sqlite": "SQLiteStore",
+    "memo.testing": """
+        BrokenPromise check_callbacks check_change_feed check_handlers check_ledger check_orchestration
+        check_provider check_session_store check_trace_store
+    """,
+    "memo.turn": """
+        AbortSignal AlreadySignalled Delta DispatchContext ExecutorError FlushError ForeignOwner Ghost
+        InvalidTurnContext InvalidTurnRunnerConfig IterationLimit PipelineError RawTurnContext Reporter
+        StreamSealed Tool ToolRegistry TurnContext TurnError TurnResult TurnRunner TurnSet UnitOfWork
+        artifact_tools check_callbacks noop_callbacks store_callbacks
+    """,
+    "memo.wrap": "LimitProvider LogProvider RetryProvider TimeoutProvider",
+}
+
+
+def test_every_package_of_memo_is_listed() -> None:
+    packages = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "memo").rglob("__init__.py")}
+    assert packages == set(PUBLIC)
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_a_package_offers_exactly_its_public_names(package: str) -> None:
+    module = import_module(package)
+    assert sorted(module.__all__) == sorted(PUBLIC[package].split())
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+def test_the_daemon_uses_only_public_names_of_memo() -> None:
+    """A module directly below `memo` is public; of the packages, only their public names are."""
+    offenders = []
+    for path in sorted((ROOT / "sandboxd").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "memo":
+                offenders += [f"{path.relative_to(ROOT)}: {name}" for name in _private_names(node)]
+    assert offenders == []
+
+
+def _private_names(node: ast.ImportFrom) -> list[str]:
+    module = str(node.module)
+    return [f"{module}.{alias.name}" for alias in node.names if not _is_public(module, alias.name)]
+
+
+def _is_public(module: str, name: str) -> bool:
+    if name in PUBLIC.get(module, "").split() or f"{module}.{name}" in PUBLIC:
+        return True
+    path = Path(*module.split("."))
+    if module == "memo":
+        return (ROOT / path / f"{name}.py").exists()
+    return path.parts[:-1] == ("memo",) and (ROOT / path).with_suffix(".py").exists() and not name.startswith("_")
