@@ -20,8 +20,8 @@ demo: environment engine image ## run the tour of examples/demo.py
 engine: ## find a container engine, or install and start one (root on Debian, Ubuntu)
 	@scripts/with-python -m scripts.engine
 
-image: environment engine ## build the agent image, if its inputs changed
-	@$(BIN)/python -m scripts.image
+image: environment engine ## build the agent image, if its inputs changed: FROM=registry|packages
+	@$(BIN)/sandboxd image build $(if $(FROM),--from $(FROM))
 
 test: lint type engine tools image ## lint, type, then the whole test suite
 	@exec $(BIN)/python -m pytest -q

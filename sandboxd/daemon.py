@@ -101,8 +101,8 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
     # More calls than connections would only be seen as closed connections; a call that is refused says why.
     max_calls = min(settings.max_calls, settings.wire.unix_connections(soft_open_files()) - _SPARE_CONNECTIONS)
     Reserve(settings.data / RESERVE).spend_if_short()  # before the store is opened, which needs a little room, too
-    # Nested blocks, not an exit stack: see SandboxManager.
-    with unix_listener(settings.socket) as unix_socket:
+    # Nested blocks, not an exit stack: see SandboxManager. Listeners come first: what cannot listen starts nothing.
+    with unix_listener(settings.socket) as unix_socket, _tcp_sockets(settings) as tcp_sockets:
         async with (
             open_store(settings.store_url, StoreOptions(limits=settings.store_limits)) as store,
             SandboxManager(settings, memo_provider=store) as manager,
@@ -132,17 +132,16 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
                     max_calls=max_calls,
                     call_memory_bytes=settings.call_memory_mb * MIB,
                 )
-                with _tcp_sockets(settings) as tcp_sockets:
-                    if settings.tcp is not None and settings.token_file is not None:
-                        host, _, port = settings.tcp.rpartition(":")
-                        app = TcpGuard(app, read_token(settings.token_file), allowed_hosts(host, int(port)))
-                    connections = ConnectionTable(settings.wire, max_calls)
-                    server = Server(app, [unix_socket, *tcp_sockets], connections, drain_s=settings.drain_s)
-                    try:
-                        await _serve_until_signalled(server, manager, consolidation)
-                        checking.cancel_scope.cancel()
-                    finally:
-                        watchdog.end_within(settings.drain_s + _EXIT_MARGIN_S)
+                if settings.tcp is not None and settings.token_file is not None:
+                    host, _, port = settings.tcp.rpartition(":")
+                    app = TcpGuard(app, read_token(settings.token_file), allowed_hosts(host, int(port)))
+                connections = ConnectionTable(settings.wire, max_calls)
+                server = Server(app, [unix_socket, *tcp_sockets], connections, drain_s=settings.drain_s)
+                try:
+                    await _serve_until_signalled(server, manager, consolidation)
+                    checking.cancel_scope.cancel()
+                finally:
+                    watchdog.end_within(settings.drain_s + _EXIT_MARGIN_S)
 
 
 @contextmanager

@@ -1,11 +1,15 @@
-"""`sandboxd doctor`: what this host offers, how well it isolates, and what to do about it.
+"""`sandboxd doctor`: how the running daemon is, what this host offers, how well it isolates, and what to do about it.
 
-It looks, and leaves everything as it was. Each line is ok, weak or missing.
+It looks, and leaves everything as it was. Each line is ok, weak or missing. What a running daemon says of its engine,
+store and disk is true of the daemon; without one, what the settings name is tried out here.
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +18,8 @@ import anyio
 from memo import StoreOptions, capabilities_of, open_store
 from memo.errors import MemoError
 from sandboxd.api.guard import read_token
+from sandboxd.client.errors import KNOWN_ERRORS, DaemonUnreachable
+from sandboxd.client.synchronous import Client
 from sandboxd.engine.protocol import Engine, Finding
 from sandboxd.engine.select import select_engine
 from sandboxd.errors import SandboxdError
@@ -23,21 +29,70 @@ from sandboxd.settings import Settings
 from sandboxd.workspace import Workspaces
 
 _STORE_DEADLINE_S = 10.0
+_FIGURE = re.compile(r'^(sandboxd_pool_ready|sandboxd_sandboxes\{state="(\w+)"\}) ([0-9.]+)$', re.MULTILINE)
 
 
-async def examine(settings: Settings) -> list[Finding]:
-    findings = [*diagnose_host(settings.data), diagnose_open_files(settings), diagnose_agent_user(settings.uid)]
-    findings += _examine_token(settings)
-    findings += [*await _examine_workspaces(settings), await _examine_store(settings)]
+@dataclass(frozen=True, slots=True)
+class DaemonReport:
+    """What a running daemon says of itself; `engine` and `data` are empty if it is not ready."""
+
+    findings: tuple[Finding, ...]
+    engine: str = ""
+    data: str = ""
+
+
+def ask_daemon(socket: Path) -> DaemonReport:
+    """Ask the daemon on this socket how it is. Raise DaemonUnreachable if there is none, or it is another user's."""
+    with Client(socket) as client:
+        try:
+            findings = [_examine_version(str(client.health()["version"]), socket), *_examine_figures(client.metrics())]
+            ready = client.ready()
+        except DaemonUnreachable:
+            raise
+        except KNOWN_ERRORS as error:
+            advice = "look at the log of `sandboxd serve`"
+            return DaemonReport((Finding("daemon", "missing", f"at {socket}: {error}", advice),))
+    parts = {"engine": "answers", "store": "answers", "disk": "has room and can be written"}
+    findings += [Finding(f"daemon's {part}", "ok", f"{ready[part]['name']} {verb}") for part, verb in parts.items()]
+    return DaemonReport(tuple(findings), str(ready["engine"]["name"]), str(ready["disk"]["name"]))
+
+
+async def examine(settings: Settings, daemon: DaemonReport | None = None) -> list[Finding]:
+    """Look at this host; without a daemon, also try out the places that these settings name."""
+    if daemon is not None and daemon.engine:
+        engine = "bubblewrap" if daemon.engine == "bubblewrap" else "docker"
+        settings = settings.model_copy(update={"engine": engine, "data": Path(daemon.data)})
+    findings = [] if daemon is None else list(daemon.findings)
+    findings += [*diagnose_host(settings.data), diagnose_open_files(settings), diagnose_agent_user(settings.uid)]
+    if daemon is None:
+        findings += [*_examine_token(settings), *await _examine_workspaces(settings), await _examine_store(settings)]
     with tempfile.TemporaryDirectory(prefix="sandboxd-doctor-") as state:  # a daemon may be at work in the real one
-        return findings + await _examine_engine(settings, Path(state))
+        of_engine = await _examine_engine(settings, Path(state))
+    return findings + [one for one in of_engine if daemon is None or one.subject != "engine choice"]
+
+
+def _examine_version(daemon: str, socket: Path) -> Finding:
+    own = version("sandboxd")
+    if daemon != own:
+        return Finding("daemon", "weak", f"version {daemon} at {socket}; this command is {own}", "restart the daemon")
+    return Finding("daemon", "ok", f"version {daemon} at {socket}")
+
+
+def _examine_figures(metrics: str) -> list[Finding]:
+    figures = {state or "pool": round(float(value)) for _, state, value in _FIGURE.findall(metrics)}
+    pool = figures.pop("pool", 0)
+    counts = ", ".join(f"{count} {state}" for state, count in figures.items() if count) or "none"
+    return [
+        Finding("daemon's sandboxes", "ok", f"{counts}, of all tenants"),
+        Finding("daemon's pool", "ok", f"{pool} warm"),
+    ]
 
 
 async def _examine_engine(settings: Settings, state: Path) -> list[Finding]:
     try:
         selection = await select_engine(settings.engine, state, fallback=settings.engine_fallback)
     except SandboxdError as error:
-        return [Finding("engine", "missing", str(error), "start the engine, or run `make engine`")]
+        return [Finding("engine", "missing", str(error), "install and start Docker or Podman, or give --engine")]
     engine = selection.engine
     advice = "start the engine, or choose one with --engine" if selection.is_fallback else ""
     verdict: Literal["ok", "weak"] = "weak" if selection.is_fallback else "ok"
@@ -75,7 +130,7 @@ async def _examine_store(settings: Settings) -> Finding:
     except MemoError as error:
         return Finding("store", "missing", str(error), "start the store, or give another --store")
     if missing:
-        return Finding("store", "weak", f"it cannot: {', '.join(missing)}", "memory works as far as the store goes")
+        return Finding("store", "weak", f"it lacks: {', '.join(missing)}", "add these methods for everything to work")
     return Finding("store", "ok", "it can do everything that memory needs")
 
 
@@ -94,4 +149,5 @@ async def _examine_workspaces(settings: Settings) -> list[Finding]:
 async def _examine_image(engine: Engine, image: str) -> Finding:
     if await engine.has_image(image):
         return Finding("image", "ok", f"{image} is in the engine")
-    return Finding("image", "missing", f"{image} is not in the engine", "run `make image`, or give another --image")
+    advice = "run `sandboxd image build`" if image == default_image() else "pull it, or give another --image"
+    return Finding("image", "missing", f"{image} is not in the engine", advice)

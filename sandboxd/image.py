@@ -30,5 +30,5 @@ def inputs_hash(directory: Path = INPUTS) -> str:
 
 
 def default_image(engine: str = "docker") -> str:
-    """Return the tag that `make image` gives to the image; bubblewrap shows the host's own system instead."""
+    """Return the tag that `sandboxd image build` gives to the image; bubblewrap shows the host's own system instead."""
     return HOST_IMAGE if engine == "bubblewrap" else f"{REPOSITORY}:{inputs_hash()[:12]}"

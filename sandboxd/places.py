@@ -5,12 +5,29 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from sandboxd.errors import InvalidRequest
+
 
 def default_data() -> Path:
     if os.geteuid() == 0:
         return Path("/var/lib/sandboxd")
-    home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(home) / "sandboxd"
+    if named := os.environ.get("XDG_DATA_HOME"):
+        return Path(named) / "sandboxd"
+    home = home_directory()
+    if home is None:
+        raise InvalidRequest(
+            "cannot tell where the data directory and the socket are: this user has no home directory; "
+            "give --data and --socket, or set HOME"
+        )
+    return home / ".local" / "share" / "sandboxd"
+
+
+def home_directory() -> Path | None:
+    """Return this user's home; None for a user without an account and without HOME."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
 
 
 def default_socket() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import socket
@@ -17,11 +18,13 @@ from starlette.types import ASGIApp
 
 from sandboxd.api.connection import Connection
 from sandboxd.api.connection_table import ConnectionTable
-from sandboxd.errors import Conflict, HostFull
+from sandboxd.errors import Conflict, HostIO
 
 _COLLECT_AFTER = (20_000, 20, 20)
 _BACKLOG = 1024
 _LIFESPAN_END_S = 5.0
+_PATH_BYTES = 107
+"""What fits into the kernel's sockaddr_un."""
 
 
 class Server(uvicorn.Server):
@@ -53,6 +56,8 @@ class Server(uvicorn.Server):
     async def run_until_stopped(self) -> None:
         try:
             await self.serve(sockets=self._listeners)
+            if self.force_exit:
+                await self.lifespan.shutdown()  # uvicorn leaves it out, and its task would end with a traceback
         except BaseException:
             # Cancelled, because another part of the daemon failed: what uvicorn started does not end by itself.
             for server in getattr(self, "servers", ()):
@@ -103,8 +108,12 @@ def go_first(nice: int) -> None:
 @contextlib.contextmanager
 def unix_listener(path: Path) -> Iterator[socket.socket]:
     """Listen on a path that only this user can use: its mode is the lock. A dead daemon's socket is replaced."""
-    if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
-        raise Conflict(f"cannot listen on {path}: there is a file that is not a socket; give another --socket")
+    try:
+        is_other = path.exists() and not stat.S_ISSOCK(path.stat().st_mode)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    if is_other:
+        raise Conflict(f"cannot listen on {path}: something that is not a socket is there; give another --socket")
     if _somebody_answers(path):
         raise Conflict(f"cannot listen on {path}: another daemon answers there; stop it or give another --socket")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -120,7 +129,7 @@ def unix_listener(path: Path) -> Iterator[socket.socket]:
         identity = _identity(path)
     except OSError as error:
         listener.close()
-        raise HostFull(f"cannot listen on {path}: {error.strerror or error}; give another --socket") from error
+        raise _unusable(path, error) from error
     try:
         yield listener
     finally:
@@ -137,11 +146,19 @@ def tcp_listener(host: str, port: int) -> Iterator[socket.socket]:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(_BACKLOG)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         listener.close()
-        raise Conflict(f"cannot listen on {host} port {port}: {error}; give another --tcp") from error
+        is_foreign = error.errno == errno.EADDRNOTAVAIL
+        reason = "this host does not have that address" if is_foreign else error.strerror or error
+        raise Conflict(f"cannot listen on {host} port {port}: {reason}; give another --tcp") from error
     with listener:
         yield listener
+
+
+def _unusable(path: Path, error: OSError) -> HostIO:
+    is_too_long = len(os.fsencode(path)) > _PATH_BYTES
+    reason = f"a socket's path has at most {_PATH_BYTES} bytes" if is_too_long else error.strerror or error
+    return HostIO(f"cannot listen on {path}: {reason}; give another --socket")
 
 
 def _somebody_answers(path: Path) -> bool:

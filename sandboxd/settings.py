@@ -6,46 +6,33 @@ Everything is checked here, once, before anything starts.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from memo.limits import StoreLimits
 from sandboxd.cache_place import CachePlace
 from sandboxd.consolidation.settings import ConsolidationOptions
+from sandboxd.errors import InvalidRequest
 from sandboxd.limits import Limits
 from sandboxd.places import default_data, default_socket
 from sandboxd.runner.calls import DEFAULT_MAX_TIMEOUT_S, MAX_TIMEOUT_S
+from sandboxd.settings_sources import PREFIX, Environment, SettingsFiles, describe
 from sandboxd.wire_limits import WireLimits
 
 AGENT_UID = 10001
-
-
-def config_files() -> list[Path]:
-    """The files that are read, a later one winning over an earlier one."""
-    if named := os.environ.get("SANDBOXD_CONFIG"):
-        return [Path(named)]
-    config_home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return [
-        Path("/etc/sandboxd/sandboxd.toml"),
-        Path(config_home) / "sandboxd" / "sandboxd.toml",
-        Path("sandboxd.toml"),
-    ]
+_TCP = re.compile(r"(?:\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):(\d{1,5})")
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="SANDBOXD_", env_nested_delimiter="__", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True)
 
     data: Path = Field(default_factory=default_data)
     socket: Path = Field(default_factory=default_socket)
-    tcp: Annotated[str, Field(pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):\d{1,5}$")] | None = None
+    tcp: str | None = None
     token_file: Path | None = None
     engine: Literal["auto", "docker", "bubblewrap"] = "auto"
     engine_fallback: bool = False
@@ -62,7 +49,9 @@ class Settings(BaseSettings):
     blob_cache_mb: int = Field(default=1024, ge=0)
     """How much text the cache of mirrors may keep beyond what live mirrors show."""
     image: str | None = None
-    """The image of a sandbox that names none. The default is the one that `make image` builds."""
+    """The image of a sandbox that names none. The default is the one that `sandboxd image build` builds."""
+    build_image: bool = False
+    """Whether `sandboxd serve` builds the default image if the engine does not have it."""
     runtime: str | None = None
     """Another OCI runtime for containers, for example `runsc` or `kata`."""
     pool: int = Field(default=2, ge=0, le=1000)
@@ -114,10 +103,31 @@ class Settings(BaseSettings):
     def _absolute(cls, path: Path | None) -> Path | None:
         return path.expanduser().absolute() if path else None
 
+    @field_validator("tcp")
+    @classmethod
+    def _host_and_port(cls, address: str | None) -> str | None:
+        if address is None:
+            return None
+        found = _TCP.fullmatch(address)
+        if found is None:
+            raise ValueError("it must be HOST:PORT, for example 127.0.0.1:8080")
+        if not 1 <= int(found[1]) <= 65_535:
+            raise ValueError("the port must be a number from 1 to 65535")
+        return address
+
+    @field_validator("skills")
+    @classmethod
+    def _is_a_directory(cls, path: Path | None) -> Path | None:
+        if path is not None and not path.is_dir():
+            raise ValueError("it must be a directory that exists; make it, or leave the setting out")
+        return path
+
     @model_validator(mode="after")
     def _tcp_needs_a_token(self) -> Settings:
         if self.tcp and not self.token_file:
-            raise ValueError("cannot listen on TCP without --token-file: anybody could run commands")
+            raise ValueError(
+                "cannot listen on TCP without a token: anyone who reaches it could run commands; give --token-file"
+            )
         return self
 
     @property
@@ -147,4 +157,12 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=config_files())
+        return init_settings, Environment(settings_cls), SettingsFiles(settings_cls)
+
+
+def read_settings(**options: Any) -> Settings:
+    """Return the settings with these options in front. Raise InvalidRequest with one sentence if one is wrong."""
+    try:
+        return Settings(**options)
+    except ValidationError as error:
+        raise InvalidRequest(describe(error.errors(include_url=False)[0], options)) from None

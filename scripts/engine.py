@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts import debian
-from scripts.progress import SetupError, main, run_step, say
+from sandboxd import debian
+from sandboxd.progress import SetupError, run_step, say
+from scripts.verb import main
 
 _PROBE_TIMEOUT_S = 5.0
 _START_TIMEOUT_S = 60.0

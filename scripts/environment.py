@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from scripts import debian
-from scripts.progress import SetupError, main, run_step
+from sandboxd import debian
+from sandboxd.progress import SetupError, run_step
+from scripts.verb import main
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"

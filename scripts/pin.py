@@ -12,8 +12,9 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from sandboxd.progress import run_step, say
 from scripts.environment import ROOT
-from scripts.progress import main, run_step, say
+from scripts.verb import main
 
 _OPTIONS = [
     "--quiet",

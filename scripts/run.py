@@ -1,4 +1,4 @@
-"""`make run`: engine, image, then the daemon in the foreground, in the place of this process.
+"""`make run`: an engine, then the daemon in the foreground, in the place of this process. It builds its image itself.
 
 Without a container engine the daemon runs on bubblewrap, which isolates less well, and says so. What the settings
 choose (engine, image, socket) is taken from the settings, as the daemon itself does.
@@ -13,12 +13,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
+from sandboxd import debian
+from sandboxd.errors import InvalidRequest
 from sandboxd.places import default_socket
-from sandboxd.settings import Settings
-from scripts import debian, engine, image
-from scripts.progress import SetupError, main, say
+from sandboxd.progress import SetupError, say
+from sandboxd.settings import read_settings
+from scripts import engine
+from scripts.verb import main
 
 _WHAT_NEXT = """
 In another terminal, once the daemon says that it is ready:
@@ -34,10 +35,9 @@ Ctrl-C stops the daemon; memory stays.
 def prepare() -> dict[str, str]:
     """Make ready what the settings ask for; return the environment the daemon needs on top of ours."""
     try:
-        settings = Settings()
-    except ValidationError as error:
-        reasons = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise SetupError(f"cannot use these settings: {reasons}", "correct SANDBOXD_* or sandboxd.toml") from None
+        settings = read_settings()
+    except InvalidRequest as error:
+        raise SetupError(str(error), "correct SANDBOXD_* or sandboxd.toml") from None
     extra = {}
     if settings.engine != "bubblewrap":
         try:
@@ -50,8 +50,7 @@ def prepare() -> dict[str, str]:
         else:
             say(f"engine: {found}")
             extra["DOCKER_HOST"] = found.address
-            if settings.image is None:
-                image.ensure_in(found)
+            extra["SANDBOXD_BUILD_IMAGE"] = "true"
     option = "" if settings.socket == default_socket() else f" --socket {settings.socket}"
     print(_WHAT_NEXT.format(socket=settings.socket, option=option), flush=True)
     return extra

@@ -6,8 +6,9 @@ import os
 import shutil
 from collections.abc import Sequence
 
-from scripts import debian
-from scripts.progress import main, say
+from sandboxd import debian
+from sandboxd.progress import say
+from scripts.verb import main
 
 PACKAGE_OF = {
     "bwrap": "bubblewrap",

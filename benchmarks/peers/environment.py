@@ -15,8 +15,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts import debian
-from scripts.progress import SetupError, main, run_step, say
+from sandboxd import debian
+from sandboxd.progress import SetupError, run_step, say
+from scripts.verb import main
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

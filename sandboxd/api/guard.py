@@ -29,13 +29,22 @@ def read_token(path: Path) -> str:
     try:
         is_public = is_readable_by_others(path)
         lines = path.read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"cannot read the token file {path}: {error}") from error
+    except OSError as error:
+        make = f"make it with `(umask 077; openssl rand -hex 32 > {path})`, or correct --token-file"
+        step = make if isinstance(error, FileNotFoundError) else "correct --token-file"
+        raise InvalidRequest(f"cannot read the token file {path}: {error.strerror}; {step}") from error
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"cannot use the token file {path}: it is not ASCII text; write a new token") from None
     if is_public:
-        raise InvalidRequest(f"cannot use the token file {path}: every user of this host can read it; chmod 600 it")
+        raise InvalidRequest(
+            f"cannot use the token file {path}: every user of this host can read it; run `chmod 600 {path}`"
+        )
     token = lines[0].strip() if lines else ""
     if len(token) < _MIN_TOKEN_CHARS or not token.isprintable():
-        raise InvalidRequest(f"cannot use the token file {path}: its first line must have 16 characters or more")
+        raise InvalidRequest(
+            f"cannot use the token file {path}: its first line has fewer than {_MIN_TOKEN_CHARS} characters; "
+            "write a longer token"
+        )
     return token
 
 

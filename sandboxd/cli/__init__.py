@@ -1,4 +1,4 @@
-"""The command line: one file per noun, put together in `app.py`. It is a client; only `serve` and `doctor` are not.
+"""The command line: one file per noun, put together in `app.py`. A client, except for `serve`, `doctor` and `image`.
 
 Nothing is imported here before it is needed: a command line that runs one command must start fast.
 """
@@ -9,6 +9,6 @@ import sys
 
 
 def main() -> None:
-    from sandboxd.cli.app import build
+    from sandboxd.cli.app import run
 
-    build(sys.argv[1:])()
+    raise SystemExit(run(sys.argv[1:]))

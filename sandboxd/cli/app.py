@@ -7,12 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from inspect import cleandoc
+from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
+
+from sandboxd.cli.output import WRONG_USAGE, print_line, report
+from sandboxd.errors import InvalidRequest, SandboxdError
 
 COMMANDS: dict[str, str] = {
     "serve": "serve:serve",
+    "image": "image:app",
     "doctor": "doctor:examine",
     "create": "sandboxes:create",
     "ls": "sandboxes:ls",
@@ -37,28 +43,76 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "exec": {"ignore_unknown_options": True, "allow_interspersed_args": False},
 }
 
+_UsageError: type[Any] = typer.BadParameter.__bases__[0]  # its own module differs between versions of typer
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command line and return its exit code. Every mistake in it is one sentence and the next step."""
+    command = get_command(build(words))
+    as_json = "--json" in words
+    try:
+        return command.main(list(words), prog_name="sandboxd", standalone_mode=False) or 0
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+            return WRONG_USAGE
+        path = error.ctx.command_path if error.ctx else "sandboxd"
+        message = error.format_message().strip().removesuffix(".").partition(", unable to parse")[0]
+        message = message.replace("Input should be", "it must be")
+        wrong = InvalidRequest(f"cannot run `{path}`: {message[:1].lower()}{message[1:]}")
+        return report(wrong, as_json, next_step=f"`{path} --help` shows how it is used.")
+    except SandboxdError as error:
+        return report(error, as_json)
+    except typer.Abort:
+        return WRONG_USAGE
+
 
 def build(words: Sequence[str]) -> typer.Typer:
     """Build the program for this command line: with the one command it names, or with all of them."""
     app = typer.Typer(
         name="sandboxd",
-        epilog="Exit codes: 0 done, 1 what was asked for failed, 2 wrong usage, 3 no daemon here.",
+        epilog="Exit codes: 0 done, 1 what was asked for failed, 2 wrong usage, 3 no daemon here. "
+        "`sandboxd COMMAND --help` shows an example of each.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_overview)
+    app.callback(help=_help(_overview))(_overview)
     named = words[0] if words else ""
     for name in [named] if named in COMMANDS else COMMANDS:
         module, _, function = COMMANDS[name].partition(":")
         run = getattr(import_module(f"sandboxd.cli.{module}"), function)
         if isinstance(run, typer.Typer):
+            for command in run.registered_commands:
+                command.help = _help(command.callback)
             app.add_typer(run, name=name)
         else:
-            app.command(name, context_settings=_SETTINGS.get(name))(run)
+            app.command(name, help=_help(run), context_settings=_SETTINGS.get(name))(run)
     return app
 
 
-def _overview() -> None:
-    """A hardened container and its memory as plain files, for every AI agent."""
+def _help(command: Any) -> str:
+    """Return a command's docstring with each paragraph on one line: the terminal wraps it to its own width."""
+    paragraphs = cleandoc(command.__doc__).split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split("\n")) for paragraph in paragraphs)
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from importlib.metadata import version
+
+        print_line(f"sandboxd {version('sandboxd')}")
+        raise typer.Exit
+
+
+def _overview(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Give every AI agent a hardened container and its memory as plain files.
+
+    Example: start the daemon with `sandboxd serve`; in another terminal, make a sandbox with `sandboxd create demo` and
+    run a command in it with `sandboxd exec demo 'echo hello'`.
+    """

@@ -21,7 +21,7 @@ def bench(
     socket: Socket = None,
     json: Json = False,
 ) -> None:
-    """Make a sandbox, time calls in it, remove it.
+    """Measure how fast calls are here: make a sandbox, time calls in it, remove it.
 
     Example: sandboxd bench --count 500
     """

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sandboxd.cli.output import fail
-from sandboxd.client.errors import KNOWN_ERRORS, DaemonUnreachable
+from sandboxd.client.errors import KNOWN_ERRORS
 from sandboxd.client.synchronous import Client
 from sandboxd.errors import Gone
 
@@ -26,8 +26,6 @@ def connected(
     with Client(socket, tenant=tenant) as client:
         try:
             yield client
-        except DaemonUnreachable as error:
-            fail(error, as_json)
         except Gone as error:
             fail(error, as_json, failure_code, _restart(client, session, socket))
         except KNOWN_ERRORS as error:

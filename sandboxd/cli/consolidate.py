@@ -23,31 +23,36 @@ DEFAULT_TENANT = "default"
 
 
 def consolidate(
-    user: Annotated[
-        str | None, typer.Option("--user", "-u", help="Only this user, whether or not they are due.")
-    ] = None,
-    everybody: Annotated[bool, typer.Option("--all", help="Everybody, whether or not they are due.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="Whoever is due, then end: for cron. The default.")] = False,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="This user, due or not.")] = None,
+    everybody: Annotated[bool, typer.Option("--all", help="Every user, due or not.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="The users that are due, then end: for cron. The default.")
+    ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Whoever becomes due, until stopped, in this process.")
+        bool, typer.Option("--watch", help="Users as they become due, until stopped; in this process.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
-    status: Annotated[bool, typer.Option("--status", help="Show who is due, and what failed.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Show which users are due, and what failed.")] = False,
     store: Annotated[
         str | None, typer.Option("--store", help="Work in this process on this store, instead of asking a daemon.")
     ] = None,
     tenant: Annotated[
         str | None,
-        typer.Option("--tenant", "-t", envvar="SANDBOXD_TENANT", help="Whose users. With --store: all, if not said."),
+        typer.Option(
+            "--tenant",
+            "-t",
+            envvar="SANDBOXD_TENANT",
+            help="The tenant of the users; with --store, all tenants by default.",
+        ),
     ] = None,
     socket: Socket = None,
     json: Json = False,
 ) -> None:
-    """Make users' USER.md from what happened in their sessions. Hand-written text stays, every version is kept.
+    """Update users' USER.md from their sessions. Hand-written text stays, and every version is kept.
 
     Example: sandboxd consolidate --user alice --dry-run    or    sandboxd consolidate --status
 
-    To go back: sandboxd memo restore --user alice USER.md 3
+    To undo it: sandboxd memo restore --user alice USER.md 3
     """
     chosen = [name for name, is_set in (("--all", everybody), ("--once", once), ("--watch", watch)) if is_set]
     if user is not None:

@@ -45,7 +45,7 @@ class Wish:
 
 
 def act(wish: Wish, *, as_json: bool) -> None:
-    settings = load_settings(store=wish.store)
+    settings = load_settings(as_json, store=wish.store)
     if not wish.watch:
         # Every reason is part of what is printed at the end; a service has nothing but its log.
         logging.getLogger("memo.consolidation").setLevel(logging.ERROR)

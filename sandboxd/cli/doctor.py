@@ -1,33 +1,67 @@
-"""`doctor`: what this machine offers, before or beside a running daemon."""
+"""`doctor`: how the running daemon is and, with or without one, what this machine offers."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from sandboxd.cli.options import Json
-from sandboxd.cli.output import FAILED, print_json, print_line, print_table
-from sandboxd.cli.serve import DataOption, EngineOption, load_settings
+from sandboxd.cli.options import Json, Socket
+from sandboxd.cli.output import FAILED, fail, print_json, print_line, print_table
+from sandboxd.cli.serve import DataOption, EngineOption, StoreOption, load_settings
+from sandboxd.client.errors import DaemonUnreachable
+
+if TYPE_CHECKING:
+    from sandboxd.doctor import DaemonReport
+    from sandboxd.engine.protocol import Finding
 
 
-def examine(data: DataOption = None, engine: EngineOption = None, json: Json = False) -> None:
-    """Say how well sandboxes are isolated on this host, and what to do about it. Exit code 1 if something is missing.
+def examine(
+    data: DataOption = None,
+    socket: Socket = None,
+    engine: EngineOption = None,
+    store: StoreOption = None,
+    json: Json = False,
+) -> None:
+    """Say how the daemon is, how well sandboxes are isolated on this host, and what to do about it.
 
-    Example: sandboxd doctor --engine docker
+    A running daemon is asked how it is. Without one, or with --data, --engine or --store, what a daemon would use is
+    tried out here. Exit code 1 if something is missing.
+
+    Example: sandboxd doctor    or    sandboxd doctor --store file:///srv/memo
     """
-    settings = load_settings(data=data, engine=engine)
+    settings = load_settings(json, data=data, socket=socket, engine=engine, store=store)
     import anyio
 
     from sandboxd.doctor import examine as examine_host
 
-    findings = anyio.run(examine_host, settings)
-    if json:
-        print_json({"items": [asdict(finding) for finding in findings]})
-    else:
-        rows = [(finding.verdict, finding.subject, finding.detail) for finding in findings]
-        print_table(("verdict", "subject", "detail"), rows)
-        for finding in findings:
-            if finding.advice:
-                print_line(f"{finding.subject}: {finding.advice}")
+    is_tryout = data is not None or engine is not None or store is not None
+    daemon = None if is_tryout else _ask(settings.socket, is_required=socket is not None, as_json=json)
+    findings = anyio.run(examine_host, settings, daemon)
+    _print(findings, json)
     raise typer.Exit(FAILED if any(finding.verdict == "missing" for finding in findings) else 0)
+
+
+def _ask(socket: Path, *, is_required: bool, as_json: bool) -> DaemonReport | None:
+    """Return what the daemon says of itself; None if there is none and the command line did not name one."""
+    from sandboxd.doctor import ask_daemon
+
+    try:
+        return ask_daemon(socket)
+    except DaemonUnreachable as error:
+        if is_required or isinstance(error.__cause__, PermissionError):
+            fail(error, as_json)
+        return None
+
+
+def _print(findings: list[Finding], as_json: bool) -> None:
+    if as_json:
+        print_json({"items": [asdict(finding) for finding in findings]})
+        return
+    rows = [(finding.verdict, finding.subject, finding.detail) for finding in findings]
+    print_table(("verdict", "subject", "detail"), rows)
+    for finding in findings:
+        if finding.advice:
+            print_line(f"{finding.subject}: {finding.advice}")

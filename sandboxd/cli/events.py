@@ -13,12 +13,12 @@ from sandboxd.client.results import Event
 
 
 def events(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until interrupted.")] = False,
-    after: Annotated[int | None, typer.Option(help="Only events after this id.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new events, too, until Ctrl-C.")] = False,
+    after: Annotated[int | None, typer.Option(help="Only events with a higher id.")] = None,
     socket: Socket = None,
     json: Json = False,
 ) -> None:
-    """Print what happened lately, one event a line.
+    """Print recent events, one a line.
 
     Example: sandboxd events --follow --json
     """

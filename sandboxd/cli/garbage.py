@@ -8,7 +8,7 @@ from sandboxd.cli.output import print_json, print_line
 
 
 def collect(socket: Socket = None, json: Json = False) -> None:
-    """Remove containers, directories and records that belong to no sandbox. The files of a sandbox stay.
+    """Remove containers, directories and records that no sandbox owns. Workspaces are kept.
 
     Example: sandboxd gc
     """

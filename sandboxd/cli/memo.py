@@ -83,9 +83,12 @@ def put(
     words: Words = None,
     file: File = None,
     if_revision: Annotated[
-        int | None, typer.Option("--if-revision", min=0, help="Only if it is still this revision; 0: never written.")
+        int | None,
+        typer.Option("--if-revision", min=0, help="Only if it is still at this revision; 0 if it must not exist."),
     ] = None,
-    merge: Annotated[bool, typer.Option("--merge", help="If it moved on, try to merge both changes.")] = False,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="If someone else changed it, try to merge both changes.")
+    ] = False,
     actor: Actor = None,
     reason: Reason = None,
     user: User = None,
@@ -93,7 +96,7 @@ def put(
     socket: Socket = None,
     json: Json = False,
 ) -> None:
-    """Replace a document by the text on stdin, or of a file. Live sandboxes show it at once.
+    """Replace a document with the text from stdin or a file. Live sandboxes show it at once.
 
     Example: echo 'Be brief.' | sandboxd memo put --user alice USER.md
     """
@@ -124,7 +127,7 @@ def append(
     socket: Socket = None,
     json: Json = False,
 ) -> None:
-    """Add the text on stdin, or of a file, to the end of a document.
+    """Append the text from stdin or a file to a document.
 
     Example: date | sandboxd memo append demo NOTES.md
     """
@@ -138,7 +141,7 @@ def append(
 @app.command("history")
 def history(
     words: Words = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Only the newest so many.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="How many, from the newest.")] = None,
     user: User = None,
     tenant: Tenant = "default",
     socket: Socket = None,
@@ -172,9 +175,9 @@ def history(
 def diff(
     words: Words = None,
     before: Annotated[
-        int | None, typer.Option("--from", min=0, help="By default the revision before --to; 0 is nothing.")
+        int | None, typer.Option("--from", min=0, help="The revision before --to by default; 0 for an empty text.")
     ] = None,
-    after: Annotated[int | None, typer.Option("--to", min=1, help="By default the newest.")] = None,
+    after: Annotated[int | None, typer.Option("--to", min=1, help="The newest by default.")] = None,
     user: User = None,
     tenant: Tenant = "default",
     socket: Socket = None,
@@ -206,7 +209,7 @@ def restore(
     socket: Socket = None,
     json: Json = False,
 ) -> None:
-    """Write the text of an old revision as a new one. Nothing is lost by it.
+    """Write the text of an old revision as a new one. No revision is lost.
 
     Example: sandboxd memo restore demo NOTES.md 3
     """

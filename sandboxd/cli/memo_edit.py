@@ -17,16 +17,19 @@ import typer
 
 from sandboxd.cli.connection import connected
 from sandboxd.cli.options import Json, Socket, Tenant
-from sandboxd.cli.output import FAILED, fail, print_json, print_line
+from sandboxd.cli.output import fail, print_json, print_line
 from sandboxd.cli.place import Actor, Place, Reason, User, Words, decode, find_place, print_written
 from sandboxd.client.errors import KNOWN_ERRORS
 from sandboxd.client.results import Document
 from sandboxd.client.synchronous import Client
+from sandboxd.errors import HostIO
 
 
 def edit(
     words: Words = None,
-    merge: Annotated[bool, typer.Option("--merge", help="If it moved on, try to merge both changes.")] = False,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="If someone else changed it, try to merge both changes.")
+    ] = False,
     actor: Actor = None,
     reason: Reason = None,
     user: User = None,
@@ -36,7 +39,7 @@ def edit(
 ) -> None:
     """Open a document in $VISUAL or $EDITOR and write it back.
 
-    If somebody else changed it meanwhile, nothing is written, the difference is shown and your text is kept.
+    If someone else changed it meanwhile, nothing is written, the difference is shown and your text is kept.
 
     Example: sandboxd memo edit --user alice USER.md
     """
@@ -92,11 +95,9 @@ def _let_edit(draft: Path) -> str:
         code = subprocess.run([*editor, str(draft)], check=False).returncode
     except OSError as error:
         draft.unlink()
-        typer.echo(f"cannot start the editor {editor[0]}: {error.strerror}; set EDITOR", err=True)
-        raise typer.Exit(FAILED) from None
+        raise HostIO(f"cannot start the editor {editor[0]}: {error.strerror}; set EDITOR to one that is here") from None
     if code != 0:
-        typer.echo(f"cannot write it back: the editor ended with {code}. Your text is kept in {draft}", err=True)
-        raise typer.Exit(FAILED)
+        raise HostIO(f"cannot write it back: the editor ended with {code}; {draft} keeps your text")
     return decode(draft.read_bytes(), f"what is in {draft}")
 
 

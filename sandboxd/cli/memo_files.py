@@ -19,6 +19,7 @@ from sandboxd.cli.options import Json, Socket, Tenant
 from sandboxd.cli.output import print_json, print_line
 from sandboxd.cli.place import Actor, Place, Reason, User, decode, find_place
 from sandboxd.client.synchronous import Client
+from sandboxd.errors import HostIO, InvalidRequest
 
 ARTIFACTS = "tool-results"
 SUFFIX = ".txt"
@@ -35,7 +36,7 @@ def export_all(
     socket: Socket = None,
     json: Json = False,
 ) -> None:
-    """Write every document to a directory, and every artifact of a session. Files of the same name are replaced.
+    """Write every document, and a session's tool results, to a directory. Files of the same name are replaced.
 
     Example: sandboxd memo export demo ./demo-memory
     """
@@ -55,19 +56,19 @@ def import_all(
     socket: Socket = None,
     json: Json = False,
 ) -> None:
-    """Write every file of a directory as a document, and of its tool-results as an artifact of the session.
+    """Write every file of a directory as a document, and those in tool-results as tool results of the session.
 
     Example: sandboxd memo import demo ./demo-memory
     """
     place = find_place(words, user, "DIRECTORY")
     root = Path(place.words[0])
     if not root.is_dir():
-        raise typer.BadParameter(f"{root} is not a directory", param_hint="DIRECTORY")
-    # All of it is read before any of it is written, so that a file that is no text stops nothing half-way.
+        raise InvalidRequest(f"cannot import from {root}: it is not a directory; name one that `memo export` wrote")
+    # Everything is read before anything is written, so that a file that is not text leaves nothing half imported.
     documents = [(path.name, _text(path)) for path in _files(root)]
     artifacts = [(path.name.removesuffix(SUFFIX), _text(path)) for path in _files(root / ARTIFACTS)]
     if artifacts and place.scope == "user":
-        raise typer.BadParameter("a user has no artifacts; import them into a session", param_hint="DIRECTORY")
+        raise InvalidRequest(f"cannot import {root / ARTIFACTS} for a user: only a session has tool results; name one")
     with connected(socket, tenant, json) as client:
         for name, text in documents:
             client.write_memo(place.owner, name, text, scope=place.scope, actor=actor, reason=reason)
@@ -88,7 +89,7 @@ def _write_all(client: Client, place: Place, root: Path) -> list[str]:
             text = client.read_artifact(place.owner, artifact.id)
             files.append(_write(root, f"{ARTIFACTS}/{artifact.id}{SUFFIX}", text))
     except OSError as error:
-        raise typer.BadParameter(f"cannot write to {root}: {error.strerror}", param_hint="DIRECTORY") from None
+        raise HostIO(f"cannot write to {root}: {error.strerror}; name another directory") from None
     return files
 
 
@@ -98,7 +99,7 @@ def _write(root: Path, name: str, text: str) -> str:
 
 
 def _files(directory: Path) -> Iterator[Path]:
-    """Yield the plain files of a directory that are not hidden, by name; of one that is not there, none."""
+    """Yield the plain files of a directory that are not hidden, by name; none if there is no such directory."""
     if directory.is_dir():
         yield from sorted(path for path in directory.iterdir() if path.is_file() and not path.name.startswith("."))
 
@@ -107,7 +108,7 @@ def _text(path: Path) -> str:
     try:
         return decode(path.read_bytes(), str(path))
     except OSError as error:
-        raise typer.BadParameter(f"cannot read {path}: {error.strerror}", param_hint="DIRECTORY") from None
+        raise HostIO(f"cannot read {path}: {error.strerror}; make it readable, or remove it") from None
 
 
 def _report(files: list[str], as_json: bool) -> None:

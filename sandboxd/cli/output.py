@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from sandboxd.client.errors import DaemonUnreachable
+from sandboxd.client.errors import AnswerLost, DaemonUnreachable
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -21,12 +21,17 @@ NO_DAEMON = 3
 
 _USAGE_CODES = frozenset({"request.invalid", "memo.invalid_key", "memo.invalid_content"})
 
+_NO_SANDBOX = "`sandboxd ls` lists the sandboxes of a tenant; `sandboxd create SESSION` makes one."
 _NEXT_STEPS = {
     "daemon.unreachable": "Start one with `sandboxd serve`, or say where it is with --socket.",
-    "sandbox.not_found": "`sandboxd ls` lists the sandboxes of a tenant; `sandboxd create SESSION` makes one.",
-    "request.conflict": "`sandboxd ls` shows who has it.",
+    "daemon.answer_lost": "`sandboxd doctor` says whether the daemon is well.",
+    "request.not_found": _NO_SANDBOX,
+    "sandbox.not_found": _NO_SANDBOX,
+    "request.conflict": "`sandboxd ls` shows which user has which session.",
+    "request.outside_sandbox": "Give a path under one of these.",
     "sandbox.not_ready": "Try again in a moment.",
-    "memo.absent": "`sandboxd memo ls SESSION` lists what there is.",
+    "memo.absent": "`sandboxd memo ls SESSION`, or with --user, lists the documents.",
+    "memo.unsupported": "Serve with another --store if you need this.",
     "memo.conflict": "Look at it with `sandboxd memo diff` and try again, or let both changes be merged with --merge.",
     "consolidation.held": "Try again in a moment; `sandboxd consolidate --status` shows who has it.",
     "consolidation.summariser": "`sandboxd consolidate --status` keeps the reason, and says when it is tried again.",
@@ -64,21 +69,43 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def fail(error: Exception, as_json: bool, code: int | None = None, next_step: str | None = None) -> NoReturn:
-    """Say what went wrong and what to do next, and end."""
+    """Say what went wrong and what to do next, and end the command."""
+    raise typer.Exit(report(error, as_json, code, next_step))
+
+
+def report(error: Exception, as_json: bool, code: int | None = None, next_step: str | None = None) -> int:
+    """Say what went wrong and what to do next; return the exit code."""
     wire_code = getattr(error, "code", "internal.error")
-    retryable = getattr(error, "retryable", False)
+    step = find_next_step(error) if next_step is None else next_step
     if as_json:
-        problem = {"code": wire_code, "detail": str(error), "retryable": retryable}
+        problem = {"code": wire_code, "detail": str(error), "retryable": getattr(error, "retryable", False)}
+        problem |= {"next_step": step} if step else {}
         sys.stderr.write(json.dumps(problem, ensure_ascii=False) + "\n")
     else:
-        typer.secho(f"{error}.", err=True, fg="red" if sys.stderr.isatty() else None)
-        if (step := next_step or _NEXT_STEPS.get(wire_code)) is not None:
+        end = "" if str(error).endswith(("?", "!")) else "."
+        typer.secho(f"{error}{end}", err=True, fg="red" if sys.stderr.isatty() else None)
+        if step:
             typer.echo(step, err=True)
-    if isinstance(error, DaemonUnreachable):
-        raise typer.Exit(NO_DAEMON)
+    if isinstance(error, DaemonUnreachable) and not isinstance(error, AnswerLost):
+        return NO_DAEMON
     if code is not None:
-        raise typer.Exit(code)
-    raise typer.Exit(WRONG_USAGE if wire_code in _USAGE_CODES else FAILED)
+        return code
+    return WRONG_USAGE if wire_code in _USAGE_CODES else FAILED
+
+
+def find_next_step(error: Exception) -> str:
+    """Return what to do about an error, unless its own sentence says it after a semicolon."""
+    code = getattr(error, "code", "internal.error")
+    if isinstance(error.__cause__, PermissionError) and isinstance(error, DaemonUnreachable):
+        return "Run this as the user that the daemon runs as, or start one of your own with `sandboxd serve`."
+    if code == "memo.absent" and "revision" in str(error):
+        return "`sandboxd memo history SESSION NAME`, or with --user, lists the revisions."
+    step = _NEXT_STEPS.get(code, "")
+    if step is not _NO_SANDBOX and "; " in str(error):
+        return ""
+    if not step and code in _USAGE_CODES and len(sys.argv) > 1:
+        return f"`sandboxd {sys.argv[1]} --help` shows how it is used."
+    return step
 
 
 def _plain(value: Any) -> Any:

@@ -12,6 +12,7 @@ import typer
 
 from sandboxd.cli.output import print_json, print_line
 from sandboxd.client.results import Written
+from sandboxd.errors import InvalidRequest
 
 MAX_INPUT_BYTES = 67_108_864
 
@@ -19,9 +20,11 @@ Words = Annotated[
     list[str] | None, typer.Argument(metavar="[SESSION] NAME", help="Without SESSION when --user is given.")
 ]
 User = Annotated[str | None, typer.Option("--user", "-u", help="A document of this user instead of a session.")]
-Actor = Annotated[str | None, typer.Option("--actor", help="Who writes; host by default.")]
+Actor = Annotated[str | None, typer.Option("--actor", help="Who writes, for the history; host by default.")]
 Reason = Annotated[str | None, typer.Option("--reason", "-m", help="Why, for the history.")]
-File = Annotated[Path | None, typer.Option("--file", "-f", help="Read the text from a file instead of stdin.")]
+File = Annotated[
+    Path | None, typer.Option("--file", "-f", readable=False, help="Read the text from a file instead of stdin.")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ def find_place(words: Sequence[str] | None, user: str | None, *nouns: str) -> Pl
     if len(given) != len(wanted):
         wants = " ".join(wanted) or "no argument"
         instead = "" if user is not None else f", or {' '.join(('--user USER', *nouns))}"
-        raise typer.BadParameter(f"expected {wants}{instead}", param_hint="arguments")
+        raise typer.BadParameter(f"expected {wants}{instead}", param_hint="the arguments")
     if user is not None:
         return Place(user, "user", given)
     return Place(given[0], "session", given[1:])
@@ -48,7 +51,7 @@ def find_place(words: Sequence[str] | None, user: str | None, *nouns: str) -> Pl
 def read_input(file: Path | None) -> str:
     """Return the text of a file or of stdin, which must be UTF-8."""
     if file is None and (sys.stdin is None or sys.stdin.isatty()):
-        raise typer.BadParameter("there is no text: pipe it in, or name a file", param_hint="--file")
+        raise InvalidRequest("cannot write a document without its text; pipe it in, or name a file with --file")
     try:
         if file is None:
             raw = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
@@ -56,9 +59,9 @@ def read_input(file: Path | None) -> str:
             with file.open("rb") as source:
                 raw = source.read(MAX_INPUT_BYTES + 1)
     except OSError as error:
-        raise typer.BadParameter(f"cannot read {file}: {error.strerror}", param_hint="--file") from None
+        raise InvalidRequest(f"cannot read {file or 'stdin'}: {error.strerror}; correct --file") from None
     if len(raw) > MAX_INPUT_BYTES:
-        raise typer.BadParameter("the text is larger than 64 MiB", param_hint="--file")
+        raise InvalidRequest("cannot use this text: it is larger than 64 MiB; split it")
     return decode(raw, "the text")
 
 
@@ -66,7 +69,7 @@ def decode(raw: bytes, noun: str) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise typer.BadParameter(f"{noun} is not UTF-8: byte {error.start}") from None
+        raise InvalidRequest(f"cannot use {noun}: byte {error.start} is not UTF-8; convert it to UTF-8") from None
 
 
 def print_text(text: str) -> None:
@@ -80,6 +83,6 @@ def print_written(name: str, written: Written, as_json: bool) -> None:
         fields = {"queued": True} if written.queued else {"revision": written.revision, "sha256": written.sha256}
         print_json({"name": name, **fields, **({"merged": True} if written.merged else {})})
     elif written.queued:
-        print_line(f"{name} is queued: the store is away")
+        print_line(f"{name} is queued: the store does not answer")
     else:
         print_line(f"{name} is at revision {written.revision}{' (merged)' if written.merged else ''}")

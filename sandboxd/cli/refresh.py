@@ -16,23 +16,27 @@ from sandboxd.cli.place import User
 def refresh(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SESSION [PATH]", help="A memo path in the sandbox; all of it without PATH."),
+        typer.Argument(
+            metavar="SESSION [PATH]", help="The session, and a path under /workspace/memo; all of them by default."
+        ),
     ] = None,
     user: User = None,
     tenant: Tenant = "default",
     socket: Socket = None,
     json: Json = False,
 ) -> None:
-    """Read memory again from the store, for one session, or with --user one document for all sessions of a user.
+    """Read memory again from the store: of one session, or with --user one document in all of a user's sessions.
+
+    Needed only after a write to a store that does not report its changes.
 
     Example: sandboxd refresh demo    or    sandboxd refresh --user alice USER.md
     """
     given = words or []
     if user is not None:
         if len(given) != 1:
-            raise typer.BadParameter("expected --user USER NAME", param_hint="arguments")
+            raise typer.BadParameter("expected --user USER NAME", param_hint="the arguments")
     elif len(given) not in (1, 2):
-        raise typer.BadParameter("expected SESSION [PATH], or --user USER NAME", param_hint="arguments")
+        raise typer.BadParameter("expected SESSION [PATH], or --user USER NAME", param_hint="the arguments")
     with connected(socket, tenant, json) as client:
         count = (
             client.refresh_memo_mirror(*given)

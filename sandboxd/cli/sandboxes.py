@@ -10,19 +10,20 @@ import typer
 
 from sandboxd.cli.connection import connected
 from sandboxd.cli.options import Json, Socket, Tenant
-from sandboxd.cli.output import print_json, print_line, print_table
+from sandboxd.cli.output import fail, print_json, print_line, print_table
+from sandboxd.errors import NotFound
 
 
 def create(
-    session: Annotated[str | None, typer.Argument(help="The session's id; a new one is made up without it.")] = None,
-    user: Annotated[str, typer.Option("--user", "-u", help="Whose memory it gets.")] = "default",
-    agent: Annotated[str | None, typer.Option(help="Which agent works in it.")] = None,
-    image: Annotated[str | None, typer.Option(help="The container image.")] = None,
+    session: Annotated[str | None, typer.Argument(help="The session's id; a random one by default.")] = None,
+    user: Annotated[str, typer.Option("--user", "-u", help="The user whose memory it shows.")] = "default",
+    agent: Annotated[str | None, typer.Option(help="The agent that works in it.")] = None,
+    image: Annotated[str | None, typer.Option(help="The container image; the daemon's default otherwise.")] = None,
     env: Annotated[list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE; may be repeated.")] = None,
-    memory_mb: Annotated[int | None, typer.Option(help="Memory limit.")] = None,
-    cpus: Annotated[float | None, typer.Option(help="CPU limit.")] = None,
-    pids: Annotated[int | None, typer.Option(help="Limit of processes.")] = None,
-    disk_mb: Annotated[int | None, typer.Option(help="Limit of the workspace.")] = None,
+    memory_mb: Annotated[int | None, typer.Option(help="Memory limit in MiB.")] = None,
+    cpus: Annotated[float | None, typer.Option(help="CPU limit; 0.5 is half a core.")] = None,
+    pids: Annotated[int | None, typer.Option(help="Limit of processes and threads.")] = None,
+    disk_mb: Annotated[int | None, typer.Option(help="Size limit of the workspace in MiB.")] = None,
     tenant: Tenant = "default",
     socket: Socket = None,
     json: Json = False,
@@ -82,13 +83,17 @@ def rm(
 ) -> None:
     """Remove sandboxes with every file in their workspaces. Memory stays.
 
-    A sandbox whose container died is brought back with its files by `sandboxd create`, not by this.
+    To bring back a sandbox whose container died, with its files, use `sandboxd create` instead.
 
     Example: sandboxd rm demo
     """
     with connected(socket, tenant, json) as client:
         for session in sessions:
-            client.destroy_sandbox(session, missing_ok=missing_ok)
+            try:
+                client.destroy_sandbox(session, missing_ok=missing_ok)
+            except NotFound:
+                step = "`sandboxd ls` lists the sandboxes of a tenant."
+                fail(NotFound(f"cannot remove the sandbox of {session}: it has none"), json, next_step=step)
             if json:
                 print_json({"tenant": tenant, "session": session, "removed": True})
             else:

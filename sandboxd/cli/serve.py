@@ -1,7 +1,8 @@
-"""`serve`: the daemon itself, in the foreground."""
+"""`serve`: the daemon itself, in the foreground. Also how every command that needs no daemon reads its settings."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,61 +10,115 @@ import typer
 
 from memo.errors import MemoError
 from sandboxd.cli.options import Json
-from sandboxd.cli.output import WRONG_USAGE, fail
-from sandboxd.errors import SandboxdError
+from sandboxd.cli.output import fail
+from sandboxd.errors import EngineRefused, SandboxdError
+from sandboxd.progress import SetupError
 
 if TYPE_CHECKING:
     from sandboxd.settings import Settings
 
-DataOption = Annotated[Path | None, typer.Option("--data", help="The data directory.")]
+DataOption = Annotated[Path | None, typer.Option("--data", readable=False, help="The data directory.")]
 EngineOption = Annotated[str | None, typer.Option("--engine", help="auto, docker or bubblewrap.")]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        help="Where memory is kept: sqlite:///FILE, file:///DIRECTORY, memory:// (lost at the end) or "
+        "python:MODULE:FACTORY.",
+    ),
+]
 
 
 def serve(
     data: DataOption = None,
-    socket: Annotated[Path | None, typer.Option(help="The unix socket to listen on.")] = None,
-    tcp: Annotated[str | None, typer.Option(help="HOST:PORT to listen on, too; needs --token-file.")] = None,
-    token_file: Annotated[Path | None, typer.Option(help="A file with the token that TCP clients must send.")] = None,
-    engine: EngineOption = None,
-    store: Annotated[
-        str | None, typer.Option(help="Where memory is kept: sqlite:///…, file:///…, postgresql://…")
+    socket: Annotated[Path | None, typer.Option(readable=False, help="The unix socket to listen on.")] = None,
+    tcp: Annotated[str | None, typer.Option(help="HOST:PORT to listen on as well; needs --token-file.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(readable=False, help="A file whose first line is the token of TCP clients.")
     ] = None,
-    image: Annotated[str | None, typer.Option(help="The image of a sandbox that names none.")] = None,
-    pool: Annotated[int | None, typer.Option(help="How many sandboxes wait warm; 0: none.")] = None,
+    engine: EngineOption = None,
+    store: StoreOption = None,
+    image: Annotated[str | None, typer.Option(help="The image of a sandbox whose creator names none.")] = None,
+    build_image: Annotated[
+        bool | None,
+        typer.Option("--build-image", help="Build the default image first if the engine does not have it."),
+    ] = None,
+    pool: Annotated[int | None, typer.Option(help="How many sandboxes to keep warm; 0 for none.")] = None,
     json: Json = False,
 ) -> None:
-    """Run the daemon until SIGTERM. Prints one line of JSON when it is ready, with or without --json.
+    """Run the daemon until Ctrl-C or SIGTERM. Prints one line of JSON when it is ready, with or without --json.
 
-    Every option is also SANDBOXD_<NAME> and a key in sandboxd.toml.
+    Every option is also a variable, SANDBOXD_POOL for --pool, and a key in sandboxd.toml, which is read from
+    /etc/sandboxd, ~/.config/sandboxd and the working directory, or from where SANDBOXD_CONFIG says. Settings without an
+    option: engine_fallback, outbox, cache, blob_cache_mb, runtime, pool_max, pool_shrink_s, nice, skills,
+    idle_timeout_s, start_timeout_s, drain_s, loop_stall_s, max_sandboxes, max_calls, call_memory_mb, log_level, and the
+    tables limits, wire and consolidation (SANDBOXD_LIMITS__MEMORY_MB).
 
     Example: sandboxd serve --data /srv/sandboxd --pool 4
     """
     settings = load_settings(
-        data=data, socket=socket, tcp=tcp, token_file=token_file, engine=engine, store=store, image=image, pool=pool
+        json,
+        data=data,
+        socket=socket,
+        tcp=tcp,
+        token_file=token_file,
+        engine=engine,
+        store=store,
+        image=image,
+        build_image=build_image,
+        pool=pool,
     )
+    from sandboxd import preflight
     from sandboxd.daemon import main
 
     try:
+        preflight.check_places(settings)
+        _require_image(settings, preflight.missing_image(settings))
         main(settings)
+    except SetupError as error:
+        fail(error, json, next_step=f"Next: {error.advice}" if error.advice else "")
     except (SandboxdError, MemoError) as error:
-        fail(error, json)
+        step = "Give another --store." if settings.store else "Give another --data, where memory is without --store."
+        fail(error, json, next_step=step if isinstance(error, MemoError) and "; " not in str(error) else None)
 
 
-def load_settings(**given: Any) -> Settings:
-    """Settings with these options in front; a wrong one is wrong usage."""
-    from pydantic import ValidationError
-    from pydantic_settings import SettingsError
-
-    from sandboxd.settings import Settings
+def load_settings(as_json: bool, **options: Any) -> Settings:
+    """Return the settings with these options in front. End the command with one sentence if one is wrong."""
+    from sandboxd.settings import read_settings
 
     try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})
-    except ValidationError as error:
-        for one in error.errors(include_url=False):
-            where = ".".join(map(str, one["loc"]))
-            message = one["msg"].removeprefix("Value error, ")
-            typer.echo(f"cannot use these settings: {where + ': ' if where else ''}{message}", err=True)
-        raise typer.Exit(WRONG_USAGE) from None
-    except (SettingsError, ValueError) as error:
-        typer.echo(f"cannot read the settings: {error}", err=True)
-        raise typer.Exit(WRONG_USAGE) from None
+        settings = read_settings(**{name: value for name, value in options.items() if value is not None})
+    except SandboxdError as error:
+        fail(error, as_json)
+    if settings.store_url.startswith("python:"):
+        sys.path.append("")  # a module in the working directory is found; last, so that it shadows nothing
+    return settings
+
+
+def _require_image(settings: Settings, missing: str | None) -> None:
+    """Offer to build the default image if it is missing. Any other image is not ours to build."""
+    if missing is None:
+        return
+    if settings.image is not None:
+        raise EngineRefused(f"cannot serve: image {missing} is not in the engine; pull it, or leave --image out")
+    from sandboxd.cli.image import build_default
+
+    if settings.build_image or (_is_terminal() and _wants_build(missing)):
+        build_default()
+        return
+    raise EngineRefused(
+        f"cannot serve: the default image {missing} is not in the engine; build it with `sandboxd image build`, "
+        "or serve with --build-image"
+    )
+
+
+def _is_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _wants_build(image: str) -> bool:
+    return typer.confirm(
+        f"The engine does not have {image}, the image of sandboxes. Build it now (a minute or two)?",
+        default=True,
+        err=True,
+    )

@@ -21,7 +21,7 @@ from sandboxd.cli.connection import connected
 from sandboxd.cli.options import Json, Session, Socket, Tenant
 from sandboxd.cli.output import print_json
 from sandboxd.client.synchronous import Client
-from sandboxd.errors import NotFound, SandboxdError
+from sandboxd.errors import InvalidRequest, NotFound, SandboxdError
 
 WAIT_S = 20.0
 
@@ -33,12 +33,12 @@ def shell(
     socket: Socket = None,
     json: Json = False,
 ) -> None:
-    """Open a terminal in a session's sandbox. Ends when its program does, with the program's exit code.
+    """Open a terminal in a session's sandbox. It ends with its program, with the program's exit code.
 
     Example: sandboxd shell demo
     """
     if not sys.stdin.isatty() and not json:
-        raise typer.BadParameter("a shell needs a terminal; use `sandboxd exec` in scripts", param_hint="stdin")
+        raise InvalidRequest("cannot open a shell: stdin is not a terminal; use `sandboxd exec` in scripts")
     with connected(socket, tenant, json, session=session) as client:
         env = {"TERM": os.environ.get("TERM", "xterm-256color")}
         process = client.start_process(session, command, env=env, tty=True)

@@ -68,6 +68,10 @@ class AsyncClient(AsyncMemoryClient):
     async def ready(self) -> Mapping[str, Any]:
         return await self._send(calls.ready())
 
+    async def metrics(self) -> str:
+        """Return what the daemon has counted, as Prometheus text."""
+        return await self._send(calls.metrics())
+
     async def ensure_sandbox(
         self,
         session: str,

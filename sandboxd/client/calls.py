@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
+from memo.ids import SessionId, TenantId
 from sandboxd.client.errors import rebuild
 from sandboxd.client.results import (
     Event,
@@ -88,8 +89,13 @@ def raise_problem(answer: Answer) -> None:
     raise rebuild(problem)
 
 
+def tenant_path(tenant: str) -> str:
+    """Ids are checked before they are sent: one with a slash would name another route."""
+    return f"/v1/tenants/{quote(TenantId(tenant), safe='')}"
+
+
 def session_path(tenant: str, session: str) -> str:
-    return f"/v1/tenants/{quote(tenant, safe='')}/sessions/{quote(session, safe='')}"
+    return f"{tenant_path(tenant)}/sessions/{quote(SessionId(session), safe='')}"
 
 
 def json_call(
@@ -140,6 +146,10 @@ def ready() -> Call[Mapping[str, Any]]:
     return json_call("GET", "/readyz", parse_json)
 
 
+def metrics() -> Call[str]:
+    return json_call("GET", "/metrics", lambda answer: answer.body.decode())
+
+
 def ensure_sandbox(
     tenant: str,
     session: str,
@@ -169,7 +179,7 @@ def get_sandbox(tenant: str, session: str) -> Call[Sandbox]:
 def list_sandboxes(tenant: str) -> Call[list[Sandbox]]:
     return json_call(
         "GET",
-        f"/v1/tenants/{quote(tenant, safe='')}/sandboxes",
+        f"{tenant_path(tenant)}/sandboxes",
         lambda answer: [_sandbox(item) for item in parse_json(answer)["items"]],
     )
 

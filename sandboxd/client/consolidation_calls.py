@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
-from sandboxd.client.calls import Answer, Call, given, json_call, parse_json, parse_time
+from memo.ids import UserId
+from sandboxd.client.calls import Answer, Call, given, json_call, parse_json, parse_time, tenant_path
 from sandboxd.client.results import Consolidated, ConsolidationFailure, ConsolidationState
 
 RUN_S = 1860.0
@@ -24,12 +25,12 @@ def get_consolidation(tenant: str, user: str) -> Call[ConsolidationState]:
 
 
 def list_consolidations(tenant: str) -> Call[list[ConsolidationState]]:
-    target = f"/v1/tenants/{quote(tenant, safe='')}/consolidation"
+    target = f"{tenant_path(tenant)}/consolidation"
     return json_call("GET", target, lambda answer: [_state(item) for item in parse_json(answer)["items"]])
 
 
 def _of_user(tenant: str, user: str) -> str:
-    return f"/v1/tenants/{quote(tenant, safe='')}/users/{quote(user, safe='')}/consolidation"
+    return f"{tenant_path(tenant)}/users/{quote(UserId(user), safe='')}/consolidation"
 
 
 def _consolidated(answer: Answer) -> Consolidated:

@@ -8,7 +8,9 @@ from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
-from sandboxd.client.calls import Answer, Call, given, json_call, parse_json, parse_time, session_path
+from memo.documents import DocumentName
+from memo.ids import ToolCallId, UserId
+from sandboxd.client.calls import Answer, Call, given, json_call, parse_json, parse_time, session_path, tenant_path
 from sandboxd.client.results import (
     Artifact,
     Compaction,
@@ -142,7 +144,7 @@ def get_session(tenant: str, session: str) -> Call[Session]:
 
 def list_sessions(tenant: str, user: str | None) -> Call[list[Session]]:
     query = "" if user is None else f"?{urlencode({'user': user})}"
-    return json_call("GET", f"/v1/tenants/{quote(tenant, safe='')}/sessions{query}", _sessions)
+    return json_call("GET", f"{tenant_path(tenant)}/sessions{query}", _sessions)
 
 
 def append_messages(tenant: str, session: str, messages: Messages, key: str | None) -> Call[int]:
@@ -212,19 +214,19 @@ def _owner(tenant: str, owner: str, scope: Scope) -> str:
     if scope == "session":
         return session_path(tenant, owner)
     if scope == "user":
-        return f"/v1/tenants/{quote(tenant, safe='')}/users/{quote(owner, safe='')}"
+        return f"{tenant_path(tenant)}/users/{quote(UserId(owner), safe='')}"
     raise InvalidRequest("cannot use this scope: it must be session or user")
 
 
 def _document(
     tenant: str, owner: str, name: str, scope: Scope, query: Mapping[str, Any] | None = None, part: str = ""
 ) -> str:
-    target = f"{_owner(tenant, owner, scope)}/memo/{quote(name, safe='')}{part}"
+    target = f"{_owner(tenant, owner, scope)}/memo/{quote(DocumentName(name), safe='')}{part}"
     return f"{target}?{urlencode(query)}" if query else target
 
 
 def _artifact(tenant: str, session: str, artifact: str) -> str:
-    return f"{session_path(tenant, session)}/artifacts/{quote(artifact, safe='')}"
+    return f"{session_path(tenant, session)}/artifacts/{quote(ToolCallId(artifact), safe='')}"
 
 
 def _author(actor: str | None, reason: str | None, key: str | None) -> dict[str, str]:

@@ -67,6 +67,10 @@ class Client(MemoryClient):
     def ready(self) -> Mapping[str, Any]:
         return self._send(calls.ready())
 
+    def metrics(self) -> str:
+        """Return what the daemon has counted, as Prometheus text."""
+        return self._send(calls.metrics())
+
     def ensure_sandbox(
         self,
         session: str,

@@ -67,9 +67,9 @@ class ConsolidationOptions(BaseModel):
     @model_validator(mode="after")
     def _a_summariser_needs_its_parts(self) -> ConsolidationOptions:
         if self.summariser in ("openai", "anthropic") and not self.model:
-            raise ValueError(f"cannot summarise with {self.summariser}: name a model")
+            raise ValueError(f"cannot summarise with {self.summariser} without a model; set consolidation.model")
         if self.summariser == "command" and not self.command:
-            raise ValueError("cannot summarise with a command: set `command`")
+            raise ValueError("cannot summarise with a command that is not named; set consolidation.command")
         return self
 
     def service_settings(self) -> ConsolidationSettings:

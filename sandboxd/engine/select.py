@@ -52,7 +52,7 @@ async def select_engine(choice: EngineChoice, state_dir: Path, *, fallback: bool
         except EngineUnavailable as error:
             raise EngineUnavailable(
                 "cannot open an engine: this host has no Docker or Podman socket, and bubblewrap does not work "
-                f"({_reason(error)}); run `make engine`"
+                f"({_reason(error)}); install and start Docker or Podman, or repair bubblewrap"
             ) from None
     try:
         docker = await _open_docker(address, "accept weaker isolation with --engine bubblewrap")

@@ -147,9 +147,7 @@ async def test_absent_engine_is_unavailable_in_every_verb(make_spec: SpecMaker, 
 
 
 async def test_missing_image_is_named_with_the_next_step(engine: Engine, make_spec: SpecMaker) -> None:
-    with pytest.raises(
-        EngineRefused, match="image sandboxd-absent:1 is not in the engine; run `make image` or pull it"
-    ):
+    with pytest.raises(EngineRefused, match="image sandboxd-absent:1 is not in the engine; `sandboxd image build`"):
         await engine.launch(make_spec(image="sandboxd-absent:1"))
 
 

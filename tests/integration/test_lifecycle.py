@@ -195,7 +195,7 @@ def test_an_image_that_is_not_there_is_refused_and_says_what_to_do(
     daemon: RunningDaemon, client: Client, session: str
 ) -> None:
     before = daemon.sandbox_files()
-    with pytest.raises(EngineRefused, match="make image"):
+    with pytest.raises(EngineRefused, match="sandboxd image build"):
         client.ensure_sandbox(session, user="ada", image="sandboxd-test-nowhere:1")
     assert daemon.sandbox_files() == before
     with pytest.raises(NotFound):

@@ -13,9 +13,9 @@ import docker
 import pytest
 from docker.models.containers import Container
 
+from sandboxd.engine.docker.image_builder import run_lines
 from sandboxd.image import HASH_LABEL, INPUTS, inputs_hash
 from scripts import engine
-from scripts.image import run_lines
 
 pytestmark = pytest.mark.engine
 
@@ -31,8 +31,8 @@ def run(*command: str | Path, env: Mapping[str, str] | None = None) -> subproces
 def run_as_stranger(verb: str) -> subprocess.CompletedProcess[str]:
     """Run a verb as a user who is nobody here. It drops rights after its imports: the checkout may be root's alone."""
     code = (
-        "import os; from scripts import debian, engine, progress; "
-        f"os.setgroups([]); os.setgid({STRANGER}); os.setuid({STRANGER}); progress.main({verb})"
+        "import os; from sandboxd import debian; from scripts import engine, verb; "
+        f"os.setgroups([]); os.setgid({STRANGER}); os.setuid({STRANGER}); verb.main({verb})"
     )
     env = {name: value for name, value in os.environ.items() if name not in {"DOCKER_HOST", "XDG_RUNTIME_DIR"}}
     return run(sys.executable, "-c", code, env=env)
@@ -96,10 +96,10 @@ def test_image_verb_builds_nothing_when_the_image_is_there(
     agent_image: str, docker_client: docker.DockerClient
 ) -> None:
     before = docker_client.images.get(agent_image).id
-    done = run(sys.executable, "-m", "scripts.image")
+    done = run(sys.executable, "-m", "sandboxd", "image", "build")
     assert done.returncode == 0, done.stderr
-    assert f"{agent_image} (" in done.stdout
-    assert "is there" in done.stdout
+    assert done.stdout == f"{agent_image}\n"
+    assert "is there" in done.stderr
     assert docker_client.images.get(agent_image).id == before
 
 
@@ -153,7 +153,7 @@ def test_a_socket_that_nobody_listens_on_is_no_engine(tmp_path: Path) -> None:
 
 def test_a_failed_step_shows_its_output_and_one_sentence() -> None:
     code = (
-        "from scripts.progress import main, run_step\n"
+        "from sandboxd.progress import run_step; from scripts.verb import main\n"
         "main(lambda _: run_step('a step', ['sh', '-c', 'echo the reason; exit 3'], cannot='cannot step'))"
     )
     done = run(sys.executable, "-c", code)

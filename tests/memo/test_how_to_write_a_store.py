@@ -1,4 +1,4 @@
-"""The how-to's example is a program: its blocks are joined and its own tests run."""
+"""The how-to's example is a program: its blocks are put together and run, in a directory of its own."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from pathlib import Path
 
 import pytest
 
-from memo import open_store
-
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-store.md"
 _BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-CONFTEST = "import pytest\n\n@pytest.fixture\ndef anyio_backend(): return 'asyncio'\n"
+KIT = "python -m pytest -q test_my_store.py"
+BIN = Path(sys.executable).parent
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    """A directory with the files of the how-to."""
-    page = PAGE.read_text()
+def write_program(page: str, directory: Path) -> None:
+    """Write the files that a reader has after this much of the page."""
     blocks = _BLOCK.findall(page)
     assert len(blocks) == page.count("```python"), "a block does not say which file it is part of"
-    files: dict[str, str] = {}
     for name, code in blocks:
-        files[name] = files.get(name, "") + code
-    assert set(files) == {"my_store.py", "test_my_store.py"}
-    for name, code in {**files, "conftest.py": CONFTEST}.items():
-        (tmp_path / name).write_text(code)
-    return tmp_path
+        with (directory / name).open("a") as file:
+            file.write(code)
 
 
-def test_the_example_passes_the_kit_that_the_page_recommends(program: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "test_my_store.py"]
-    finished = subprocess.run(command, cwd=program, capture_output=True, text=True, timeout=110)
+def run(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTEST_ADDOPTS": "-p no:cacheprovider -W error"}
+    return subprocess.run(["bash", "-c", command], cwd=directory, env=env, capture_output=True, text=True, timeout=110)
+
+
+def test_the_kit_passes_where_the_page_tells_to_run_it(tmp_path: Path) -> None:
+    so_far, command, _ = PAGE.read_text().partition(KIT)
+    write_program(so_far, tmp_path)
+    finished = run(command, tmp_path)
+    assert finished.returncode == 0, finished.stdout[-4000:] + finished.stderr[-2000:]
+    assert "3 passed" in finished.stdout
+
+
+def test_the_whole_program_passes_the_kit(tmp_path: Path) -> None:
+    write_program(PAGE.read_text(), tmp_path)
+    finished = run(KIT, tmp_path)
     assert finished.returncode == 0, finished.stdout[-4000:] + finished.stderr[-2000:]
     assert "5 passed" in finished.stdout
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("factory", ["make_store", "make_careful_store"])
-async def test_the_url_of_the_page_opens_the_example(
-    program: Path, monkeypatch: pytest.MonkeyPatch, factory: str
-) -> None:
-    monkeypatch.chdir(program)
-    monkeypatch.syspath_prepend(program)
-    monkeypatch.delitem(sys.modules, "my_store", raising=False)
-    async with open_store(f"python:my_store:{factory}") as store:
-        await store.write_memory_document("acme", "ann", "user", "USER.md", "likes tea")
-        assert await store.read_memory_document("acme", "ann", "user", "USER.md") == "likes tea"
-    assert os.path.getsize(program / "my.db") > 0
-    monkeypatch.delitem(sys.modules, "my_store")
+def test_doctor_finds_the_store_from_the_directory_of_the_page(tmp_path: Path, factory: str) -> None:
+    write_program(PAGE.read_text(), tmp_path)
+    command = f"sandboxd doctor --data {tmp_path / 'data'} --engine bubblewrap --store python:my_store:{factory}"
+    finished = run(command, tmp_path)
+    assert "store\tit lacks: revisions" in finished.stdout, finished.stdout + finished.stderr
+    assert (tmp_path / "my.db").stat().st_size > 0

@@ -104,7 +104,7 @@ async def test_an_edit_that_lost_the_race_shows_the_difference_and_keeps_what_wa
 async def test_an_editor_that_fails_writes_nothing(world: World) -> None:
     done = await cli(world, "memo", "edit", "demo", "NOTES.md", editor="false")
     assert done.returncode == 1
-    Path(done.stderr.decode().strip().rpartition(" ")[2]).unlink()
+    Path(done.stderr.decode().rpartition("; ")[2].partition(" keeps")[0]).unlink()
     assert (await cli(world, "memo", "edit", "demo", "NOTES.md", editor="/no/such/editor")).returncode == 1
     assert (await cli(world, "memo", "cat", "demo", "NOTES.md")).returncode == 1
 

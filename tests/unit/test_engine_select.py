@@ -77,7 +77,7 @@ async def test_auto_uses_bubblewrap_where_no_engine_is_and_logs_why(no_socket: N
 
 async def test_no_engine_at_all_names_the_next_step(no_socket: None, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
-    with pytest.raises(EngineUnavailable, match="run `make engine`"):
+    with pytest.raises(EngineUnavailable, match="install and start Docker or Podman"):
         await open_engine("auto", tmp_path / "file")
 
 

@@ -62,7 +62,7 @@ def test_a_token_file_that_every_user_can_read_is_refused() -> None:
         file.chmod(0o644)
         assert read_token(file) == "0123456789abcdef", "the directory above it is closed"
         directory.chmod(0o755)
-        with pytest.raises(InvalidRequest, match="every user of this host can read it; chmod 600"):
+        with pytest.raises(InvalidRequest, match="every user of this host can read it; run `chmod 600"):
             read_token(file)
         file.chmod(0o640)
         assert read_token(file) == "0123456789abcdef"

@@ -73,7 +73,8 @@ def missing_part(spec: ContainerSpec, status_code: int | None, explanation: str)
     """Name the two mistakes that everybody makes once: an image that is not there, or one without Python."""
     text = explanation.lower()
     if status_code == 404 and "image" in text:
-        return EngineRefused(f"cannot launch: image {spec.image} is not in the engine; run `make image` or pull it")
+        step = "`sandboxd image build` builds the default image; any other must be pulled"
+        return EngineRefused(f"cannot launch: image {spec.image} is not in the engine; {step}")
     program = spec.command[0]
     absent = re.search(r"executable file\b.*\bnot found|no such file or directory", text)
     if absent is None or f'exec: "{program}"' not in text.replace("'", '"'):

@@ -1,6 +1,6 @@
 """Containers through the Docker API: Docker 20.10 or newer, or Podman's compatible socket.
 
-The only module that imports `docker`. Its SDK blocks, so every call runs in a thread behind a limiter: this is
+Only this package imports `docker`. Its SDK blocks, so every call runs in a thread behind a limiter: this is
 the control path, never the path of a tool call. Foreign errors are translated here, once, and go no further.
 """
 

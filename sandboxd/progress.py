@@ -1,7 +1,7 @@
-"""How the set-up talks: one line a step, with elapsed seconds, and one sentence when it cannot go on.
+"""Progress of set-up steps that take long: one line for each, with elapsed seconds.
 
-On a terminal a running step shows its newest line of output; elsewhere it prints whole lines only. It never hides
-the output of a step that failed.
+On a terminal a running step shows its newest line of output; elsewhere it prints whole lines only. The output of a step
+that failed is always shown. Imports only the standard library: set-up uses it before anything is installed.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 _PLAIN_BEAT_S = 15.0
 _TAIL_LINES = 15
@@ -21,6 +20,8 @@ _TAIL_LINES = 15
 
 class SetupError(Exception):
     """Set-up cannot go on. `advice` is the next step for the reader."""
+
+    code = "setup.failed"
 
     def __init__(self, sentence: str, advice: str = "") -> None:
         super().__init__(sentence)
@@ -34,25 +35,6 @@ def is_terminal() -> bool:
 def say(text: str) -> None:
     arrow = "\x1b[36m==>\x1b[0m" if is_terminal() else "==>"
     print(f"{arrow} {text}", flush=True)
-
-
-def stop(error: SetupError) -> NoReturn:
-    """Print the sentence and the next step, and leave with exit code 1."""
-    mark = "\x1b[31merror:\x1b[0m" if sys.stderr.isatty() else "error:"
-    print(f"{mark} {error}", file=sys.stderr)
-    if error.advice:
-        print(f"  next: {error.advice}", file=sys.stderr)
-    raise SystemExit(1)
-
-
-def main(verb: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Run a verb with the command line's arguments; a SetupError becomes its sentence, Ctrl-C becomes 130."""
-    try:
-        raise SystemExit(verb(sys.argv[1:]))
-    except SetupError as error:
-        stop(error)
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
 
 
 def run_step(

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.progress import SetupError, run_step
+from sandboxd.progress import SetupError, run_step
 
 _OS_RELEASE = Path("/etc/os-release")
 _updated = False

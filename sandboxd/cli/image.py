@@ -1,0 +1,95 @@
+"""`image`: the agent image in the container engine. Works with the engine alone; no daemon is asked."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from sandboxd.cli.options import Json
+from sandboxd.cli.output import fail, print_json, print_line, print_table
+from sandboxd.errors import SandboxdError
+from sandboxd.progress import SetupError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="The image that sandboxes on Docker or Podman are made from. bubblewrap needs none.\n\n"
+    "Example: sandboxd image build",
+)
+
+
+class From(StrEnum):
+    AUTO = "auto"
+    REGISTRY = "registry"
+    PACKAGES = "packages"
+
+
+@app.command("build")
+def build(
+    source: Annotated[
+        From,
+        typer.Option(
+            "--from",
+            help="registry: from its Dockerfile. packages: from Debian packages, as root or with mmdebstrap. "
+            "auto: packages where that works and the base image is not in the engine.",
+        ),
+    ] = From.AUTO,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Build it again, for newer packages.")] = False,
+    json: Json = False,
+) -> None:
+    """Build the default image, unless the engine has it. Prints its name; progress goes to stderr.
+
+    Its name is the hash of what it is made from, so a new version of sandboxd may need a new image.
+
+    Example: sandboxd image build --from registry
+    """
+    try:
+        tag = build_default(source, rebuild=rebuild)
+    except SetupError as error:
+        fail(error, json, next_step=f"Next: {error.advice}" if error.advice else "")
+    except SandboxdError as error:
+        fail(error, json)
+    if json:
+        print_json({"image": tag})
+    else:
+        print_line(tag)
+
+
+@app.command("ls")
+def ls(json: Json = False) -> None:
+    """List the agent images that the engine has; `current` is the one that new sandboxes get.
+
+    Example: sandboxd image ls
+    """
+    from sandboxd.engine.docker.image_builder import open_builder
+
+    try:
+        with open_builder() as builder:
+            images = builder.images()
+    except SandboxdError as error:
+        fail(error, json)
+    if json:
+        print_json({"items": [asdict(image) for image in images]})
+        return
+    rows = [
+        (
+            image.tag,
+            "current" if image.is_current else "other",
+            f"{image.size_mb} MB",
+            image.created_at.isoformat(timespec="seconds"),
+        )
+        for image in images
+    ]
+    print_table(("image", "state", "size", "created"), rows)
+
+
+def build_default(source: From = From.AUTO, *, rebuild: bool = False) -> str:
+    """Build the default image in this host's engine, with progress on stderr; return its name."""
+    from sandboxd.engine.docker.image_builder import open_builder
+
+    with redirect_stdout(sys.stderr), open_builder() as builder:
+        return builder.ensure(source.value, rebuild=rebuild)

@@ -1,0 +1,58 @@
+"""What can be seen to be wrong before the daemon starts: its data directory, its token and its image.
+
+Looks and changes nothing. The daemon itself refuses the same, later and in words that fit any time of its life; here
+the reader has just typed a command and is told what to type instead.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import anyio
+
+from sandboxd.api.guard import read_token
+from sandboxd.engine.select import select_engine
+from sandboxd.errors import Conflict, HostIO
+from sandboxd.image import default_image
+from sandboxd.settings import Settings
+
+
+def check_places(settings: Settings) -> None:
+    """Raise a SandboxdError, with the next step, if the data directory or the token file cannot be used."""
+    _check_data(settings.data)
+    if settings.token_file is not None:
+        read_token(settings.token_file)
+
+
+def missing_image(settings: Settings) -> str | None:
+    """Return the image that sandboxes would be made from if the engine does not have it.
+
+    Raise a SandboxdError, with the next step, if no engine answers.
+    """
+    return anyio.run(_missing_image, settings)
+
+
+async def _missing_image(settings: Settings) -> str | None:
+    with tempfile.TemporaryDirectory(prefix="sandboxd-preflight-") as state:  # a daemon may be at work in the real one
+        selection = await select_engine(settings.engine, Path(state), fallback=settings.engine_fallback)
+        try:
+            image = settings.image or default_image(selection.engine.name)
+            return None if await selection.engine.has_image(image) else image
+        finally:
+            await selection.engine.aclose()
+
+
+def _check_data(data: Path) -> None:
+    nearest = next(path for path in (data, *data.parents) if os.path.lexists(path))
+    if not nearest.is_dir():
+        raise HostIO(f"cannot use the data directory {data}: {nearest} is not a directory; give another --data")
+    if nearest == data and (owner := data.stat().st_uid) != os.geteuid():
+        raise Conflict(
+            f"cannot use the data directory {data}: it belongs to uid {owner}, who could read everything in it; "
+            f"run `chown {os.geteuid()} {data}` or give another --data"
+        )
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        verb = "write to" if nearest == data else "make"
+        raise HostIO(f"cannot {verb} the data directory {data}: permission denied at {nearest}; give another --data")

@@ -1,0 +1,28 @@
+"""How a verb of the Makefile ends: its exit code, or one sentence and the next step when it cannot go on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from sandboxd.progress import SetupError
+
+
+def stop(error: SetupError) -> NoReturn:
+    """Print the sentence and the next step, and leave with exit code 1."""
+    mark = "\x1b[31merror:\x1b[0m" if sys.stderr.isatty() else "error:"
+    print(f"{mark} {error}", file=sys.stderr)
+    if error.advice:
+        print(f"  next: {error.advice}", file=sys.stderr)
+    raise SystemExit(1)
+
+
+def main(verb: Callable[[Sequence[str]], int]) -> NoReturn:
+    """Run a verb with the command line's arguments; a SetupError becomes its sentence, Ctrl-C becomes 130."""
+    try:
+        raise SystemExit(verb(sys.argv[1:]))
+    except SetupError as error:
+        stop(error)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
