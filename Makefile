@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python names the Python that makes .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo engine image test test-all lint type bench clean tools environment environment-dev
+.PHONY: help run demo engine image test test-all lint type bench clean tools environment environment-dev environment-suites
 MAKEFLAGS += --no-print-directory
 export PYTHON
 
@@ -23,10 +23,10 @@ engine: ## find a container engine, or install and start one (root on Debian, Ub
 image: environment engine ## build the agent image, if its inputs changed: FROM=registry|packages
 	@$(BIN)/sandboxd image build $(if $(FROM),--from $(FROM))
 
-test: lint type engine tools image ## lint, type, then the whole test suite
+test: lint type engine tools image environment-suites ## lint, type, then the whole test suite
 	@exec $(BIN)/python -m pytest -q
 
-test-all: lint type engine tools image ## the same suite with its long runs: many more kills, races and rounds
+test-all: lint type engine tools image environment-suites ## the same suite with its long runs: many more kills, races and rounds
 	@SANDBOXD_TEST_LONG=1 exec $(BIN)/python -m pytest -q -o timeout=1200
 
 lint: environment-dev ## ruff: rules and format
@@ -40,8 +40,8 @@ bench: environment-dev engine image ## measure ours and the peers: JOBS=exec,fir
 	@exec $(BIN)/python -m benchmarks $(if $(JOBS),--jobs $(JOBS)) $(if $(PEERS),--peers $(PEERS)) \
 	  $(if $(QUICK),--quick) $(if $(PUBLISH),--publish)
 
-clean: ## remove .venv and caches, never data
-	@rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean: ## remove the environments and caches, never data
+	@rm -rf .venv .venv-suites build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 tools:
@@ -52,3 +52,6 @@ environment:
 
 environment-dev:
 	@scripts/with-python -m scripts.environment dev
+
+environment-suites:
+	@scripts/with-python -m scripts.environment suites

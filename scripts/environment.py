@@ -1,7 +1,8 @@
-"""The environment: `.venv` with the pinned requirements and this package, editable.
+"""The environments: `.venv` with the pinned requirements and this package, editable; `.venv-suites` beside it.
 
-It is brought up to date only when the requirement files or pyproject.toml change; the machine's own pip configuration
-decides where packages come from. Usage: `environment run` or `environment dev` (adds the tools).
+Each is brought up to date only when its requirement files or pyproject.toml change; the machine's own pip configuration
+decides where packages come from. Usage: `environment run`, `environment dev` (adds the tools) or `environment suites`
+(what tests/suites runs: the packages of other projects, whose pins exclude some of ours, and not this package).
 """
 
 from __future__ import annotations
@@ -21,26 +22,24 @@ from scripts.verb import main
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-STAMP = VENV / "up-to-date"
-REQUIREMENTS = {"run": "requirements.txt", "dev": "requirements-dev.txt"}
+SUITES_VENV = ROOT / ".venv-suites"
+REQUIREMENTS = {"run": "requirements.txt", "dev": "requirements-dev.txt", "suites": "requirements-suites.txt"}
 
 
-def wanted_stamps() -> dict[str, str]:
-    """Return, for each kind, the hash of all that decides the environment's contents."""
-    stamps = {}
-    for kind, requirements in REQUIREMENTS.items():
-        digest = hashlib.sha256()
-        for name in sorted({"requirements.txt", requirements, "pyproject.toml"}):
-            digest.update((ROOT / name).read_bytes())
-        stamps[kind] = f"{kind} {digest.hexdigest()}"
-    return stamps
+def wanted_stamp(kind: str) -> str:
+    """Return the kind with the hash of all that decides the environment's contents."""
+    inputs = {"requirements-suites.txt"} if kind == "suites" else {"requirements.txt", "pyproject.toml"}
+    digest = hashlib.sha256()
+    for name in sorted({*inputs, REQUIREMENTS[kind]}):
+        digest.update((ROOT / name).read_bytes())
+    return f"{kind} {digest.hexdigest()}"
 
 
 def is_up_to_date(kind: str) -> bool:
-    stamps = wanted_stamps()
     # The dev environment holds all of the run environment.
-    good = {stamps[kind], stamps["dev"]}
-    return STAMP.exists() and STAMP.read_text() in good and _works()
+    good = {wanted_stamp(kind), wanted_stamp("dev" if kind == "run" else kind)}
+    stamp = _stamp(_venv(kind))
+    return stamp.exists() and stamp.read_text() in good and _works(_venv(kind))
 
 
 def build(kind: str) -> None:
@@ -48,12 +47,14 @@ def build(kind: str) -> None:
     with _one_at_a_time():
         if is_up_to_date(kind):
             return
-        if kind == "run" and STAMP.exists() and STAMP.read_text().startswith("dev"):
-            kind = "dev"  # never take the tools away from somebody who has them
-        if not _works():
-            _create()
-        STAMP.unlink(missing_ok=True)
-        pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
+        venv = _venv(kind)
+        stamp = _stamp(venv)
+        if kind == "run" and stamp.exists() and stamp.read_text().startswith("dev"):
+            kind = "dev"  # an update keeps the tools that are installed
+        if not _works(venv):
+            _create(venv)
+        stamp.unlink(missing_ok=True)
+        pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
         advice = "look at the lines above; pip uses this machine's own configuration (`pip config list`)"
         run_step(
             f"installing {REQUIREMENTS[kind]}",
@@ -61,33 +62,42 @@ def build(kind: str) -> None:
             cannot="cannot install the requirements",
             advice=advice,
         )
-        run_step(
-            "installing sandboxd into .venv",
-            [*pip, "--no-deps", "-e", str(ROOT)],
-            cannot="cannot install sandboxd",
-            advice=advice,
-        )
-        STAMP.write_text(wanted_stamps()[kind])
+        if kind != "suites":
+            run_step(
+                "installing sandboxd into .venv",
+                [*pip, "--no-deps", "-e", str(ROOT)],
+                cannot="cannot install sandboxd",
+                advice=advice,
+            )
+        stamp.write_text(wanted_stamp(kind))
 
 
-def _create() -> None:
+def _venv(kind: str) -> Path:
+    return SUITES_VENV if kind == "suites" else VENV
+
+
+def _stamp(venv: Path) -> Path:
+    return venv / "up-to-date"
+
+
+def _create(venv: Path) -> None:
     if subprocess.run([sys.executable, "-c", "import ensurepip"], capture_output=True).returncode != 0:
         package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
         if not debian.can_install():
             advice = f"sudo apt-get install {package}" if debian.is_debian() else "install Python's ensurepip module"
-            raise SetupError(f"cannot make .venv: {sys.executable} has no venv module", advice)
+            raise SetupError(f"cannot make {venv.name}: {sys.executable} has no venv module", advice)
         debian.install([package])
     run_step(
-        f"making .venv with Python {sys.version.split()[0]}",
-        [sys.executable, "-m", "venv", "--clear", str(VENV)],
-        cannot="cannot make .venv",
-        advice="free some disk space or remove .venv, then try again",
+        f"making {venv.name} with Python {sys.version.split()[0]}",
+        [sys.executable, "-m", "venv", "--clear", str(venv)],
+        cannot=f"cannot make {venv.name}",
+        advice=f"free some disk space or remove {venv.name}, then try again",
     )
 
 
-def _works() -> bool:
-    """Whether .venv has a Python that is new enough, and a pip. A link to a Python since removed does not exist."""
-    python = VENV / "bin" / "python"
+def _works(venv: Path) -> bool:
+    """Whether it has a Python that is new enough, and a pip. A link to a Python since removed does not exist."""
+    python = venv / "bin" / "python"
     probe = "import pip, sys; sys.exit(sys.version_info < (3, 11))"
     return python.exists() and subprocess.run([python, "-c", probe], capture_output=True).returncode == 0
 
@@ -105,7 +115,7 @@ def _one_at_a_time() -> Iterator[None]:
 
 def _verb(arguments: Sequence[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in REQUIREMENTS:
-        raise SetupError("cannot tell which environment is meant", "say `run` or `dev`")
+        raise SetupError("cannot tell which environment is meant", "say `run`, `dev` or `suites`")
     build(arguments[0])
     return 0
 

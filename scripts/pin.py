@@ -1,4 +1,4 @@
-"""Write requirements.txt and requirements-dev.txt: every dependency of pyproject.toml as `name==version`.
+"""Write requirements.txt, -dev.txt and -suites.txt: every dependency of pyproject.toml as `name==version`.
 
 The resolver runs in an environment of its own, thrown away afterwards, with the machine's own pip configuration. No
 address and no path of the machine gets into the files. Usage: `scripts/with-python -m scripts.pin [--upgrade]`.
@@ -33,6 +33,7 @@ def _verb(arguments: Sequence[str]) -> int:
     inputs = {
         "requirements.txt": project["project"]["dependencies"],
         "requirements-dev.txt": [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]],
+        "requirements-suites.txt": project["dependency-groups"]["suites"],
     }
     with tempfile.TemporaryDirectory(prefix="sandboxd-pin-") as name:
         work = Path(name)
@@ -41,12 +42,12 @@ def _verb(arguments: Sequence[str]) -> int:
         run_step("installing pip-tools", pip, cannot="cannot install pip-tools")
         for target, wanted in inputs.items():
             (work / "wanted.in").write_text("\n".join(wanted))
-            # Runtime pins bind the dev file too: both environments hold the same versions.
-            constraint = ["-c", str(ROOT / "requirements.txt")] if target != "requirements.txt" else []
+            # Runtime pins bind the dev file too: .venv holds the same versions for both.
+            constraint = ["-c", str(ROOT / "requirements.txt")] if target == "requirements-dev.txt" else []
             command = [str(work / "bin" / "pip-compile"), *_OPTIONS, *arguments, *constraint]
             command += ["-o", str(ROOT / target), str(work / "wanted.in")]
             run_step(f"resolving {target}", command, cannot=f"cannot resolve {target}")
-    say("requirements.txt and requirements-dev.txt are written")
+    say(f"{', '.join(inputs)} are written")
     return 0
 
 

@@ -68,6 +68,8 @@ async def _read_with_stdin(request: Request) -> tuple[Exec, OutputEncoding, Rece
     body, rest = await read_json_line(request, ExecBody, MAX_STDIN_JSON_BYTES)
     if body.stdin:
         raise InvalidRequest("cannot use stdin in the JSON: this body has it after the first line")
+    if rest.is_empty:  # then there is no stdin, which is not the same for a command as an empty one
+        return body.call(), body.encoding, request.receive
     request.scope[PACED] = True
     return body.call(rest), body.encoding, rest.receive
 

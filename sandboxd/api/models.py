@@ -21,6 +21,7 @@ from sandboxd.runner.calls import (
     MAX_OUTPUT_BYTES,
     MAX_READ_BYTES,
     MAX_STDIN_BYTES,
+    MAX_TIMEOUT_S,
     Exec,
     SignalName,
     SignalTarget,
@@ -80,7 +81,9 @@ def _program(command: str | list[str]) -> str | list[str]:
 Argument = Annotated[str, AfterValidator(_clean)]
 Directory = Annotated[Argument, AfterValidator(_absolute)]
 Environment = Annotated[dict[Argument, Argument], Field(max_length=MAX_STRINGS), AfterValidator(_variables)]
-SandboxEnvironment = Annotated[Environment, Field(max_length=1000), AfterValidator(_small)]
+SandboxEnvironment = Annotated[
+    dict[Argument, Argument], Field(max_length=1000), AfterValidator(_variables), AfterValidator(_small)
+]
 Command = Annotated[Argument | Annotated[list[Argument], Field(max_length=MAX_STRINGS)], AfterValidator(_program)]
 
 
@@ -162,6 +165,7 @@ class ExecBody(Body):
     timeout_s: float = Field(
         default=DEFAULT_TIMEOUT_S,
         gt=0,
+        le=MAX_TIMEOUT_S,
         allow_inf_nan=False,
         description="At most what the daemon's setting max_timeout_s says: 3600, unless it is changed.",
     )

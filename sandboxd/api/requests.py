@@ -109,6 +109,11 @@ class RestOfBody:
         self._more = more
         self._is_over = anyio.Event()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is known already that nothing follows."""
+        return not self._first and not self._more
+
     def __aiter__(self) -> Self:
         return self
 

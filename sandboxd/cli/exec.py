@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -44,7 +45,7 @@ def execute(
     if not words:
         raise typer.BadParameter("there is no command", param_hint="COMMAND")
     program = words[0] if len(words) == 1 else words
-    stdin = None if no_stdin or sys.stdin is None or sys.stdin.isatty() else _read_stdin(sys.stdin.fileno())
+    stdin = None if no_stdin or sys.stdin is None or sys.stdin.isatty() else _open_stdin(sys.stdin.fileno())
     variables = parse_env(env)
     with connected(socket, tenant, json, CALL_FAILED, session=session) as client:
         if json:
@@ -66,8 +67,16 @@ def execute(
                 raise typer.Exit(_exit_code(item))
 
 
-def _read_stdin(fd: int) -> Iterator[bytes]:
+def _open_stdin(fd: int) -> Iterator[bytes] | None:
+    """Return stdin piece by piece; None if it is empty, because some commands read a pipe instead of their files."""
     # Not through Python's own buffer: its lock would be held by the thread that still waits when the program ends.
+    is_readable, _, _ = select.select([fd], [], [], 0)
+    first = os.read(fd, PIECE_BYTES) if is_readable else None
+    return None if first == b"" else _read_stdin(fd, first or b"")
+
+
+def _read_stdin(fd: int, first: bytes) -> Iterator[bytes]:
+    yield first
     while piece := os.read(fd, PIECE_BYTES):
         yield piece
 

@@ -192,15 +192,14 @@ class RunnerClient:
                 f"wait_s 0 to {MAX_WAIT_S:g}"
             )
         output = await self._read_piece(process_id, offset, limit, wait_s)
-        pieces = [output.data]
-        while output.data and output.next_offset < output.process.output_bytes:
-            room = limit - sum(map(len, pieces))
-            following = await self._read_piece(process_id, output.next_offset, room, 0) if room else output
+        start, pieces, room = output.offset, [output.data], limit - len(output.data)
+        while room > 0 and len(output.data) == wire.MAX_DATA_BYTES:  # a full frame: there may be more
+            following = await self._read_piece(process_id, output.next_offset, room, 0)
             if following.offset != output.next_offset:
-                break  # older output was dropped meanwhile, or there is no room
+                break  # what comes next was dropped meanwhile
             output = following
             pieces.append(output.data)
-        start = output.next_offset - sum(map(len, pieces))
+            room -= len(output.data)
         return ProcessOutput(output.process, start, b"".join(pieces), output.next_offset)
 
     async def _read_piece(self, process_id: str, offset: int, limit: int, wait_s: float) -> ProcessOutput:

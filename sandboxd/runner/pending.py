@@ -103,6 +103,8 @@ class Pending:
                 while self.credit < size and not self.is_over:
                     self._room = self._loop.create_future()
                     await self._room
+                if self.link.is_full:
+                    await self.link.wait_writable()
                 if self.is_over:
                     return
                 self.send_chunk(bytes(rest[:size]))

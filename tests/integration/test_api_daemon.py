@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from sandboxd.client import AsyncClient, Client, ExecOutput, ExecResult
-from sandboxd.errors import Conflict, InvalidRequest, NotFound, OutsideSandbox
+from sandboxd.errors import Conflict, InvalidRequest, NotFound, OutsideSandbox, ReadOnly
 from tests.running import RunningDaemon
 
 pytestmark = [pytest.mark.anyio, pytest.mark.engine]
@@ -88,13 +88,13 @@ def test_files_pass_through(client: Client, session: str) -> None:
         client.read_file(session, "/workspace/none")
     for path in ("/etc/passwd", "/workspace/../etc/passwd"):
         with pytest.raises(OutsideSandbox):
-            client.read_file(session, path)
-    client.exec(session, "ln -s /etc/passwd /workspace/link; mkfifo /workspace/fifo")
+            client.write_file(session, path, b"x")
+    client.exec(session, "ln -s /proc/self/status /workspace/link; mkfifo /workspace/fifo")
     with pytest.raises(OutsideSandbox):
         client.read_file(session, "/workspace/link")
     with pytest.raises(InvalidRequest):
         client.read_file(session, "/workspace/fifo")
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(ReadOnly):
         client.write_file(session, "/workspace/memo/NOTES.md", b"x")
 
 
@@ -135,7 +135,7 @@ def test_tools_work_together(client: Client, session: str) -> None:
     assert client.tool(session, "Grep", {"pattern": "PRINT", "case_insensitive": True}).content == "/workspace/a.py"
     assert client.tool(session, "Read", {"file_path": "/workspace/none"}).ok is False
     with pytest.raises(OutsideSandbox):
-        client.tool(session, "Read", {"file_path": "/etc/passwd"})
+        client.tool(session, "Write", {"file_path": "/etc/passwd", "contents": "x"})
     started = client.tool(session, "Bash", {"command": "echo hi", "run_in_background": True})
     assert client.read_process(session, started.details["process_id"], wait_s=10).data == b"hi\n"
 

@@ -38,8 +38,8 @@ def test_no_tool_gets_out_through_a_link_that_is_swapped(client: Client) -> None
             result = client.tool("flipped", "Grep", {"pattern": "root|see", "path": path, "output_mode": "content"})
             assert "root" not in result.content
             found += "nothing to see" in result.content
-        read = client.tool("flipped", "Read", {"file_path": "/workspace/flip/inside/passwd"})
-        assert "root" not in read.content
+        read = client.tool("flipped", "Read", {"file_path": "/workspace/spy/inside/status"})
+        assert "Name:" not in read.content
     assert found > 0
     assert client.kill_process("flipped", process.id).exit_code == 137
     client.destroy_sandbox("flipped")

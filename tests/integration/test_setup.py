@@ -173,6 +173,7 @@ def test_requirements_name_versions_and_nothing_of_a_machine() -> None:
 def test_the_image_has_every_tool_of_the_list(in_image: Container) -> None:
     tools = [
         "bash",
+        "python",
         "python3",
         "git",
         "rg",

@@ -1,4 +1,4 @@
-"""Stores that each break one promise, the way real backends have broken it."""
+"""Stores that each break one promise, in a way that real backends have broken it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from memo.sessions import Usage
 
 
 class LosesAppends(InMemoryStore):
-    """Reads, then writes, and lets others in between."""
+    """Reads, then writes, with a gap for other tasks in between."""
 
     async def append_document(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Document:
         before = await self.read_document(key)
@@ -25,7 +25,7 @@ class LosesAppends(InMemoryStore):
 
 
 class IgnoresExpectedRevision(InMemoryStore):
-    """The last writer wins, whatever it had read."""
+    """The last writer wins, whatever revision it expected."""
 
     async def write_document(
         self, key: DocumentKey, content: str, *, expected: Expected = ANY, author: Author = HOST
@@ -34,7 +34,7 @@ class IgnoresExpectedRevision(InMemoryStore):
 
 
 class ComparesTooEarly(InMemoryStore):
-    """Compares, then swaps, and lets others in between: right alone, wrong in company."""
+    """Compares, then swaps, with a gap for other tasks in between."""
 
     async def write_document(
         self, key: DocumentKey, content: str, *, expected: Expected = ANY, author: Author = HOST
@@ -63,7 +63,7 @@ class TearsWrites:
 
 
 class SwallowsWriteErrors(InMemoryStore):
-    """Logs and goes on."""
+    """Ignores the errors of writes."""
 
     async def write_memory_document(self, tenant: str, owner: str, scope: str, name: str, content: str) -> None:
         try:
@@ -73,7 +73,7 @@ class SwallowsWriteErrors(InMemoryStore):
 
 
 class SwallowsReadErrors(InMemoryStore):
-    """Answers an outage with "nothing there"."""
+    """Returns None during an outage."""
 
     async def read_memory_document(self, tenant: str, owner: str, scope: str, name: str) -> str | None:
         try:
@@ -101,7 +101,7 @@ class ReversesMessages(InMemoryStore):
 
 
 class AppendsOneByOne(InMemoryStore):
-    """Every message is a transaction of its own."""
+    """Stores every message in its own transaction."""
 
     async def _commit_turn(
         self, ref: SessionRef, messages: list[EncodedMessage], usage: Usage | None, request: str | None
@@ -112,7 +112,7 @@ class AppendsOneByOne(InMemoryStore):
 
 
 class SplitsPairs(InMemoryStore):
-    """Cuts at the token, without looking at what it cuts."""
+    """Cuts exactly at the token budget, between a call and its result if need be."""
 
     async def _load_within(self, ref: SessionRef, token_budget: int) -> list[StoredMessage]:
         kept: list[StoredMessage] = []
@@ -129,7 +129,7 @@ class LosesWhatItCompacts(InMemoryStore):
 
 
 class SkipsChanges(InMemoryStore):
-    """A feed with a gap, as a sequence gives one that is read before the transaction before it commits."""
+    """A feed with a gap, as from a sequence number whose transaction commits after a later one was read."""
 
     async def _read_changes(self, since: int, limit: int) -> list[Change]:
         return [c for c in await super()._read_changes(since, limit) if c.cursor % 7]

@@ -50,7 +50,7 @@ async def count(path: Path, number: int, turns: int) -> None:
 
 
 async def write_until_killed(path: Path, round_: int, told: int) -> None:
-    """Write documents, artifacts and batches of messages, and compact; tell each of them after it was acknowledged."""
+    """Write documents, artifacts and batches of messages, and compact; print each after it was acknowledged."""
     async with FilesystemStore(path, watch=False) as store:
         tell(told, "open")
         turn = 0
@@ -84,7 +84,7 @@ def die(path: Path, rounds: int, seed: int) -> None:
         os.close(telling)
         told = b""
         wanted = chance.randrange(1, 12)
-        while told.count(b"\n") < wanted:  # a busy machine must not make every death an early one
+        while told.count(b"\n") < wanted:  # on a busy machine too, some must die late
             told += os.read(reading, 65_536)
         deadline = time.monotonic() + chance.uniform(0, 0.01)
         while (left := deadline - time.monotonic()) > 0:
@@ -129,7 +129,7 @@ VERBS: dict[str, Callable[[FilesystemStore], Any]] = {
 
 
 async def prepare(store: FilesystemStore) -> None:
-    """What is there before the verb."""
+    """Prepare the state before the verb."""
     await store.get_or_create("acme", "ann", "a", "s1")
     await store.append_messages("acme", "s1", [{"role": "user", "content": str(n)} for n in range(10)])
     await store.write_document(TEXT, "secret")
@@ -138,7 +138,7 @@ async def prepare(store: FilesystemStore) -> None:
 
 
 def die_at(number: int) -> None:
-    """Let this process kill itself at its Nth touch of the disk that could matter."""
+    """Make this process kill itself at its Nth call that changes the disk."""
     left = number
 
     def counted(call: Callable[..., Any]) -> Callable[..., Any]:

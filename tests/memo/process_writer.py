@@ -47,7 +47,7 @@ async def count(path: Path, number: int, turns: int) -> None:
 
 
 async def write_until_killed(path: Path, round_: int, told: int) -> None:
-    """Write documents, artifacts and batches of messages; tell each of them after it was acknowledged."""
+    """Write documents, artifacts and batches of messages; print each after it was acknowledged."""
     async with SQLiteStore(path) as store:
         turn = 0
         while True:

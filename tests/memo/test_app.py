@@ -32,7 +32,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 class Mirrors:
-    """A sandbox manager as far as the app knows one: it remembers what it was shown."""
+    """The part of a sandbox manager that the app uses; it records what it was shown."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.shown: dict[tuple[str, str], str] = {}
@@ -123,7 +123,7 @@ async def test_factories_are_called_once_for_each_session(store: BaseStore) -> N
 
 
 class Broken:
-    """Traces and orchestration of a backend that is down."""
+    """Traces and orchestration of an unreachable backend."""
 
     def __init__(self, ref: SessionRef) -> None:
         self.ref = ref

@@ -275,7 +275,7 @@ async def test_opening_and_closing_leaves_no_descriptor_and_no_thread(tmp_path: 
             async with store.changes() as feed:
                 await anext(feed)
             await store.read_document(KEY)
-    with anyio.fail_after(10):  # the watcher's own thread closes its descriptors when it ends, a moment later
+    with anyio.fail_after(10):  # the watcher's thread closes its descriptors when it ends
         while len(os.listdir("/proc/self/fd")) > before:
             await anyio.sleep(0.01)
     assert not [

@@ -184,7 +184,7 @@ async def test_edits_made_while_the_store_was_closed_are_found_at_the_next_open(
 
 
 async def test_the_rescan_finds_an_edit_without_an_event(tmp_path: Path) -> None:
-    # The whole directory is swapped under the watch, so that the kernel's hints are about something else.
+    # The whole directory is replaced, so that inotify still watches the old one.
     async with FilesystemStore(tmp_path / "memo", rescan_s=0.2) as store:
         await store.write_document(KEY, "one")
         since = await store.last_change()
@@ -200,7 +200,7 @@ async def test_the_rescan_finds_an_edit_without_an_event(tmp_path: Path) -> None
 
 
 async def test_a_slow_writer_is_waited_for(tmp_path: Path) -> None:
-    # A long time to settle: on a busy machine the writer's pauses are longer than it means them to be.
+    # A long settle time: on a busy machine the writer's pauses are longer than intended.
     async with FilesystemStore(tmp_path, watch=False, settle_s=3.0) as store:
         await store.write_document(KEY, "old")
         script = "exec 3> NOTES.md; for part in 1 2 3 4 5; do echo part $part >&3; sleep 0.03; done"

@@ -31,7 +31,7 @@ def command(path: Path, *words: object) -> list[str]:
 
 
 async def changes_of(store: FilesystemStore) -> list[tuple[object, int]]:
-    """Everything the feed has told up to now."""
+    """Return every change in the feed so far."""
     last = await store.last_change()
     told: list[tuple[object, int]] = []
     async with store.changes() as feed:
@@ -152,7 +152,7 @@ async def test_a_writer_killed_at_any_step_leaves_the_old_state_or_the_new(tmp_p
             state = await state_of(store)
             assert state in (old, new), f"killed at step {number} of {steps}"
             seen.append(state)
-            await VERBS["append_turn"](store)  # and the store goes on
+            await VERBS["append_turn"](store)  # and the store still works
             await VERBS["write_artifact"](store)
             await store.get_session("acme", "s2")
             assert not left_behind(path)
@@ -161,7 +161,7 @@ async def test_a_writer_killed_at_any_step_leaves_the_old_state_or_the_new(tmp_p
 
 
 async def state_of(store: FilesystemStore) -> list[object]:
-    """Everything that can be seen of the store, without times."""
+    """Return everything that can be read from the store, without times."""
     texts: list[object] = []
     for revision in reversed(await store.document_history(TEXT)):
         try:

@@ -53,7 +53,7 @@ HOSTILE_IDS = {
     "bytes": b"s1",
 }
 
-# What takes an id, and the noun that its error must use for it.
+# Calls that take an id, and the noun that their error must use for it.
 ID_PLACES: dict[str, tuple[str, Callable[[BaseStore, Any], Awaitable[object]]]] = {
     "tenant of a read": ("tenant id", lambda s, bad: s.read_memory_document(bad, "s1", "session", "NOTES.md")),
     "tenant of a write": ("tenant id", lambda s, bad: s.write_memory_document(bad, "s1", "session", "NOTES.md", "x")),
@@ -122,7 +122,7 @@ async def _furnish(store: BaseStore) -> None:
 
 
 async def everything(store: BaseStore) -> list[object]:
-    """All that can be asked of the one session there is, and every byte of a directory."""
+    """Return everything readable of the one session, and every byte of a directory."""
     orchestration = _orchestration(store)
     files: dict[str, bytes] = {}
     if isinstance(store, FilesystemStore):
@@ -154,7 +154,7 @@ async def test_a_hostile_id_is_refused_by_its_noun_wherever_it_stands(store: Bas
         with pytest.raises(InvalidKey, match=f"^cannot use this {noun}") as refused:
             await call(store, bad)
         assert len(str(refused.value)) < 300, "a message must not contain a mebibyte of an id"
-        str(refused.value).encode()  # nor half of a surrogate pair, which no log and no wire could take
+        str(refused.value).encode()  # nor half of a surrogate pair, which cannot be logged or sent
     assert await everything(store) == before
 
 

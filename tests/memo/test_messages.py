@@ -13,7 +13,7 @@ from memo.messages import StoredMessage, call_ids, decode_object, newest_within,
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[StoredMessage]:
-    """A log as agents make them, calls answered late, twice, never or without having been made."""
+    """Generate a log with calls answered late, twice or never, and results without a call."""
     messages = []
     for position in range(draw(st.integers(0, 14))):
         call = draw(st.sampled_from("abc"))
@@ -31,7 +31,7 @@ def logs(draw: st.DrawFn) -> list[StoredMessage]:
 
 
 def split_calls(log: list[StoredMessage], cut: int) -> set[str]:
-    """The calls before the cut whose own result, the next one with their id, stands after it."""
+    """Return the calls before the cut whose own result, the next one with their id, is after it."""
     pending: set[str] = set()
     for stored in log[:cut]:
         pending |= call_ids(stored.message)

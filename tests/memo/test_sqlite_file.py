@@ -24,7 +24,7 @@ KEY = DocumentKey.of("acme", "s1", "session", "NOTES.md")
 
 @pytest.fixture
 async def path(tmp_path: Path) -> Path:
-    """A store with something in it, closed."""
+    """A closed store with one document."""
     path = tmp_path / "memo.db"
     async with SQLiteStore(path) as store:
         for number in range(50):

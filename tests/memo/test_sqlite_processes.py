@@ -104,7 +104,7 @@ def is_whole(text: str) -> bool:
 
 
 async def test_a_process_that_dies_leaves_the_next_one_a_store_that_opens(tmp_path: Path) -> None:
-    """Killed while it creates the file: there is a whole store or none."""
+    """A process killed while it creates the file leaves a whole store or none."""
     for delay_ms in range(0, 60, 6):
         path = tmp_path / f"memo-{delay_ms}.db"
         code = (

@@ -74,7 +74,7 @@ async def test_a_write_that_breaks_the_file_fails_alone(tmp_path: Path) -> None:
 
 
 async def perform_as_one_batch(store: SQLiteStore, works: list[Any]) -> list[BaseException | None]:
-    """Let them wait behind one that is under way, so that they are taken together; return what each raised."""
+    """Queue the writes behind a running one, so that they form one batch; return what each raised."""
     lane = store._database._writes
     begun, go_on = threading.Event(), threading.Event()
     raised: list[BaseException | None] = [None] * len(works)

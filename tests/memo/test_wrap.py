@@ -38,7 +38,7 @@ class OnlyReads:
 
 
 class Plain(OnlyReads):
-    """A provider with the seeds' methods only, over a dict, that fails or hangs when told to."""
+    """A provider with only the plain methods, over a dict, that fails or hangs on request."""
 
     def __init__(self) -> None:
         self.texts: dict[tuple[str, ...], str] = {}
@@ -94,7 +94,7 @@ def test_an_object_that_is_not_a_provider_cannot_be_wrapped(wrap: Callable[[Any]
 
 
 def test_every_verb_of_a_store_is_known_to_the_wrappers() -> None:
-    """A new method must be sorted into the table, or it would silently go round every wrapper."""
+    """A new method must be added to the table, or it would silently bypass every wrapper."""
     not_verbs = {"open", "aclose", "changes", "session_trace_store", "orchestration_persistence", "spool"}
     records = {"apply_records", "read_record", "list_records"}
     ledger = {name for name in dir(ConsolidationLedger) if not name.startswith("_")}
@@ -128,7 +128,7 @@ async def test_retry_gives_up_with_the_last_error() -> None:
 
 
 class Forgetful(InMemoryStore):
-    """Commits, and then its answers are lost on the way, as often as told."""
+    """Commits, then loses the answers to the next `lost_appends` appends and `lost_reads` reads."""
 
     lost_appends = 0
     lost_reads = 0

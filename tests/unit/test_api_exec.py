@@ -187,6 +187,13 @@ async def test_the_first_line_is_the_call_and_the_rest_is_stdin(
         assert (found, headers["content-type"].startswith("text/event-stream")) == (status, status == 200)
 
 
+async def test_a_body_that_ends_with_its_first_line_gives_no_stdin(world: World) -> None:
+    async with await anyio.connect_unix(world.socket) as stream:
+        for body in (b'{"command": "cat"}\n', b'{"command": "cat"}'):
+            assert (await ask(stream, request("POST", EXEC, body, WITH_STDIN)))[0] == 200
+    assert [call.stdin for call in world.manager.runner.calls] == [b"", b""]
+
+
 async def test_stdin_may_come_slowly(tmp_path: Path) -> None:
     limits = WireLimits(head_timeout_s=1, body_timeout_s=0.3, body_min_bytes_per_s=10_000)
     async with serving(tmp_path, wire=limits) as world, await anyio.connect_unix(world.socket) as stream:

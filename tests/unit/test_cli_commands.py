@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from sandboxd.cli.tool import parse_arguments
 from sandboxd.errors import InvalidRequest
+from sandboxd.runner.calls import Process
 from tests.unit.standin import World, serving
 
 pytestmark = pytest.mark.anyio
@@ -221,3 +223,65 @@ def test_a_value_is_read_as_the_schema_of_the_tool_says() -> None:
 def test_a_value_of_the_wrong_type_is_a_sentence(pair: str, wanted: str) -> None:
     with pytest.raises(InvalidRequest, match=f"cannot use {pair}: it must be {wanted}".replace("[", r"\[")):
         parse_arguments([pair], SCHEMA)
+
+
+async def test_exec_streams_stdin_of_any_length(world: World) -> None:
+    await cli(world, "create", "demo")
+    content = bytes(range(256)) * 80_000
+    done = await cli(world, "exec", "demo", "sha256sum", stdin=content)
+    assert (done.returncode, done.stdout.split()[0]) == (0, hashlib.sha256(content).hexdigest().encode())
+    done = await cli(world, "exec", "--json", "demo", "wc -c", stdin=content)
+    assert json.loads(done.stdout)["stdout"].strip() == str(len(content))
+
+
+async def test_exec_ends_with_its_command_although_stdin_stays_open(world: World) -> None:
+    await cli(world, "create", "demo")
+    env = {**os.environ, "SANDBOXD_SOCKET": str(world.socket)}
+
+    def run_with_open_stdin() -> tuple[int, bytes, bytes]:
+        command = [sys.executable, "-m", "sandboxd", "exec", "demo", "read line; echo got $line"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, env=env, **pipes) as process:  # type: ignore[call-overload]
+            process.stdin.write(b"this\n")
+            process.stdin.flush()
+            try:
+                return process.wait(30), process.stdout.read(), process.stderr.read()
+            finally:
+                process.kill()
+
+    assert await anyio.to_thread.run_sync(run_with_open_stdin) == (0, b"got this\n", b"")
+
+
+async def test_exec_without_anything_on_stdin_gives_its_command_none(world: World) -> None:
+    await cli(world, "create", "demo")
+    assert (await cli(world, "exec", "demo", "cat")).returncode == 0
+    assert world.manager.runner.calls[-1].stdin == b""
+
+
+async def test_exec_merges_stderr_on_request(world: World) -> None:
+    await cli(world, "create", "demo")
+    done = await cli(world, "exec", "--merge-stderr", "demo", "echo a; echo b >&2; echo c")
+    assert (done.stdout, done.stderr) == (b"a\nb\nc\n", b"")
+
+
+async def test_rm_of_what_is_gone_is_fine_on_request(world: World) -> None:
+    await cli(world, "create", "demo")
+    for _ in range(2):
+        assert (await cli(world, "rm", "--missing-ok", "demo")).returncode == 0
+    assert (await cli(world, "rm", "demo")).returncode == 1
+
+
+async def test_processes_are_listed_signalled_and_ended(world: World) -> None:
+    await cli(world, "create", "demo")
+    world.manager.runner.processes["p1"] = (Process("p1", "bash", 0.0, True, None, 0), bytearray())
+    listed = await cli(world, "ps", "demo")
+    assert listed.stdout.decode().rstrip("\n").split("\t") == ["p1", "running", "1970-01-01T00:00:00+00:00", "bash"]
+    done = await cli(world, "kill", "--only", "--signal", "sigint", "--to", "children", "demo", "p1")
+    assert (done.returncode, done.stdout) == (0, b"INT sent to 1 processes\n")
+    done = await cli(world, "kill", "--signal", "TERM", "--grace", "2", "demo", "p1")
+    assert (done.returncode, done.stdout) == (0, b"ended by TERM\n")
+    assert json.loads((await cli(world, "kill", "--json", "demo", "p1")).stdout)["ended_by"] == "KILL"
+    assert world.manager.runner.signals == [("p1", "INT", "children"), ("p1", "TERM", 2.0), ("p1", "KILL", 5.0)]
+    assert (await cli(world, "kill", "demo", "p9")).returncode == 1
+    assert (await cli(world, "kill", "--signal", "NOPE", "demo", "p1")).returncode == 2
+    assert (await cli(world, "kill", "--to", "children", "demo", "p1")).returncode == 2

@@ -54,20 +54,23 @@ def _check_inside(fd: int, action: str, path: str) -> bytes:
 
 
 def _check_readable(fd: int, action: str, path: str) -> None:
-    real = real_path(fd)
-    if not is_inside(real) and not _is_public(fd, real):
+    real, status = real_path(fd), os.fstat(fd)
+    if is_inside(real):
+        return
+    if not _is_public(status, real):
         why = f"it leads outside {_NAMES_OF_ROOTS} to something other than a file that every user may read"
         raise Failure("OutsideSandbox", f"cannot {action} {path}: {why}")
+    check_regular(status, action, path)
 
 
-def _is_public(fd: int, real: bytes) -> bool:
-    """Say whether any user of the container could read this file by this name: then asking us gains nothing.
+def _is_public(status: os.stat_result, real: bytes) -> bool:
+    """Say whether any user could read this file, or enter this directory, by this name: then asking us gains nothing.
 
     The runner has the agent's user but is another process, so what depends on the process is out: all of /proc,
     whatever name leads there. Nothing outside the roots can be renamed, so the directories are looked at by name.
     """
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode) or not status.st_mode & stat.S_IROTH or is_inside(real, _PRIVATE):
+    needed = {stat.S_IFREG: stat.S_IROTH, stat.S_IFDIR: stat.S_IXOTH}.get(stat.S_IFMT(status.st_mode), 0)
+    if not status.st_mode & needed or is_inside(real, _PRIVATE):
         return False
     try:
         named = os.stat(real, follow_symlinks=False)
@@ -96,14 +99,19 @@ def _open_name(path: bytes, flags: int) -> int:
 
 
 def enter(directory: str) -> None:
-    """Make this the working directory of the next process; it is subject to the same rules as every path."""
+    """Make this the working directory of the next process: inside the roots, or one that every user may enter."""
     try:
         if directory == "/workspace":  # a mount on a read-only root: its name always means the same directory
             os.chdir(directory)
             return
         fd = _open_name(encode_path(directory), os.O_DIRECTORY)
         try:
-            _check_inside(fd, "run in", directory)
+            real = real_path(fd)
+            if not is_inside(real) and not _is_public(os.fstat(fd), real):
+                why = (
+                    f"it leads outside {_NAMES_OF_ROOTS} to something other than a directory that every user may enter"
+                )
+                raise Failure("OutsideSandbox", f"cannot run in {directory}: {why}")
             os.fchdir(fd)
         finally:
             os.close(fd)

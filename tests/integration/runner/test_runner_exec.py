@@ -68,7 +68,16 @@ async def test_a_missing_directory_is_refused(runner: RunnerClient) -> None:
         await run(runner, "true", cwd="relative")
 
 
-@pytest.mark.parametrize("cwd", ["/", "/etc", "/proc/1/root", "/proc/self/cwd", "/workspace/../etc", "/workspace/out"])
+@pytest.mark.parametrize("cwd", ["/", "/usr/bin", "/workspace/../etc", "/workspace/public"])
+async def test_a_command_runs_in_any_directory_that_every_user_may_enter(runner: RunnerClient, cwd: str) -> None:
+    await run(runner, "ln -sfn /usr/lib public")
+    expected = (await run(runner, f"cd -P {cwd} && pwd")).stdout
+    assert (await run(runner, ("/bin/pwd", "-P"), cwd=cwd)).stdout == expected
+
+
+@pytest.mark.parametrize(
+    "cwd", ["/proc/1/root", "/proc/self/cwd", "/proc", "/run", "/dev/shm", "/root", "/workspace/out"]
+)
 async def test_a_working_directory_is_bound_by_the_rules_of_paths(runner: RunnerClient, cwd: str) -> None:
     await run(runner, "ln -sfn /proc/self/root/tmp out")
     with pytest.raises((InvalidRequest, OutsideSandbox), match=r"^cannot run in .*: it leads "):

@@ -89,8 +89,8 @@ async def glob(runner: RunnerClient, path: str) -> bytes:
 
 
 async def enter(runner: RunnerClient, path: str) -> bytes:
-    directory = path.rpartition("/")[0]
-    return b"nothing" + (await runner.exec(Exec(("cat", "passwd"), cwd=directory))).stdout
+    directory, _, name = path.rpartition("/")
+    return b"nothing" + (await runner.exec(Exec(("cat", name), cwd=directory))).stdout
 
 
 VERBS: dict[str, Callable[[RunnerClient, str], Awaitable[bytes]]] = {
@@ -109,8 +109,8 @@ VERBS: dict[str, Callable[[RunnerClient, str], Awaitable[bytes]]] = {
 
 FLIP = ("/workspace/flip/inside/passwd", "/workspace/flip/inside/deep/passwd", "/workspace/flip/outside/passwd")
 SPY = ("/workspace/spy/inside/status", "/workspace/spy/inside/deep/status", "/workspace/spy/outside/status")
-READS = frozenset({"read lines", "read"})
-"""They may read /etc/passwd, as everyone may, but nothing in /proc."""
+READS = frozenset({"read lines", "read", "working directory"})
+"""They may reach /etc/passwd, as everyone may, but nothing in /proc."""
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -1,0 +1,1 @@
+"""Thin adapters: each gives one framework a sandbox, through the client and its errors alone."""

@@ -1,0 +1,52 @@
+"""A runner that an earlier version of the daemon started: what it cannot do is refused, not half done."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sandboxd.errors import InvalidRequest
+from sandboxd.runner.calls import Exec, Terminal
+from sandboxd.runner.client import RunnerClient
+from sandboxd.runner.inside import wire
+from sandboxd.runner.protocol import Hello, read_hello
+
+pytestmark = pytest.mark.anyio
+
+
+class Link:
+    """The daemon's end of a connection; notes what is sent and never answers."""
+
+    is_open = True
+    is_full = False
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.sent: list[bytes] = []
+
+    def send(self, frame: bytes) -> None:
+        self.sent.append(frame)
+
+
+def test_a_greeting_without_a_level_is_of_the_lowest() -> None:
+    greeting = {"pid": 1, "python": "3.11.2", "version": 1, "started_at": 0.0, "problem": ""}
+    assert read_hello(greeting).level == 0
+    assert read_hello({**greeting, "level": wire.LEVEL}).level == wire.LEVEL
+
+
+async def test_an_earlier_runner_is_not_asked_for_what_it_does_not_know() -> None:
+    link, client = Link(), RunnerClient({})
+    client.attach(link, Hello(1, "3.11.2", 1, 0.0))  # type: ignore[arg-type]
+    link.sent.clear()
+    for ask in (
+        lambda: client.exec(Exec("true", merge_stderr=True)),
+        lambda: client.start_process(Exec("true"), tty=Terminal(echo=False)),
+        lambda: client.signal_process("p1", "INT"),
+        lambda: client.kill_process("p1", "TERM", 1),
+    ):
+        with pytest.raises(InvalidRequest, match="an earlier version of sandboxd started"):
+            await ask()  # type: ignore[no-untyped-call]
+    with pytest.raises(InvalidRequest, match="the most is 1048576"):
+        await client.exec(Exec(("true", "x" * 2_000_000)))
+    assert link.sent == []
