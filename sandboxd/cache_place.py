@@ -70,9 +70,14 @@ def _forget(data: Path) -> None:
 
 def _link(data: Path, memory: Path) -> None:
     memory.mkdir(mode=PRIVATE_DIRECTORY)
-    for name in reversed(_NAMES):  # mirrors last: they tell where the cache is
-        (memory / name).mkdir(mode=PRIVATE_DIRECTORY)
-        (data / name).symlink_to(memory / name)
+    try:
+        for name in reversed(_NAMES):  # mirrors last: they tell where the cache is
+            (memory / name).mkdir(mode=PRIVATE_DIRECTORY)
+            (data / name).symlink_to(memory / name)
+    except OSError:
+        _forget(data)
+        shutil.rmtree(memory, ignore_errors=True)
+        raise
 
 
 def _is_ours(memory: Path) -> bool:

@@ -35,7 +35,7 @@ from sandboxd.descriptors import raise_open_files, soft_open_files
 from sandboxd.errors import SandboxdError
 from sandboxd.heap import settle_heap
 from sandboxd.idempotency import IdempotencyStore
-from sandboxd.layout import RESERVE
+from sandboxd.layout import RESERVE, make_data_directory
 from sandboxd.loop_watchdog import EXIT_CODE, LoopWatchdog
 from sandboxd.manager import SandboxManager
 from sandboxd.metrics import Metrics
@@ -100,6 +100,7 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
     watchdog.watch(asyncio.get_running_loop())
     # More calls than connections would only be seen as closed connections; a call that is refused says why.
     max_calls = min(settings.max_calls, settings.wire.unix_connections(soft_open_files()) - _SPARE_CONNECTIONS)
+    make_data_directory(settings.data)  # before the store is opened, which may be in it
     Reserve(settings.data / RESERVE).spend_if_short()  # before the store is opened, which needs a little room, too
     # Nested blocks, not an exit stack: see SandboxManager. Listeners come first: what cannot listen starts nothing.
     with unix_listener(settings.socket) as unix_socket, _tcp_sockets(settings) as tcp_sockets:

@@ -8,6 +8,7 @@ container needs a path that leads through it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from sandboxd import cache_place
 from sandboxd.cache_place import CachePlace
-from sandboxd.errors import Conflict, HostFull
+from sandboxd.errors import Conflict, HostError, HostFull, HostIO
 from sandboxd.permissions import PRIVATE_DIRECTORY, PRIVATE_FILE, make_private, make_shared, tighten
 from sandboxd.reserve import Reserve
 from sandboxd.runner.protocol import RUNNER_DIR
@@ -26,6 +27,27 @@ from sandboxd.runner.protocol import RUNNER_DIR
 RESERVE = "reserve"
 _PRIVATE_FILES = ("lock", "instance", "registry.db", "idempotency.db", "outbox.db", "memo.db")
 _SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
+
+
+def make_data_directory(data: Path) -> None:
+    """Make the directory unless it is there. Refuse one that belongs to another user."""
+    try:
+        data.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        owner = data.stat().st_uid
+    except OSError as error:
+        raise _unusable(data, error) from error
+    if owner != os.geteuid():
+        raise Conflict(
+            f"cannot use the data directory {data}: it belongs to uid {owner}, who could read everything in it; "
+            f"run `chown {os.geteuid()} {data}` or give another --data"
+        )
+
+
+def _unusable(data: Path, error: OSError) -> HostError:
+    where = f" ({error.filename})" if error.filename and Path(error.filename) != data else ""
+    kind = HostFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else HostIO
+    why = os.strerror(errno.ENOTDIR) if error.errno == errno.EEXIST else error.strerror
+    return kind(f"cannot use the data directory {data}: {why}{where}; set that right, or give another --data")
 
 
 class Layout:
@@ -49,19 +71,13 @@ class Layout:
 
     def hold(self) -> None:
         """Make the directory and take its lock, or say who has it. (I6: one daemon per data directory)"""
+        make_data_directory(self.data)
         try:
-            self.data.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-            owner = self.data.stat().st_uid
-            if owner != os.geteuid():
-                raise Conflict(
-                    f"cannot use the data directory {self.data}: it belongs to uid {owner}, who could read everything "
-                    f"in it; run `chown {os.geteuid()} {self.data}` or give another --data"
-                )
             for directory in (self.data, self._runs, self._runners, self.engine_state):
                 make_private(directory)
             lock = os.open(self.data / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, PRIVATE_FILE)
         except OSError as error:
-            raise HostFull(f"cannot use the data directory {self.data}: {error.strerror}") from error
+            raise _unusable(self.data, error) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -83,7 +99,7 @@ class Layout:
             cache_place.settle(self.data, self._cache, self._cache_bytes)
         except OSError as error:
             self.release()
-            raise HostFull(f"cannot use the data directory {self.data}: {error.strerror}") from error
+            raise _unusable(self.data, error) from error
 
     def release(self) -> None:
         if self._lock is not None:
@@ -95,7 +111,7 @@ class Layout:
     def instance(self) -> str:
         """The id of this data directory: a label, so that two daemons on one engine leave each other alone."""
         path = self.data / "instance"
-        if not path.exists():
+        if not path.exists() or not path.read_text().strip():  # empty, if the host died before it reached the disk
             draft = path.with_suffix(".new")
             draft.unlink(missing_ok=True)
             with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w") as file:

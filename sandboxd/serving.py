@@ -54,17 +54,18 @@ class Server(uvicorn.Server):
         self.has_started = anyio.Event()
 
     async def run_until_stopped(self) -> None:
+        has_ended = False
         try:
             await self.serve(sockets=self._listeners)
-            if self.force_exit:
-                await self.lifespan.shutdown()  # uvicorn leaves it out, and its task would end with a traceback
-        except BaseException:
-            # Cancelled, because another part of the daemon failed: what uvicorn started does not end by itself.
-            for server in getattr(self, "servers", ()):
-                server.close()
-            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _LIFESPAN_END_S):
-                await self.lifespan.shutdown()
-            raise
+            has_ended = not self.force_exit
+        finally:
+            if not has_ended:
+                # Cancelled, because another part of the daemon failed, or told not to wait: what uvicorn started does
+                # not end by itself.
+                for server in getattr(self, "servers", ()):
+                    server.close()
+                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _LIFESPAN_END_S):
+                    await self.lifespan.shutdown()
 
     def stop(self) -> None:
         """Refuse new connections, let calls under way finish within the drain time."""

@@ -174,7 +174,7 @@ def _suggestion(name: str, names: set[str], spell: Callable[[str], str]) -> str:
     table, _, last = name.lower().rpartition(".")
     if table in names:  # only the last part is wrong; the table's name would make all of its settings look near
         inside = {known.rpartition(".")[2]: known for known in names if known.startswith(f"{table}.")}
-        near = [inside[found] for found in difflib.get_close_matches(last, inside, 1)]
+        near = [inside[found] for found in difflib.get_close_matches(last, inside, 1)] if inside else [table]
     else:
         elsewhere = [known for known in sorted(names) if known.endswith(f".{last}")]
         near = elsewhere or difflib.get_close_matches(name.lower(), sorted(names), 1)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -97,3 +99,41 @@ def test_a_store_that_cannot_be_opened_is_one_sentence(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("cannot")
     assert "Traceback" not in done.stderr
+
+
+def test_a_data_directory_whose_parents_do_not_exist_is_made(bubblewrapped: RunningDaemon) -> None:
+    bubblewrapped.data = bubblewrapped.data / "a" / "b"
+    bubblewrapped.start()
+    assert (bubblewrapped.data / "memo.db").exists()
+    assert bubblewrapped.terminate() == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory away")
+def test_nothing_is_made_in_a_data_directory_of_another_user(bubblewrapped: RunningDaemon) -> None:
+    bubblewrapped.data.mkdir()
+    os.chown(bubblewrapped.data, 10002, 10002)
+    bubblewrapped.launch()
+    assert bubblewrapped.wait() == 1
+    assert "it belongs to uid 10002" in bubblewrapped.log.read_text()
+    assert list(bubblewrapped.data.iterdir()) == []
+    os.chown(bubblewrapped.data, 0, 0)
+
+
+def test_a_second_signal_ends_the_drain_without_a_traceback(bubblewrapped: RunningDaemon) -> None:
+    with bubblewrapped.start(drain_s=600).client() as client:
+        client.ensure_sandbox("s1", user="ada")
+
+        def call() -> None:
+            with bubblewrapped.client() as caller, suppress(SandboxdError):
+                caller.exec("s1", "touch /workspace/begun; sleep 600", timeout_s=600)
+
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(call)
+            deadline = time.monotonic() + READY_S
+            while client.exec("s1", "test -e /workspace/begun").exit_code:
+                assert time.monotonic() < deadline
+            for number in (signal.SIGTERM, signal.SIGINT):
+                os.kill(bubblewrapped.pid, number)
+            assert bubblewrapped.wait() == 0
+    assert "Traceback" not in bubblewrapped.log.read_text()
+    clear(bubblewrapped)

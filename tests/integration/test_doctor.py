@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.running import RunningDaemon
+
 pytestmark = [pytest.mark.engine]
 
 
@@ -49,3 +51,26 @@ def test_a_configured_engine_that_does_not_answer_is_missing(tmp_path: Path, mon
     assert findings["engine choice"]["verdict"] == "weak"
     assert findings["engine choice"]["detail"].startswith("bubblewrap, because engine_fallback is on")
     assert not (tmp_path / "data").exists()
+
+
+def test_a_running_daemon_is_asked_how_it_is(daemon: RunningDaemon) -> None:
+    with daemon.client() as client:
+        client.ensure_sandbox("asked", user="ada")
+        code, findings = doctor("--socket", str(daemon.socket))
+        client.destroy_sandbox("asked")
+    assert code == 0
+    assert str(daemon.socket) in findings["daemon"]["detail"]
+    assert findings["daemon's engine"]["detail"] == "docker answers"
+    assert str(daemon.data) in findings["daemon's store"]["detail"]
+    assert "ready" in findings["daemon's sandboxes"]["detail"]
+    assert findings["daemon's pool"]["detail"] == "0 warm"
+    assert {"kernel", "seccomp", "image"} <= findings.keys()
+
+
+def test_the_store_of_an_option_is_tried_out(tmp_path: Path) -> None:
+    options = ("--engine", "bubblewrap", "--data", str(tmp_path / "data"))
+    code, findings = doctor(*options, "--store", f"file://{tmp_path}/memo")
+    assert (code, findings["store"]["verdict"]) == (0, "ok")
+    code, findings = doctor(*options, "--store", "mysql://db")
+    assert (code, findings["store"]["verdict"]) == (1, "missing")
+    assert "no store has the scheme mysql" in findings["store"]["detail"]

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,11 +173,24 @@ class Places:
 
 
 @pytest.fixture(scope="module")
-def places(daemon: RunningDaemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+def places(daemon: RunningDaemon) -> Iterator[Places]:
     """A directory with the files of the rows, a port that is taken, and a daemon with one live session."""
-    tmp = tmp_path_factory.mktemp("first-hour")
-    for parent in (tmp, *tmp.parents[:2]):
-        parent.chmod(0o755)  # a token is public only if every directory above it is
+    with tempfile.TemporaryDirectory(prefix="sandboxd-first-hour-") as name:
+        tmp = Path(name)
+        tmp.chmod(0o755)  # a token is public only if every directory above it is
+        _write_files(tmp)
+        with socket.socket() as taken, daemon.client() as client:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            for session in ("here", "removed"):
+                client.ensure_sandbox(session, user="ada")
+            client.destroy_sandbox("removed")
+            client.write_memo("here", "HERE.md", "text")
+            yield Places(tmp, daemon.socket, daemon.data, taken.getsockname()[1])
+            client.destroy_sandbox("here")
+
+
+def _write_files(tmp: Path) -> None:
     texts = {"short": "short\n", "public": "x" * 32, "token": "x" * 32, "stores.py": STORES, "broken.py": "def (:\n"}
     texts |= {"broken.toml": "pool = = 3\n", "key.toml": "pol = 3\n", "type.toml": 'drain_s = "soon"\n'}
     texts |= {"table.toml": "[limits]\nmemry_mb = 64\n"}
@@ -186,15 +200,6 @@ def places(daemon: RunningDaemon, tmp_path_factory: pytest.TempPathFactory) -> I
     (tmp / "foreign").mkdir()
     if os.geteuid() == 0:
         os.chown(tmp / "foreign", UID, UID)
-    with socket.socket() as taken, daemon.client() as client:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        for session in ("here", "removed"):
-            client.ensure_sandbox(session, user="ada")
-        client.destroy_sandbox("removed")
-        client.write_memo("here", "HERE.md", "text")
-        yield Places(tmp, daemon.socket, daemon.data, taken.getsockname()[1])
-        client.destroy_sandbox("here")
 
 
 def run(places: Places, mistake: Mistake, *options: str) -> subprocess.CompletedProcess[str]:

@@ -110,6 +110,14 @@ def test_subdirectories_that_were_lost_are_made_again(data: Path, memory: Path, 
     assert list(memory.iterdir()) == [place]
 
 
+def test_a_place_that_cannot_be_linked_is_not_left_in_memory(data: Path, memory: Path) -> None:
+    (data / "mirrors").write_text("not ours")
+    with pytest.raises(FileExistsError):
+        settle(data, "memory", GIB, tmpfs=memory)
+    assert list(memory.iterdir()) == []
+    assert (data / "mirrors").read_text() == "not ours"
+
+
 @pytest.mark.parametrize("wanted", ["memory", "disk"])
 def test_a_daemon_that_died_while_it_made_the_links_leaves_nothing(
     data: Path, memory: Path, wanted: CachePlace

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.errors import Conflict
+from sandboxd.errors import Conflict, HostIO
 from sandboxd.layout import Layout
 
 
@@ -64,3 +64,21 @@ def test_a_data_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Conflict, match="belongs to uid 10002, who could read everything in it; run `chown 0 "):
         Layout(data).hold()
     assert (list(data.iterdir()), stat.S_IMODE(data.stat().st_mode)) == ([], 0o755)
+
+
+def test_an_empty_instance_file_is_written_again(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "data")
+    layout.hold()
+    (tmp_path / "data" / "instance").touch()
+    try:
+        assert len(layout.instance()) == 16
+        assert layout.instance() == (tmp_path / "data" / "instance").read_text()
+    finally:
+        layout.release()
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_data_directory_that_cannot_be_made_is_refused_with_the_next_step(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HostIO, match=r"cannot use the data directory .*: Not a directory.*; .* give another --data"):
+        Layout(tmp_path / place).hold()
