@@ -25,11 +25,11 @@ from benchmarks.measure import Figure, Promise, figure, show, show_promises, wri
 from memo import SQLiteStore
 from memo.documents import ArtifactKey, DocumentKey
 from memo.ids import SessionRef, TenantId, UserId
-from sandboxd import cache_place
+from sandboxd.daemon.server import settle_collector
 from sandboxd.events import EventBus
 from sandboxd.memory import Memory
 from sandboxd.memory.text import Text
-from sandboxd.serving import settle_collector
+from sandboxd.sandboxes import cache_place
 
 ACME, ANN = TenantId("acme"), UserId("ann")
 SIZES = (10, 100, 1000, 10_000)

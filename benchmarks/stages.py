@@ -27,18 +27,18 @@ from benchmarks.mirror import placed
 from memo import DocumentKey, SQLiteStore
 from memo.ids import SessionRef, UserId
 from memo.stores.sqlite import snapshots as stored
-from sandboxd import logs
-from sandboxd.effects import Effects
+from sandboxd.daemon import logs
+from sandboxd.daemon.server import settle_collector
 from sandboxd.events import EventBus
 from sandboxd.limits import Limits
-from sandboxd.manager import SandboxManager
 from sandboxd.memory import Memory, snapshot
 from sandboxd.memory.mirror import Mirrors
 from sandboxd.memory.store_client import StoreClient
-from sandboxd.registry import Registry
 from sandboxd.runner.client import RunnerClient
-from sandboxd.sandbox import SandboxRequest
-from sandboxd.serving import settle_collector
+from sandboxd.sandboxes.effects import Effects
+from sandboxd.sandboxes.manager import SandboxManager
+from sandboxd.sandboxes.registry import Registry
+from sandboxd.sandboxes.view import SandboxRequest
 from sandboxd.settings import Settings
 
 USER = UserId("bench")

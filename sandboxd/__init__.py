@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sandboxd.manager import SandboxManager
+    from sandboxd.sandboxes.manager import SandboxManager
 
 __all__ = ["SandboxManager"]
 
@@ -13,7 +13,7 @@ __all__ = ["SandboxManager"]
 def __getattr__(name: str) -> Any:
     """Import the manager when somebody asks for it: the command line never does, and must start fast."""
     if name == "SandboxManager":
-        from sandboxd.manager import SandboxManager
+        from sandboxd.sandboxes.manager import SandboxManager
 
         return SandboxManager
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

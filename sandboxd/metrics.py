@@ -7,16 +7,26 @@ never an id, a path or a command.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from sandboxd.pool import PoolFigures
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 600, 3600)
+
+
+@dataclass(slots=True)
+class PoolFigures:
+    """How the pool does, since the daemon started."""
+
+    ready: int = 0
+    hits: int = 0
+    misses: int = 0
+    refills: int = 0
+    refill_seconds: float = 0.0
 
 
 class Metrics:

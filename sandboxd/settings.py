@@ -14,8 +14,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from memo.limits import StoreLimits
-from sandboxd.cache_place import CachePlace
-from sandboxd.consolidation.settings import ConsolidationOptions
+from sandboxd.consolidation_settings import ConsolidationOptions
 from sandboxd.errors import InvalidRequest
 from sandboxd.limits import Limits
 from sandboxd.places import default_data, default_socket
@@ -24,6 +23,7 @@ from sandboxd.settings_sources import PREFIX, Environment, SettingsFiles, descri
 from sandboxd.wire_limits import WireLimits
 
 AGENT_UID = 10001
+CachePlace = Literal["auto", "memory", "disk"]
 _TCP = re.compile(r"(?:\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):(\d{1,5})")
 
 

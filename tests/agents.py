@@ -14,7 +14,7 @@ from memo.ids import SessionRef, UserId
 from sandboxd.events import EventBus
 from sandboxd.memory import Memory
 from sandboxd.runner.calls import TextSlice
-from sandboxd.sandbox import SandboxRequest
+from sandboxd.sandboxes.view import SandboxRequest
 from sandboxd.tools import Toolbox, run_tool
 from sandboxd.tools.context import ToolContext, ToolResult
 from tests.unit.standin import StandInManager, StandInRunner

@@ -63,7 +63,7 @@ class RunningDaemon:
             identity = {"user": self._uid, "group": self._uid, "extra_groups": [], "cwd": "/"}
             env = {**ordinary_environment(), "HOME": str(self._root), **ours}
             python = public_python()
-        program = "from sandboxd.daemon import main; from sandboxd.settings import Settings; main(Settings())"
+        program = "from sandboxd.daemon.process import main; from sandboxd.settings import Settings; main(Settings())"
         if self._open_files is not None:
             limit = (self._open_files // 2, self._open_files)
             program = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, {limit}); {program}"

@@ -25,7 +25,7 @@ from sandboxd.runner.calls import (
     SignalTarget,
     Terminal,
 )
-from sandboxd.sandbox import SandboxRequest, SandboxView
+from sandboxd.sandboxes.view import SandboxRequest, SandboxView
 from sandboxd.tools.context import ToolMemory, ToolRunner
 
 

@@ -12,7 +12,7 @@ from sandboxd.api.budget import SMALL_BYTES, Allotment
 from sandboxd.api.models import Encoding, OutputEncoding, is_text
 from sandboxd.api.pieces import object_answer
 from sandboxd.runner.calls import ExecResult, FileStat, Process, ProcessOutput
-from sandboxd.sandbox import SandboxView
+from sandboxd.sandboxes.view import SandboxView
 
 
 def json_answer(content: Any, status: int = 200) -> Response:

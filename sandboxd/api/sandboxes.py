@@ -15,7 +15,7 @@ from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.api.sessions import introduce_session
 from sandboxd.errors import NotFound
 from sandboxd.limits import Limits
-from sandboxd.sandbox import SandboxRequest
+from sandboxd.sandboxes.view import SandboxRequest
 
 
 async def ensure_sandbox(services: Services, request: Request) -> Response:

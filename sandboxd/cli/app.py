@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from sandboxd.cli.output import WRONG_USAGE, print_line, report
+from sandboxd.cli.output import INTERRUPTED, WRONG_USAGE, print_line, report
 from sandboxd.errors import InvalidRequest, SandboxdError
 
 COMMANDS: dict[str, str] = {
@@ -64,7 +64,7 @@ def run(words: Sequence[str]) -> int:
     except SandboxdError as error:
         return report(error, as_json)
     except typer.Abort:
-        return WRONG_USAGE
+        return INTERRUPTED
 
 
 def build(words: Sequence[str]) -> typer.Typer:
@@ -82,13 +82,13 @@ def build(words: Sequence[str]) -> typer.Typer:
     named = words[0] if words else ""
     for name in [named] if named in COMMANDS else COMMANDS:
         module, _, function = COMMANDS[name].partition(":")
-        run = getattr(import_module(f"sandboxd.cli.{module}"), function)
-        if isinstance(run, typer.Typer):
-            for command in run.registered_commands:
+        found = getattr(import_module(f"sandboxd.cli.{module}"), function)
+        if isinstance(found, typer.Typer):
+            for command in found.registered_commands:
                 command.help = _help(command.callback)
-            app.add_typer(run, name=name)
+            app.add_typer(found, name=name)
         else:
-            app.command(name, help=_help(run), context_settings=_SETTINGS.get(name))(run)
+            app.command(name, help=_help(found), context_settings=_SETTINGS.get(name))(found)
     return app
 
 

@@ -14,7 +14,7 @@ from sandboxd.cli.serve import DataOption, EngineOption, StoreOption, load_setti
 from sandboxd.client.errors import DaemonUnreachable
 
 if TYPE_CHECKING:
-    from sandboxd.doctor import DaemonReport
+    from sandboxd.daemon.doctor import DaemonReport
     from sandboxd.engine.protocol import Finding
 
 
@@ -35,7 +35,7 @@ def examine(
     settings = load_settings(json, data=data, socket=socket, engine=engine, store=store)
     import anyio
 
-    from sandboxd.doctor import examine as examine_host
+    from sandboxd.daemon.doctor import examine as examine_host
 
     is_tryout = data is not None or engine is not None or store is not None
     daemon = None if is_tryout else _ask(settings.socket, is_required=socket is not None, as_json=json)
@@ -46,7 +46,7 @@ def examine(
 
 def _ask(socket: Path, *, is_required: bool, as_json: bool) -> DaemonReport | None:
     """Return what the daemon says of itself; None if there is none and the command line did not name one."""
-    from sandboxd.doctor import ask_daemon
+    from sandboxd.daemon.doctor import ask_daemon
 
     try:
         return ask_daemon(socket)

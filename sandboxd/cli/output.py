@@ -18,6 +18,7 @@ from sandboxd.client.errors import AnswerLost, DaemonUnreachable
 FAILED = 1
 WRONG_USAGE = 2
 NO_DAEMON = 3
+INTERRUPTED = 130
 
 _USAGE_CODES = frozenset({"request.invalid", "memo.invalid_key", "memo.invalid_content"})
 

@@ -68,8 +68,8 @@ def serve(
         build_image=build_image,
         pool=pool,
     )
-    from sandboxd import preflight
-    from sandboxd.daemon import main
+    from sandboxd.daemon import preflight
+    from sandboxd.daemon.process import main
 
     try:
         preflight.check_places(settings)

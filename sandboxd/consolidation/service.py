@@ -28,7 +28,7 @@ from memo.consolidation import (
 from memo.errors import MemoError, Unsupported
 from memo.ids import UserRef
 from sandboxd.consolidation.errors import DONE, error_of
-from sandboxd.consolidation.settings import ConsolidationOptions
+from sandboxd.consolidation_settings import ConsolidationOptions
 from sandboxd.errors import InvalidRequest
 from sandboxd.events import EventBus, Field
 from sandboxd.metrics import Metrics

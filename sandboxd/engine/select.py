@@ -80,10 +80,10 @@ async def _open_docker(address: EngineAddress | None, otherwise: str) -> Engine:
                 f"cannot reach the engine: this host has no Docker or Podman socket; start one, or {otherwise}"
             ) from None
         _, _, reason = str(error).partition(": ")
-        correct = ", correct DOCKER_HOST" if address.is_configured else ""
-        raise EngineUnavailable(
-            f"cannot reach the engine at {address}: {reason}; start it{correct}, or {otherwise}"
-        ) from None
+        step = "start it, correct DOCKER_HOST" if address.is_configured else "start it"
+        if "Permission denied" in reason:
+            step = "run `sudo usermod -aG docker $USER` and log in again"
+        raise EngineUnavailable(f"cannot reach the engine at {address}: {reason}; {step}, or {otherwise}") from None
     except DependencyError:
         await engine.aclose()
         raise

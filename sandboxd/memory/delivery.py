@@ -13,13 +13,14 @@ import structlog
 
 from memo.documents import ANY, ArtifactKey, Author, DocumentKey, Expected
 from memo.errors import MemoError, RevisionConflict
+from memo.keyed_lock import KeyedLock
 from sandboxd import failpoints
 from sandboxd.backoff import Backoff
 from sandboxd.errors import HostError, StoreUnavailable
-from sandboxd.keyed_lock import KeyedLock
 from sandboxd.memory import merge
 from sandboxd.memory.announcer import Announcer, fields_of
 from sandboxd.memory.outbox import Chain, Entry, Outbox
+from sandboxd.memory.outcomes import Key
 from sandboxd.memory.refresher import Refresher
 from sandboxd.memory.store_client import StoreClient
 from sandboxd.memory.text import Text
@@ -31,7 +32,7 @@ _MOST_FAILURES = 3
 
 class Delivery:
     def __init__(
-        self, outbox: Outbox, store: StoreClient, locks: KeyedLock, refresher: Refresher, announcer: Announcer
+        self, outbox: Outbox, store: StoreClient, locks: KeyedLock[Key], refresher: Refresher, announcer: Announcer
     ) -> None:
         self._outbox = outbox
         self._store = store

@@ -32,13 +32,13 @@ from memo.documents import (
 )
 from memo.errors import Unsupported
 from memo.ids import OwnerId, SessionRef, TenantId, UserId
+from memo.keyed_lock import KeyedLock
 from memo.limits import StoreLimits, encode_text
 from memo.paths import key_at
 from memo.sessions import Summarize
 from sandboxd import failpoints
 from sandboxd.errors import HostFull
 from sandboxd.events import EventBus
-from sandboxd.keyed_lock import KeyedLock
 from sandboxd.memory import tree
 from sandboxd.memory.agent_memory import AgentMemory
 from sandboxd.memory.announcer import Announcer
@@ -84,7 +84,7 @@ class Memory(anyio.AsyncContextManagerMixin):
         self._root = (data / "mirrors").resolve()  # may be a link: resolved once, not for every file
         self._blobs = Blobs((data / "blobs").resolve(), gid=gid)
         self._mirrors = Mirrors(self._root, self._blobs)
-        self._locks = KeyedLock()
+        self._locks = KeyedLock[Key]()
         self._announcer = Announcer(events)
         path = data / "outbox.db"
         # Also without the setting, because an earlier daemon may have queued writes.

@@ -15,10 +15,10 @@ from anyio.abc import TaskGroup
 
 from memo.changes import Change
 from memo.documents import ArtifactKey, DocumentKey
+from memo.keyed_lock import KeyedLock
 from sandboxd import failpoints
 from sandboxd.backoff import Backoff
 from sandboxd.errors import SandboxdError, StoreUnavailable
-from sandboxd.keyed_lock import KeyedLock
 from sandboxd.memory.announcer import Announcer, fields_of
 from sandboxd.memory.mirror import Mirrors
 from sandboxd.memory.outbox import Pending
@@ -36,7 +36,7 @@ class Refresher:
         self,
         mirrors: Mirrors,
         store: StoreClient,
-        locks: KeyedLock,
+        locks: KeyedLock[Key],
         announcer: Announcer,
         pending: Callable[[Key], Pending | None],
         resync: Callable[[], None],

@@ -14,9 +14,9 @@ import anyio
 import structlog
 
 from memo.errors import InvalidKey
+from memo.keyed_lock import KeyedLock
 from memo.paths import MEMO_ROOT, key_at
 from sandboxd.errors import HostFull, StoreUnavailable
-from sandboxd.keyed_lock import KeyedLock
 from sandboxd.memory import tree
 from sandboxd.memory.announcer import Announcer
 from sandboxd.memory.manifest import Shown
@@ -37,7 +37,7 @@ class Verifier:
         self,
         mirrors: Mirrors,
         store: StoreClient,
-        locks: KeyedLock,
+        locks: KeyedLock[Key],
         refresher: Refresher,
         announcer: Announcer,
         pending: Callable[[Key], Pending | None],

@@ -19,11 +19,11 @@ from anyio import to_thread
 from memo.documents import ABSENT, ANY, NOTES, ArtifactKey, Author, Document, DocumentKey, Expected, sha256_of
 from memo.errors import RevisionConflict
 from memo.ids import SessionRef
+from memo.keyed_lock import KeyedLock
 from memo.limits import encode_text
 from memo.sessions import Summarize
 from sandboxd import failpoints
 from sandboxd.errors import SandboxdError, StoreCorrupt, StoreUnavailable
-from sandboxd.keyed_lock import KeyedLock
 from sandboxd.memory.announcer import Announcer, fields_of
 from sandboxd.memory.blob_warmer import BlobWarmer
 from sandboxd.memory.manifest_writer import ManifestWriter
@@ -47,7 +47,7 @@ class Writer:
         store: StoreClient,
         mirrors: Mirrors,
         reader: MirrorReader,
-        locks: KeyedLock,
+        locks: KeyedLock[Key],
         refresher: Refresher,
         manifests: ManifestWriter,
         announcer: Announcer,
@@ -67,7 +67,7 @@ class Writer:
         self._warmer = warmer
         self._outbox = outbox
         self._queues = queues
-        self._artifact_locks = KeyedLock()
+        self._artifact_locks = KeyedLock[ArtifactKey]()
 
     async def write(
         self, key: DocumentKey, content: str, expected: Expected, author: Author, *, merge: bool

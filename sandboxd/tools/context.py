@@ -28,7 +28,7 @@ from sandboxd.runner.calls import (
     Process,
     TextSlice,
 )
-from sandboxd.sandbox import SandboxView
+from sandboxd.sandboxes.view import SandboxView
 
 WORKSPACE = "/workspace"
 MEMO = "/workspace/memo"

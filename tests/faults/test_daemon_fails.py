@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from sandboxd.daemon.loop_watchdog import EXIT_CODE
 from sandboxd.errors import SandboxdError
-from sandboxd.loop_watchdog import EXIT_CODE
 from tests.running import READY_S, RunningDaemon
 
 

@@ -15,9 +15,9 @@ import pytest
 from sandboxd import failpoints
 from sandboxd.client import AsyncClient
 from sandboxd.client.errors import DaemonUnreachable
-from sandboxd.daemon import serve
+from sandboxd.daemon.loop_watchdog import LoopWatchdog
+from sandboxd.daemon.process import serve
 from sandboxd.errors import NotFound, SandboxdError
-from sandboxd.loop_watchdog import LoopWatchdog
 from sandboxd.settings import Settings
 
 pytestmark = pytest.mark.anyio

@@ -25,8 +25,8 @@ from sandboxd.engine.bubblewrap.start import Started, Starting
 from sandboxd.engine.protocol import Container, ContainerDied, ContainerSpec, Mount
 from sandboxd.errors import EngineRefused, EngineUnavailable
 from sandboxd.limits import Limits
-from sandboxd.manager import SandboxManager
-from sandboxd.sandbox import SandboxRequest
+from sandboxd.sandboxes.manager import SandboxManager
+from sandboxd.sandboxes.view import SandboxRequest
 from sandboxd.settings import Settings
 from sandboxd.workspace import Workspaces
 from tests.ordinary_user import run_as_ordinary_user

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.consolidation.settings import ConsolidationOptions
+from sandboxd.consolidation_settings import ConsolidationOptions
 from tests.running import RunningDaemon
 from tests.tour import console_steps, run_step
 

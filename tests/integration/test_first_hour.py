@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
@@ -99,7 +99,7 @@ MISTAKES = (
     serve("socket in no directory", "--socket /proc/none/s.sock", 1, "No such file", "another --socket"),
     serve("socket is a file", "--socket token", 1, "not a socket", "another --socket"),
     Mistake("a user without a home", "ls", 2, ("no home directory", "--socket"), {}, True),
-    Mistake("serve: data not writable", "serve --data {tmp}/data --socket {tmp}/s", 1, ("denied", "--data"), {}, True),
+    Mistake("serve: data not writable", "serve --data {tmp}/none --socket {tmp}/s", 1, ("denied", "--data"), {}, True),
     # settings
     serve("unknown variable", "", 2, "there is no such setting", "did you mean SANDBOXD_POOL?", SANDBOXD_POL="3"),
     serve("unknown variable of a table", "", 2, "did you mean SANDBOXD_LIMITS__CPUS?", SANDBOXD_LIMITS__CPU="1"),
@@ -120,6 +120,14 @@ MISTAKES = (
     serve("an image that is not there", "--image none:1", 1, "none:1 is not in the engine", "pull it"),
     serve("no engine there", "", 1, "unix:///none.sock (from DOCKER_HOST)", "start it", DOCKER_HOST="unix:///none.sock"),
     Mistake("no engine to build in", "image build", 1, ("No such file", "start it"), {"DOCKER_HOST": "unix:///none.sock"}),
+    Mistake(
+        "serve: not in the engine's group",
+        "serve --data {tmp}/foreign/data --socket {tmp}/foreign/s",
+        1,
+        ("Permission denied", "sudo usermod -aG docker"),
+        {"DOCKER_HOST": "{engine}"},
+        as_stranger=True,
+    ),
     # no daemon
     ask("no daemon", "ls --socket none.sock", 3, "cannot reach the daemon", "`sandboxd serve`"),
     ask("no daemon for exec", "exec --socket none.sock s true", 3, "cannot reach the daemon", "`sandboxd serve`"),
@@ -170,10 +178,11 @@ class Places:
     socket: Path
     data: Path
     port: int
+    engine: str
 
 
 @pytest.fixture(scope="module")
-def places(daemon: RunningDaemon) -> Iterator[Places]:
+def places(daemon: RunningDaemon, engine_socket: str) -> Iterator[Places]:
     """A directory with the files of the rows, a port that is taken, and a daemon with one live session."""
     with tempfile.TemporaryDirectory(prefix="sandboxd-first-hour-") as name:
         tmp = Path(name)
@@ -186,7 +195,7 @@ def places(daemon: RunningDaemon) -> Iterator[Places]:
                 client.ensure_sandbox(session, user="ada")
             client.destroy_sandbox("removed")
             client.write_memo("here", "HERE.md", "text")
-            yield Places(tmp, daemon.socket, daemon.data, taken.getsockname()[1])
+            yield Places(tmp, daemon.socket, daemon.data, taken.getsockname()[1], engine_socket)
             client.destroy_sandbox("here")
 
 
@@ -203,7 +212,7 @@ def _write_files(tmp: Path) -> None:
 
 
 def run(places: Places, mistake: Mistake, *options: str) -> subprocess.CompletedProcess[str]:
-    names = {"tmp": places.tmp, "socket": places.socket, "data": places.data, "port": places.port}
+    names = asdict(places)
     words = [_fill(word, names) for word in mistake.line.split()]
     env = {name: _fill(value, names) for name, value in mistake.env.items()}
     ours = {name: value for name, value in os.environ.items() if not name.startswith("SANDBOXD_")}

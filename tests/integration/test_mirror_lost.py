@@ -17,9 +17,9 @@ from memo.ids import SessionRef, UserId
 from sandboxd.client import Client
 from sandboxd.engine.docker import DockerEngine
 from sandboxd.errors import Gone
-from sandboxd.manager import SandboxManager
 from sandboxd.runner.calls import Exec
-from sandboxd.sandbox import SandboxRequest
+from sandboxd.sandboxes.manager import SandboxManager
+from sandboxd.sandboxes.view import SandboxRequest
 from sandboxd.settings import Settings
 from tests.running import RunningDaemon
 

@@ -11,10 +11,10 @@ import docker
 import pytest
 
 from memo.ids import SessionRef, UserId
+from sandboxd.daemon.readiness import ReadinessChecks
 from sandboxd.engine.docker import DockerEngine
-from sandboxd.manager import SandboxManager
-from sandboxd.readiness import ReadinessChecks
-from sandboxd.sandbox import SandboxRequest
+from sandboxd.sandboxes.manager import SandboxManager
+from sandboxd.sandboxes.view import SandboxRequest
 from sandboxd.settings import Settings
 from tests.conformance.proxy import CuttableProxy, FreezableProxy
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import anyio
 
 from memo.ids import SessionRef, UserId
-from sandboxd import SandboxManager, logs
+from sandboxd import SandboxManager
+from sandboxd.daemon.process import logs
 from sandboxd.errors import WorkspaceFull
 from sandboxd.limits import Limits
 from sandboxd.runner.calls import Exec
-from sandboxd.sandbox import SandboxRequest
+from sandboxd.sandboxes.view import SandboxRequest
 from sandboxd.settings import Settings
 
 

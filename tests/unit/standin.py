@@ -49,6 +49,7 @@ from sandboxd.api.connection_table import ConnectionTable
 from sandboxd.api.guard import TcpGuard
 from sandboxd.api.routes import Check, Readiness
 from sandboxd.consolidation.service import ConsolidationService
+from sandboxd.daemon.server import Server
 from sandboxd.engine.protocol import Stats
 from sandboxd.errors import (
     Busy,
@@ -82,8 +83,7 @@ from sandboxd.runner.calls import (
     Terminal,
     TextSlice,
 )
-from sandboxd.sandbox import SandboxRequest, SandboxView
-from sandboxd.serving import Server
+from sandboxd.sandboxes.view import SandboxRequest, SandboxView
 from sandboxd.wire_limits import WireLimits
 
 

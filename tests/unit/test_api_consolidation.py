@@ -20,7 +20,7 @@ from memo.leases import Lease
 from memo.testing.promises import made
 from sandboxd.client import AsyncClient, Client
 from sandboxd.consolidation.service import ConsolidationService
-from sandboxd.consolidation.settings import ConsolidationOptions
+from sandboxd.consolidation_settings import ConsolidationOptions
 from sandboxd.errors import DependencyError, InvalidRequest
 from sandboxd.events import EventBus
 from sandboxd.metrics import Metrics

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd import cache_place
-from sandboxd.cache_place import TMPFS, CachePlace, give_back, settle
+from sandboxd.sandboxes import cache_place
+from sandboxd.sandboxes.cache_place import TMPFS, CachePlace, give_back, settle
 
 GIB = 1024**3
 

@@ -17,7 +17,7 @@ import anyio.to_thread
 import pytest
 
 import memo
-from sandboxd.consolidation.settings import ConsolidationOptions
+from sandboxd.consolidation_settings import ConsolidationOptions
 from tests.unit.test_api_consolidation import ANN, Desk, desk, say
 
 pytestmark = pytest.mark.anyio

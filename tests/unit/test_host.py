@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sandboxd.api.guard import read_token
+from sandboxd.daemon.host import _process_list, diagnose_agent_user, diagnose_host, diagnose_open_files
 from sandboxd.errors import InvalidRequest
-from sandboxd.host import _process_list, diagnose_agent_user, diagnose_host, diagnose_open_files
 from sandboxd.settings import Settings
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandboxd.errors import Conflict, HostIO
-from sandboxd.layout import Layout
+from sandboxd.sandboxes.layout import Layout
 
 
 def modes(top: Path) -> dict[str, int]:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from memo.ids import SessionRef, UserId
 from sandboxd.errors import InvalidTransition
-from sandboxd.lifecycle import (
+from sandboxd.limits import Limits
+from sandboxd.sandboxes.lifecycle import (
     Claimed,
     ContainerDied,
     ContainerPaused,
@@ -31,7 +32,6 @@ from sandboxd.lifecycle import (
     TornDown,
     step,
 )
-from sandboxd.limits import Limits
 
 ADA = Owner(SessionRef.of("acme", "s1"), UserId("ada"))
 TODAY = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,7 +7,7 @@ import sys
 
 _LOGS_TWICE = """
 import structlog
-from sandboxd import logs
+from sandboxd.daemon.process import logs
 logs.configure("info")
 for _ in range(2):
     structlog.get_logger().warning("the disk is full")

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 
-from sandboxd.loop_watchdog import LoopWatchdog
+from sandboxd.daemon.loop_watchdog import LoopWatchdog
 
 _PATIENCE_S = 30.0
 

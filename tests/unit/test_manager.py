@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 
 from sandboxd.errors import LimitReached
-from sandboxd.lifecycle import State
-from sandboxd.live import Sandbox
-from sandboxd.manager import SandboxManager
 from sandboxd.runner.client import RunnerClient
+from sandboxd.sandboxes.lifecycle import State
+from sandboxd.sandboxes.manager import SandboxManager
+from sandboxd.sandboxes.sandbox import Sandbox
 from sandboxd.settings import Settings
 from tests.unit.test_lifecycle import ADA, record
 

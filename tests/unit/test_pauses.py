@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sandboxd.engine.protocol import Container
-from sandboxd.lifecycle import ContainerPaused, ContainerResumed, State
-from sandboxd.pauses import Pauses
+from sandboxd.sandboxes.lifecycle import ContainerPaused, ContainerResumed, State
+from sandboxd.sandboxes.pauses import Pauses
 from tests.unit.test_lifecycle import record
 
 pytestmark = pytest.mark.anyio

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxd.demand import Demand
 from sandboxd.errors import EngineRefused, EngineUnavailable, SandboxdError
-from sandboxd.lifecycle import Shape, State
 from sandboxd.limits import Limits
-from sandboxd.live import Sandbox
-from sandboxd.pool import REFILLS_AT_ONCE, Pool
+from sandboxd.sandboxes.demand import Demand
+from sandboxd.sandboxes.lifecycle import Shape, State
+from sandboxd.sandboxes.pool import REFILLS_AT_ONCE, Pool
+from sandboxd.sandboxes.sandbox import Sandbox
 from tests.unit.test_lifecycle import record
 
 USUAL, OTHER = Shape("image:1", Limits()), Shape("image:1", Limits(memory_mb=1024))

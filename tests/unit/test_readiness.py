@@ -9,8 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sandboxd.readiness import Probe, look_at_disk
-from sandboxd.reserve import Reserve
+from sandboxd.daemon.readiness import Probe, look_at_disk
+from sandboxd.sandboxes.reserve import Reserve
 
 pytestmark = pytest.mark.anyio
 

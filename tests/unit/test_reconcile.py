@@ -9,8 +9,16 @@ from hypothesis import strategies as st
 
 from memo.ids import SessionRef
 from sandboxd.engine.protocol import Container
-from sandboxd.lifecycle import Record, State
-from sandboxd.reconcile import Adopt, FinishDestroy, KeepWorkspace, MarkGone, RemoveContainer, RemoveFiles, plan
+from sandboxd.sandboxes.lifecycle import Record, State
+from sandboxd.sandboxes.reconcile import (
+    Adopt,
+    FinishDestroy,
+    KeepWorkspace,
+    MarkGone,
+    RemoveContainer,
+    RemoveFiles,
+    plan,
+)
 from tests.unit.test_lifecycle import ADA, record
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from memo.ids import AgentId
 from sandboxd.errors import RegistryCorrupt
-from sandboxd.lifecycle import State
-from sandboxd.registry import Registry
+from sandboxd.sandboxes.lifecycle import State
+from sandboxd.sandboxes.registry import Registry
 from tests.unit.test_lifecycle import ADA, record
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sandboxd.daemon.server import unix_listener
 from sandboxd.errors import Conflict, HostIO
-from sandboxd.serving import unix_listener
 
 
 def test_a_path_that_is_too_long_is_refused_with_the_limit(tmp_path: Path) -> None:

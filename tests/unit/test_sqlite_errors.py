@@ -16,9 +16,9 @@ from memo.documents import ANY, Author, DocumentKey
 from sandboxd.api.problems import STATUS_BY_CODE
 from sandboxd.errors import HostBusy, HostCorrupt, HostError, HostFull, HostIO, RegistryCorrupt, SandboxdError
 from sandboxd.idempotency import Answer, IdempotencyStore
-from sandboxd.lifecycle import State
 from sandboxd.memory.outbox import Outbox
-from sandboxd.registry import Registry
+from sandboxd.sandboxes.lifecycle import State
+from sandboxd.sandboxes.registry import Registry
 from tests.unit.test_lifecycle import record
 
 pytestmark = pytest.mark.anyio

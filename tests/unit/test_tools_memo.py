@@ -15,7 +15,7 @@ import memo
 from memo.documents import ArtifactKey, Author, DocumentKey
 from memo.ids import SessionRef, UserId
 from memo.paths import key_at
-from sandboxd.sandbox import SandboxRequest
+from sandboxd.sandboxes.view import SandboxRequest
 from sandboxd.tools import Toolbox, run_tool
 from sandboxd.tools.checklist import Item, Status, merge_items, parse_list, render_items
 from sandboxd.tools.context import MODEL_CHARS, ToolContext, ToolResult

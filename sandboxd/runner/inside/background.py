@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any
 
+    from .core import RunnerCore
     from .hub import Timer
-    from .runner import Runner
     from .tree import Proc
 
 MAX_PROCESSES = 64
@@ -36,7 +36,7 @@ TERMINAL = {"term": "xterm-256color", "rows": 24, "columns": 80, "echo": True}
 class Background:
     """One process, its output so far and those who wait for more."""
 
-    def __init__(self, runner: Runner, process_id: str, head: dict[str, Any]) -> None:
+    def __init__(self, runner: RunnerCore, process_id: str, head: dict[str, Any]) -> None:
         self.id = process_id
         self._runner = runner
         self._hub = runner.hub
@@ -205,7 +205,7 @@ class Background:
 class Processes:
     """All background processes of this sandbox."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: RunnerCore) -> None:
         self._runner = runner
         self._number = 0
         self._all: dict[str, Background] = {}
@@ -235,7 +235,7 @@ class Processes:
 class Waiting:
     """A call that waits for a background process: for output, for room in its stdin, for a signal or its death."""
 
-    def __init__(self, runner: Runner, call: int, process: Background) -> None:
+    def __init__(self, runner: RunnerCore, call: int, process: Background) -> None:
         self._runner = runner
         self._call = call
         self._process = process

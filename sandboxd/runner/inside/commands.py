@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .confinement import Confinement
+    from .core import RunnerCore
     from .hub import Timer
-    from .runner import Runner
 
 GRACE_S = 0.1
 FLUSH_BYTES = 131_072
@@ -48,7 +48,7 @@ class Intake:
 class Command:
     """One foreground call, from the spawn to the answer."""
 
-    def __init__(self, runner: Runner, call: int, head: dict[str, Any]) -> None:
+    def __init__(self, runner: RunnerCore, call: int, head: dict[str, Any]) -> None:
         self._runner = runner
         self._hub = runner.hub
         self._call = call

@@ -116,9 +116,9 @@ def enter(directory: str) -> None:
         finally:
             os.close(fd)
     except FileNotFoundError:
-        raise Failure("FileNotFound", f"cannot run in {directory}: no such directory") from None
+        raise Failure("FileNotFound", f"cannot run in {directory}: no such directory; make it first") from None
     except NotADirectoryError:
-        raise Failure("NotADirectory", f"cannot run in {directory}: it is not a directory") from None
+        raise Failure("NotADirectory", f"cannot run in {directory}: it is not a directory; name one") from None
     except OSError as error:
         raise explain(error, "run in", directory) from None
 

@@ -17,28 +17,19 @@ from .background import Processes, Waiting
 from .commands import Command
 from .confinement import Confinement
 from .connection import Connection
-from .counters import Counters
+from .core import RunnerCore
 from .failure import Failure, reason_of
 from .greeting import read_secret
-from .hub import Hub
-from .marks import Marks
-from .pipes import Leftovers
 from .scheduling import take_short_turns
-from .spawn import Spawner, find_shell
 from .transfers import FileCall, Reading, Writing
 from .tree import count_others
-from .worker import Workers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Protocol
+    from typing import Any
 
-    class LiveCall(Protocol):
-        def take_data(self, data: bytes) -> None: ...
-        def take_end(self) -> None: ...
-        def take_credit(self, size_bytes: int) -> None: ...
-        def cancel(self) -> None: ...
+    from .core import LiveCall
 
 
 PR_SET_DUMPABLE = 4
@@ -50,23 +41,14 @@ SWITCH_INTERVAL_S = 0.0005
 IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE)
 
 
-class Runner:
+class Runner(RunnerCore):
     def __init__(self, run_dir: str, secret: bytes) -> None:
-        self.spawner = Spawner(Marks())  # before the threads: they are under its filter, too
-        self.hub = Hub()
-        self.workers = Workers(self.hub)
-        self.counters = Counters()
-        self.leftovers = Leftovers(self.hub)
-        self.env: dict[str, str] = {}
-        self.bodies_bytes = 0
-        """What file calls hold of their bodies at this moment."""
-        self.shell = find_shell()
+        super().__init__()
         self._ripgrep = search.find_ripgrep()
         self._confinement: Confinement | None = None
         if self._ripgrep and confinement.is_available():
             self._confinement = Confinement(self._ripgrep, self.spawner, self.workers)
         self._processes = Processes(self)
-        self._calls: dict[int, LiveCall] = {}
         self._operations: dict[str, Callable[[int, dict[str, Any], bytes], LiveCall | None]] = {
             "exec": self._exec,
             "configure": self._configure,
@@ -88,24 +70,17 @@ class Runner:
         }
         self.connection = Connection(self.hub, run_dir + "/socket", secret, self._take_frame, self._lost)
 
-    def forget(self, call: int, live: LiveCall) -> None:
-        if self._calls.get(call) is live:
-            del self._calls[call]
-
-    def refuse(self, call: int, failure: Failure) -> None:
-        self.connection.send(wire.pack(wire.ERROR, call, {"code": failure.code, "message": failure.message[:1000]}))
-
     def _lost(self) -> None:
         """The daemon is gone: nobody waits for these calls. Background processes stay."""
-        for live in list(self._calls.values()):
+        for live in list(self.calls.values()):
             live.cancel()
-        self._calls.clear()
+        self.calls.clear()
 
     def _take_frame(self, kind: int, call: int, head: bytes, data: bytes) -> None:
         if kind == wire.CALL:
             self._begin(call, wire.read_head(head), data)
             return
-        live = self._calls.get(call)
+        live = self.calls.get(call)
         if live is None:
             return  # it has just been answered: the daemon will see that
         if kind == wire.DATA:
@@ -115,14 +90,14 @@ class Runner:
         elif kind == wire.CREDIT:
             live.take_credit(wire.read_credit(data))
         elif kind == wire.CANCEL:
-            del self._calls[call]
+            del self.calls[call]
             live.cancel()
         else:
             raise wire.WireError(f"a frame of kind {kind} from the daemon")
 
     def _begin(self, call: int, head: dict[str, Any], data: bytes) -> None:
         try:
-            if len(self._calls) >= wire.MAX_CALLS:
+            if len(self.calls) >= wire.MAX_CALLS:
                 raise Failure("Busy", f"cannot take this call: {wire.MAX_CALLS} are under way")
             live = self._operations[head["op"]](call, head, data)
         except Failure as failure:
@@ -133,7 +108,7 @@ class Runner:
             self.refuse(call, Failure("SandboxError", f"cannot take this call: {type(error).__name__}: {error}"))
         else:
             if live is not None:
-                self._calls[call] = live
+                self.calls[call] = live
 
     def _answer(self, call: int, head: dict[str, Any], data: bytes = b"") -> None:
         self.connection.send(wire.pack(wire.RESULT, call, head, data))
@@ -143,7 +118,7 @@ class Runner:
         self._answer(call, {})
 
     def _exec(self, call: int, head: dict[str, Any], data: bytes) -> None:
-        command = self._calls[call] = Command(self, call, head)  # before it starts: it may be over at once
+        command = self.calls[call] = Command(self, call, head)  # before it starts: it may be over at once
         try:
             command.start(data)
         except (Failure, OSError):
@@ -158,7 +133,7 @@ class Runner:
 
     def _waiting(self, call: int, head: dict[str, Any]) -> Waiting:
         waiting = Waiting(self, call, self._processes.get(head["id"]))
-        self._calls[call] = waiting  # before it begins: it may be answered, and forgotten, at once
+        self.calls[call] = waiting  # before it begins: it may be answered, and forgotten, at once
         return waiting
 
     def _read_process(self, call: int, head: dict[str, Any], data: bytes) -> None:
@@ -252,7 +227,7 @@ class Runner:
             search_slowly()
             return
         command = Command(self, call, {**common, "argv": search.make_command(self._ripgrep, head, real)})
-        self._calls[call] = command
+        self.calls[call] = command
         command.start_confined(self._confinement, search_slowly)
 
 

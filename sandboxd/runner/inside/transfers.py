@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .runner import Runner
+    from .core import RunnerCore
 
 MAX_BODY_BYTES = text.MAX_EDIT_BYTES
 MAX_BODIES_BYTES = 16_777_216
@@ -26,7 +26,9 @@ MAX_BODIES_BYTES = 16_777_216
 class FileCall:
     """One job, one answer. `job` gets the body of the call, which is empty for most."""
 
-    def __init__(self, runner: Runner, call: int, job: Callable[[memoryview], tuple[dict[str, Any], bytes]]) -> None:
+    def __init__(
+        self, runner: RunnerCore, call: int, job: Callable[[memoryview], tuple[dict[str, Any], bytes]]
+    ) -> None:
         self._runner = runner
         self._call = call
         self._job = job
@@ -83,7 +85,7 @@ class FileCall:
 class Reading:
     """Sends a file: first a frame with its stat, then chunks as the daemon gives leave, then the result."""
 
-    def __init__(self, runner: Runner, call: int, path: str, offset: int, length: int | None) -> None:
+    def __init__(self, runner: RunnerCore, call: int, path: str, offset: int, length: int | None) -> None:
         self._runner = runner
         self._call = call
         self._path = path
@@ -165,7 +167,7 @@ class Reading:
 class Writing:
     """Takes a file in chunks, then renames it into place. Nothing is left of it when it does not get that far."""
 
-    def __init__(self, runner: Runner, call: int, path: str, make_parents: bool, size: int | None) -> None:
+    def __init__(self, runner: RunnerCore, call: int, path: str, make_parents: bool, size: int | None) -> None:
         self._runner = runner
         self._call = call
         self._draft: files.Draft | None = None

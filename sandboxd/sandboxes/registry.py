@@ -21,8 +21,8 @@ from memo.errors import InvalidKey
 from memo.ids import AgentId, SessionRef, UserId
 from sandboxd import sqlite_errors
 from sandboxd.errors import RegistryCorrupt, SandboxdError
-from sandboxd.lifecycle import Owner, Record, Shape, State
 from sandboxd.limits import Limits
+from sandboxd.sandboxes.lifecycle import Owner, Record, Shape, State
 
 SCHEMA_VERSION = 2
 

@@ -17,12 +17,12 @@ import secrets
 import shutil
 from pathlib import Path
 
-from sandboxd import cache_place
-from sandboxd.cache_place import CachePlace
 from sandboxd.errors import Conflict, HostError, HostFull, HostIO
 from sandboxd.permissions import PRIVATE_DIRECTORY, PRIVATE_FILE, make_private, make_shared, tighten
-from sandboxd.reserve import Reserve
 from sandboxd.runner.protocol import RUNNER_DIR
+from sandboxd.sandboxes import cache_place
+from sandboxd.sandboxes.reserve import Reserve
+from sandboxd.settings import CachePlace
 
 RESERVE = "reserve"
 _PRIVATE_FILES = ("lock", "instance", "registry.db", "idempotency.db", "outbox.db", "memo.db")

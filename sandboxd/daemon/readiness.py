@@ -20,8 +20,8 @@ from memo.errors import MemoError
 from sandboxd.api.routes import Check, Readiness
 from sandboxd.engine.protocol import LABEL_INSTANCE
 from sandboxd.errors import SandboxdError
-from sandboxd.manager import SandboxManager
-from sandboxd.reserve import Reserve
+from sandboxd.sandboxes.manager import SandboxManager
+from sandboxd.sandboxes.reserve import Reserve
 
 DEADLINE_S = 5.0
 _LEAST_FREE_BYTES = 2 * 1024 * 1024

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from sandboxd.engine.protocol import Container
-from sandboxd.lifecycle import ContainerPaused, ContainerResumed, Event, Record, State
+from sandboxd.sandboxes.lifecycle import ContainerPaused, ContainerResumed, Event, Record, State
 
 _LISTINGS = 5
 

@@ -20,14 +20,17 @@ from anyio import to_thread
 
 from memo.documents import sha256_of
 from sandboxd import failpoints
-from sandboxd.blueprint import LABEL_MIRROR, container_spec
 from sandboxd.bounded import each
 from sandboxd.descriptors import LAUNCHES_AT_ONCE
 from sandboxd.engine.protocol import LABEL_INSTANCE, LABEL_SANDBOX, Container, ContainerDied, Engine
 from sandboxd.errors import EngineUnavailable, Gone, HostFull, NotReady, ToolTimeout
 from sandboxd.events import EventBus
-from sandboxd.layout import Layout
-from sandboxd.lifecycle import (
+from sandboxd.memory import Memory
+from sandboxd.runner.calls import Exec
+from sandboxd.runner.listener import RunnerListener
+from sandboxd.sandboxes.blueprint import LABEL_MIRROR, container_spec
+from sandboxd.sandboxes.layout import Layout
+from sandboxd.sandboxes.lifecycle import (
     Claimed,
     Effect,
     Event,
@@ -39,12 +42,9 @@ from sandboxd.lifecycle import (
     TornDown,
     step,
 )
-from sandboxd.live import Sandbox
-from sandboxd.memory import Memory
-from sandboxd.pauses import Pauses
-from sandboxd.registry import Registry
-from sandboxd.runner.calls import Exec
-from sandboxd.runner.listener import RunnerListener
+from sandboxd.sandboxes.pauses import Pauses
+from sandboxd.sandboxes.registry import Registry
+from sandboxd.sandboxes.sandbox import Sandbox
 from sandboxd.settings import Settings
 from sandboxd.workspace import Workspaces, temporary_of
 

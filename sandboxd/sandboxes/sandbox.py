@@ -12,10 +12,10 @@ from types import TracebackType
 import anyio
 
 from sandboxd.errors import Gone, NotReady, Paused, SandboxdError, SandboxNotFound
-from sandboxd.lifecycle import Owner, Record, State
 from sandboxd.runner.client import RunnerClient
 from sandboxd.runner.listener import RunnerListener
-from sandboxd.sandbox import SandboxView
+from sandboxd.sandboxes.lifecycle import Owner, Record, State
+from sandboxd.sandboxes.view import SandboxView
 
 _DEAD = "its container is dead ({cause})"
 _STORY_OF = {

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from sandboxd import lifecycle
-from sandboxd.effects import Effects
 from sandboxd.engine.protocol import ContainerDied, ContainerPaused, ContainerResumed, Engine, Resynced
 from sandboxd.errors import DependencyError
-from sandboxd.lifecycle import State
-from sandboxd.live import Sandbox
+from sandboxd.sandboxes import lifecycle
+from sandboxd.sandboxes.effects import Effects
+from sandboxd.sandboxes.lifecycle import State
+from sandboxd.sandboxes.sandbox import Sandbox
 
 _RESUME_LOOK_S = 1.0
 

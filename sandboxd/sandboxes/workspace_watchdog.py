@@ -13,9 +13,9 @@ import anyio
 import structlog
 
 from sandboxd.errors import SandboxError, WorkspaceFull
-from sandboxd.lifecycle import State
-from sandboxd.live import Sandbox
 from sandboxd.runner.client import RunnerClient
+from sandboxd.sandboxes.lifecycle import State
+from sandboxd.sandboxes.sandbox import Sandbox
 from sandboxd.workspace import is_over
 
 _log = structlog.get_logger()

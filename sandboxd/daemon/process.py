@@ -25,23 +25,24 @@ from starlette.types import ASGIApp
 
 from memo import StoreOptions, open_store
 from memo.errors import MemoError
-from sandboxd import failpoints, logs
+from sandboxd import failpoints
 from sandboxd.api.app import create_app
 from sandboxd.api.budget import MIB
 from sandboxd.api.connection_table import ConnectionTable
 from sandboxd.api.guard import TcpGuard, allowed_hosts, read_token
 from sandboxd.consolidation.service import ConsolidationService
+from sandboxd.daemon import logs
+from sandboxd.daemon.heap import settle_heap
+from sandboxd.daemon.loop_watchdog import EXIT_CODE, LoopWatchdog
+from sandboxd.daemon.readiness import ReadinessChecks, public_url
+from sandboxd.daemon.server import Server, go_first, settle_collector, tcp_listener, unix_listener
 from sandboxd.descriptors import raise_open_files, soft_open_files
 from sandboxd.errors import SandboxdError
-from sandboxd.heap import settle_heap
 from sandboxd.idempotency import IdempotencyStore
-from sandboxd.layout import RESERVE, make_data_directory
-from sandboxd.loop_watchdog import EXIT_CODE, LoopWatchdog
-from sandboxd.manager import SandboxManager
 from sandboxd.metrics import Metrics
-from sandboxd.readiness import ReadinessChecks, public_url
-from sandboxd.reserve import Reserve
-from sandboxd.serving import Server, go_first, settle_collector, tcp_listener, unix_listener
+from sandboxd.sandboxes.layout import RESERVE, make_data_directory
+from sandboxd.sandboxes.manager import SandboxManager
+from sandboxd.sandboxes.reserve import Reserve
 from sandboxd.settings import Settings
 
 _log = structlog.get_logger()

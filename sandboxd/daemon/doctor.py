@@ -20,10 +20,10 @@ from memo.errors import MemoError
 from sandboxd.api.guard import read_token
 from sandboxd.client.errors import KNOWN_ERRORS, DaemonUnreachable
 from sandboxd.client.synchronous import Client
+from sandboxd.daemon.host import diagnose_agent_user, diagnose_host, diagnose_open_files
 from sandboxd.engine.protocol import Engine, Finding
 from sandboxd.engine.select import select_engine
 from sandboxd.errors import SandboxdError
-from sandboxd.host import diagnose_agent_user, diagnose_host, diagnose_open_files
 from sandboxd.image import default_image
 from sandboxd.settings import Settings
 from sandboxd.workspace import Workspaces

@@ -13,15 +13,14 @@ from typing import Protocol
 import structlog
 
 from sandboxd import failpoints
-from sandboxd.effects import Effects
 from sandboxd.engine.protocol import LABEL_SANDBOX, Engine
-from sandboxd.engine_watch import Start
 from sandboxd.errors import Gone, SandboxdError
 from sandboxd.events import EventBus
-from sandboxd.layout import Layout
-from sandboxd.lifecycle import ContainerDied, DestroyAsked, LaunchFailed, Record, Removal, State
-from sandboxd.live import Sandbox
-from sandboxd.reconcile import (
+from sandboxd.sandboxes.effects import Effects
+from sandboxd.sandboxes.engine_watch import Start
+from sandboxd.sandboxes.layout import Layout
+from sandboxd.sandboxes.lifecycle import ContainerDied, DestroyAsked, LaunchFailed, Record, Removal, State
+from sandboxd.sandboxes.reconcile import (
     Action,
     Adopt,
     FinishDestroy,
@@ -31,6 +30,7 @@ from sandboxd.reconcile import (
     RemoveFiles,
     plan,
 )
+from sandboxd.sandboxes.sandbox import Sandbox
 
 _log = structlog.get_logger()
 

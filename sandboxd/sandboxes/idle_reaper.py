@@ -14,8 +14,8 @@ import anyio
 
 from sandboxd.bounded import each
 from sandboxd.errors import SandboxdError
-from sandboxd.lifecycle import State
-from sandboxd.live import Sandbox
+from sandboxd.sandboxes.lifecycle import State
+from sandboxd.sandboxes.sandbox import Sandbox
 
 _CHECKS_AT_ONCE = 8
 _CHECK_S = 5.0

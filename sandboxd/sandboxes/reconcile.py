@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sandboxd.engine.protocol import Container
 from sandboxd.errors import Cause
-from sandboxd.lifecycle import Record, State
+from sandboxd.sandboxes.lifecycle import Record, State
 
 
 @dataclass(frozen=True, slots=True)

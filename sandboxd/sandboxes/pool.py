@@ -8,31 +8,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import anyio
 
-from sandboxd.demand import Demand
 from sandboxd.errors import EngineUnavailable
-from sandboxd.lifecycle import Shape, State
-from sandboxd.live import Sandbox
+from sandboxd.metrics import PoolFigures
+from sandboxd.sandboxes.demand import Demand
+from sandboxd.sandboxes.lifecycle import Shape, State
+from sandboxd.sandboxes.sandbox import Sandbox
 
 REFILLS_AT_ONCE = 2  # more containers starting at once make each of them slower
 _AFTER_CLAIM_S = 0.25  # the first commands of a session come now: a container that starts would slow them down
 _FIRST_REST_S = 1.0
 _LONGEST_REST_S = 60.0
 _MOST_SHAPES = 64
-
-
-@dataclass(slots=True)
-class PoolFigures:
-    """How the pool does, since the daemon started."""
-
-    ready: int = 0
-    hits: int = 0
-    misses: int = 0
-    refills: int = 0
-    refill_seconds: float = 0.0
 
 
 class Pool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from sandboxd.engine.protocol import LABEL_INSTANCE, LABEL_SANDBOX, ContainerSpec, Mount
-from sandboxd.lifecycle import Record
 from sandboxd.runner.protocol import RUN_TARGET, RUNNER_COMMAND, RUNNER_TARGET
+from sandboxd.sandboxes.lifecycle import Record
 
 WORKSPACE = "/workspace"
 MEMO = "/workspace/memo"

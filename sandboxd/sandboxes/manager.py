@@ -22,10 +22,8 @@ from anyio.abc import TaskGroup
 from memo.ids import SessionRef, TenantId, UserId, UserRef
 from sandboxd import failpoints
 from sandboxd.descriptors import carried_sandboxes, soft_open_files
-from sandboxd.effects import Effects
 from sandboxd.engine.protocol import Engine, Stats
 from sandboxd.engine.select import open_engine
-from sandboxd.engine_watch import EngineWatch
 from sandboxd.errors import (
     Conflict,
     EngineRefused,
@@ -39,10 +37,15 @@ from sandboxd.errors import (
     host_error,
 )
 from sandboxd.events import EventBus
-from sandboxd.idle import stop_idle
 from sandboxd.image import default_image
-from sandboxd.layout import Layout
-from sandboxd.lifecycle import (
+from sandboxd.limits import Limits
+from sandboxd.memory import Memory
+from sandboxd.metrics import PoolFigures
+from sandboxd.sandboxes.effects import Effects
+from sandboxd.sandboxes.engine_watch import EngineWatch
+from sandboxd.sandboxes.idle_reaper import stop_idle
+from sandboxd.sandboxes.layout import Layout
+from sandboxd.sandboxes.lifecycle import (
     ContainerDied,
     DestroyAsked,
     IdleTimedOut,
@@ -53,15 +56,13 @@ from sandboxd.lifecycle import (
     Shape,
     State,
 )
-from sandboxd.limits import Limits
-from sandboxd.live import Call, Sandbox
-from sandboxd.memory import Memory
-from sandboxd.pool import Pool, PoolFigures
-from sandboxd.reconciler import GarbageReport, Reconciler
-from sandboxd.registry import Registry
-from sandboxd.sandbox import SandboxRequest, SandboxView
+from sandboxd.sandboxes.pool import Pool
+from sandboxd.sandboxes.reconciler import GarbageReport, Reconciler
+from sandboxd.sandboxes.registry import Registry
+from sandboxd.sandboxes.sandbox import Call, Sandbox
+from sandboxd.sandboxes.view import SandboxRequest, SandboxView
+from sandboxd.sandboxes.workspace_watchdog import watch_workspaces
 from sandboxd.settings import Settings
-from sandboxd.watchdog import watch_workspaces
 from sandboxd.workspace import Workspaces
 
 _log = structlog.get_logger()

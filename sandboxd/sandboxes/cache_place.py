@@ -12,11 +12,9 @@ import secrets
 import shutil
 import stat
 from pathlib import Path
-from typing import Literal
 
 from sandboxd.permissions import PRIVATE_DIRECTORY, make_private, tighten
-
-CachePlace = Literal["auto", "memory", "disk"]
+from sandboxd.settings import CachePlace
 
 TMPFS = Path("/dev/shm")  # noqa: S108  # only a directory of ours in it is used, made by us and writable by nobody else
 _ROOM = 4  # times the bound of the blob cache: live mirrors come on top of it

@@ -1,0 +1,1 @@
+"""The daemon process: serving, readiness, logs, the watchdog and the doctor."""
