@@ -53,7 +53,7 @@ class Settings(BaseSettings):
     build_image: bool = False
     """Whether `sandboxd serve` builds the default image if the engine does not have it."""
     runtime: str | None = None
-    """Another OCI runtime for containers, for example `runsc` or `kata`."""
+    """The OCI runtime of containers, by the engine's name for it: `runsc` for gVisor. None is the engine's default."""
     pool: int = Field(default=2, ge=0, le=1000)
     """How many sandboxes are kept warm for whoever comes next; 0 means that every one is made when it is asked for."""
     pool_max: int = Field(default=8, ge=0, le=1000)

@@ -1,13 +1,17 @@
-"""`make tools`: the programs that tests start beside the engine; as root on Debian and Ubuntu they are installed."""
+"""`make tools`: the programs that tests start beside the engine; as root on Debian and Ubuntu they are installed.
+
+Without a required one the suite cannot run. An optional one is another engine to run the conformance suite on; where
+it cannot be had, its tests are skipped with the reason.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sandboxd import debian
-from sandboxd.progress import say
+from sandboxd.progress import SetupError, say
 from scripts.verb import main
 
 PACKAGE_OF = {
@@ -18,18 +22,38 @@ PACKAGE_OF = {
     "curl": "curl",
     "git": "git",
 }
+_OPTIONAL: dict[str, Callable[[], None]] = {
+    "podman": lambda: debian.install(["podman"]),
+    # Debian 12's own runsc does not run under a current kernel.
+    "runsc": lambda: debian.install_from_backports("runsc"),
+}
+
+
+def find_program(program: str) -> str | None:
+    """Return where root would find this program."""
+    return shutil.which(program, path=f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/local/sbin:/usr/sbin:/sbin")
 
 
 def missing() -> list[str]:
     """Return the packages whose program is not on the PATH of root."""
-    path = f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/local/sbin:/usr/sbin:/sbin"
-    return [package for program, package in PACKAGE_OF.items() if shutil.which(program, path=path) is None]
+    return [package for program, package in PACKAGE_OF.items() if find_program(program) is None]
+
+
+def _install_optional() -> None:
+    for program, install in _OPTIONAL.items():
+        if find_program(program) is None:
+            try:
+                install()
+            except SetupError as error:
+                say(f"without {program}: {error}")
 
 
 def _verb(_: Sequence[str]) -> int:
     if packages := missing():
         debian.install(packages)
-    say(f"tools: {', '.join(PACKAGE_OF)}")
+    _install_optional()
+    found = [program for program in (*PACKAGE_OF, *_OPTIONAL) if find_program(program) is not None]
+    say(f"tools: {', '.join(found)}")
     return 0
 
 

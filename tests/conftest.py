@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
 
 import docker
 import pytest
 
 from sandboxd.image import default_image
 from scripts import engine
+from tests.engines import CannotServe, Podman, PrivateEngine, SecondDocker, gvisor
+
+AnEngine = TypeVar("AnEngine", bound=PrivateEngine)
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +45,40 @@ def agent_image(docker_client: docker.DockerClient) -> str:
     if not docker_client.images.list(name=tag):
         pytest.fail(f"cannot find {tag} in the engine: run `make image`", pytrace=False)
     return tag
+
+
+@pytest.fixture(scope="session")
+def saved_image(agent_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The default image as a file that other engines can load."""
+    file = tmp_path_factory.mktemp("image") / "image.tar"
+    subprocess.run(["docker", "save", "-o", file, agent_image], check=True, timeout=120)
+    yield file
+    file.unlink()
+
+
+@pytest.fixture(scope="session")
+def podman(saved_image: Path) -> Iterator[Podman]:
+    """Podman with the default image in it; skips where this host cannot run it."""
+    yield from _serve(Podman, saved_image)
+
+
+@pytest.fixture(scope="session")
+def gvisor_docker(saved_image: Path) -> Iterator[SecondDocker]:
+    """A dockerd that offers gVisor under the name `runsc`; skips where this host cannot run it."""
+    yield from _serve(gvisor, saved_image)
+
+
+def _serve(make: Callable[[], AnEngine], image: Path) -> Iterator[AnEngine]:
+    try:
+        served = make()
+    except CannotServe as reason:
+        pytest.skip(str(reason))
+    try:
+        try:
+            served.start()
+        except CannotServe as reason:
+            pytest.skip(str(reason))
+        served.load(image)
+        yield served
+    finally:
+        served.stop()

@@ -25,13 +25,20 @@ class RunningDaemon:
     """Owns a data directory and the daemon process on it. `stop` leaves nothing behind, whatever happened."""
 
     def __init__(
-        self, *, engine: str = "docker", uid: int | None = None, open_files: int | None = None, **settings: object
+        self,
+        *,
+        engine: str = "docker",
+        uid: int | None = None,
+        open_files: int | None = None,
+        docker_host: str | None = None,
+        **settings: object,
     ) -> None:
-        """With `uid` the daemon runs as that ordinary user instead of as ours; `open_files` is its hard limit."""
+        """Take the user to run as, the hard limit on open files and the engine's address, if not the usual ones."""
         self._root = Path(tempfile.mkdtemp(prefix="sandboxd-test-"))
         self._root.chmod(0o711)
         self._uid = uid
         self._open_files = open_files
+        self._docker_host = docker_host
         if uid is not None:
             os.chown(self._root, uid, uid)
         self.data = self._root / "data"
@@ -55,6 +62,7 @@ class RunningDaemon:
         ours = {
             **(environment or {}),
             **{f"SANDBOXD_{name.upper()}": str(value) for name, value in values.items()},
+            **({"DOCKER_HOST": self._docker_host} if self._docker_host else {}),
         }
         env = {**os.environ, **ours}
         identity: dict[str, Any] = {}
@@ -111,7 +119,11 @@ class RunningDaemon:
         """The ids of every container of this data directory that the engine knows, dead or alive."""
         if not (self.data / "instance").exists():
             return []
-        return docker("ps", "-aq", "--no-trunc", "--filter", f"label=sandboxd.instance={self.instance()}").split()
+        return self.docker("ps", "-aq", "--no-trunc", "--filter", f"label=sandboxd.instance={self.instance()}").split()
+
+    def docker(self, *args: str) -> str:
+        """The engine's own client, to look at the daemon's world from outside the product."""
+        return docker(*(("-H", self._docker_host) if self._docker_host else ()), *args)
 
     def mounts(self) -> list[str]:
         prefix = str(self.data)
@@ -137,7 +149,7 @@ class RunningDaemon:
             except subprocess.TimeoutExpired:
                 self.kill()
         for container in self.containers():
-            docker("rm", "-f", container)
+            self.docker("rm", "-f", container)
         for mount in reversed(self.mounts()):
             subprocess.run(["umount", mount], check=False)
         mirrors = self.data / "mirrors"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import uuid
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +26,7 @@ from sandboxd.engine.protocol import Engine, Finding
 from sandboxd.engine.select import select_engine
 from sandboxd.errors import SandboxdError
 from sandboxd.image import default_image
+from sandboxd.sandboxes.runtime_probe import check_runtime
 from sandboxd.settings import Settings
 from sandboxd.workspace import Workspaces
 
@@ -100,6 +102,7 @@ async def _examine_engine(settings: Settings, state: Path) -> list[Finding]:
     try:
         findings += await engine.diagnose()
         findings.append(await _examine_image(engine, settings.image or default_image(engine.name)))
+        findings.append(await _examine_runtime(engine, settings, state))
     except SandboxdError as error:
         findings.append(Finding("engine", "missing", str(error), "start the engine and try again"))
     finally:
@@ -151,3 +154,17 @@ async def _examine_image(engine: Engine, image: str) -> Finding:
         return Finding("image", "ok", f"{image} is in the engine")
     advice = "run `sandboxd image build`" if image == default_image() else "pull it, or give another --image"
     return Finding("image", "missing", f"{image} is not in the engine", advice)
+
+
+async def _examine_runtime(engine: Engine, settings: Settings, state: Path) -> Finding:
+    """A runtime other than the usual ones is tried with one small container."""
+    try:
+        instance = f"doctor-{uuid.uuid4().hex}"
+        weakness = await check_runtime(engine, settings, instance=instance, state_dir=state)
+        name = await engine.find_runtime(settings.runtime)
+    except SandboxdError as error:
+        return Finding("runtime", "missing", str(error), "see docs/how-to/engines.md")
+    if weakness:
+        detail, _, advice = weakness.partition("; ")
+        return Finding("runtime", "weak", detail, advice)
+    return Finding("runtime", "ok", f"containers run under {name or 'the engine itself'}")

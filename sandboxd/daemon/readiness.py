@@ -103,6 +103,8 @@ class ReadinessChecks:
 
     async def _look_at_engine(self) -> None:
         await self._manager.engine.find({LABEL_INSTANCE: "readiness"})
+        if (runtime := self._manager.settings.runtime) is not None:
+            await self._manager.engine.find_runtime(runtime)
 
     async def _look_at_store(self) -> None:
         """A store is ready when it can say of a document that was never written that it was not."""

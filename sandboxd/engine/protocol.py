@@ -109,8 +109,6 @@ class Engine(Protocol):
     """Every method may raise EngineUnavailable (nothing answered) or EngineRefused (the engine said no)."""
 
     name: str
-    tells_pauses: bool
-    """Whether `events` tells of containers that are paused and resumed; without it, only `find` and `inspect` do."""
 
     async def launch(self, spec: ContainerSpec) -> Container:
         """Start a hardened container and return it running. If this raises, nothing of it is left behind.
@@ -128,16 +126,19 @@ class Engine(Protocol):
         """Return every container, dead or alive, that has all these labels."""
 
     def events(self) -> AsyncIterator[EngineEvent]:
-        """Yield Resynced whenever the stream is attached, then every death, and every pause if it can tell.
-
-        Never ends by itself.
-        """
+        """Yield Resynced whenever the stream is attached, then every death, pause and resumption. Never end."""
 
     async def stats(self, container_id: str) -> Stats:
         """Return what the container uses now."""
 
     async def has_image(self, image: str) -> bool:
         """Say whether a container can be launched from this image without fetching anything."""
+
+    async def find_runtime(self, name: str | None) -> str | None:
+        """Return the runtime that containers get under this name, or without one; None if the engine offers none.
+
+        Raise EngineRefused, with the names that there are, if it does not have this one.
+        """
 
     async def diagnose(self) -> list[Finding]:
         """Say how well this engine isolates on this host, for `sandboxd doctor`."""

@@ -45,7 +45,7 @@ async def select_engine(choice: EngineChoice, state_dir: Path, *, fallback: bool
     if choice == "bubblewrap":
         return Selection(_open_bubblewrap(state_dir), _ASKED)
     if choice == "docker":
-        return Selection(await _open_docker(address, "give another --engine"), _ASKED)
+        return Selection(await _open_docker(address, state_dir, "give another --engine"), _ASKED)
     if address is None:
         try:
             return Selection(_open_bubblewrap(state_dir), "this host has no Docker or Podman socket")
@@ -55,7 +55,7 @@ async def select_engine(choice: EngineChoice, state_dir: Path, *, fallback: bool
                 f"({_reason(error)}); install and start Docker or Podman, or repair bubblewrap"
             ) from None
     try:
-        docker = await _open_docker(address, "accept weaker isolation with --engine bubblewrap")
+        docker = await _open_docker(address, state_dir, "accept weaker isolation with --engine bubblewrap")
         return Selection(docker, f"DOCKER_HOST names {address.url}" if address.is_configured else f"{address} answers")
     except DependencyError as error:
         if not fallback:
@@ -67,10 +67,10 @@ def _reason(error: DependencyError) -> str:
     return str(error).partition(";")[0].replace("cannot ", "could not ", 1)
 
 
-async def _open_docker(address: EngineAddress | None, otherwise: str) -> Engine:
+async def _open_docker(address: EngineAddress | None, state_dir: Path, otherwise: str) -> Engine:
     from sandboxd.engine.docker import DockerEngine  # slow to import, and bubblewrap never needs it
 
-    engine = DockerEngine()
+    engine = DockerEngine(state_dir)
     try:
         await engine.ping()
     except EngineUnavailable as error:

@@ -100,7 +100,9 @@ def environment_of(spec: ContainerSpec) -> list[str]:
     return [f"{name}={value}" for name, value in spec.env.items()]
 
 
-def render_container(spec: ContainerSpec, seccomp: str, hardening: Hardening = HARDENING) -> dict[str, Any]:
+def render_container(
+    spec: ContainerSpec, seccomp: str, hardening: Hardening = HARDENING, *, is_podman: bool = False
+) -> dict[str, Any]:
     """The body of the create call. `seccomp` is the profile in the form this engine takes."""
     if not spec.command:
         raise EngineRefused("cannot launch: the command is empty")
@@ -122,16 +124,20 @@ def render_container(spec: ContainerSpec, seccomp: str, hardening: Hardening = H
         "AttachStdout": False,
         "AttachStderr": False,
         "Healthcheck": {"Test": ["NONE"]},
-        "HostConfig": render_host_config(spec, seccomp, hardening),
+        "HostConfig": render_host_config(spec, seccomp, hardening, is_podman=is_podman),
     }
 
 
-def render_host_config(spec: ContainerSpec, seccomp: str, hardening: Hardening = HARDENING) -> dict[str, Any]:
+def render_host_config(
+    spec: ContainerSpec, seccomp: str, hardening: Hardening = HARDENING, *, is_podman: bool = False
+) -> dict[str, Any]:
     """The part that decides isolation. What is off is written as off, so that inspection can be compared."""
     memory_bytes = spec.limits.memory_mb * _MIB
     security = [f"seccomp={seccomp}"]
     if hardening.no_new_privileges:
         security.insert(0, "no-new-privileges")
+    if is_podman:  # it ignores MaskedPaths, and takes them as an option that Docker does not know
+        security.append(f"mask={':'.join(hardening.masked_paths)}")
     rendered: dict[str, Any] = {
         "Privileged": False,
         "CapDrop": list(hardening.dropped_capabilities),

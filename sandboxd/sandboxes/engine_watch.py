@@ -7,20 +7,15 @@ up when the move is over. It decides nothing about a life: `lifecycle.step` does
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
 from typing import Any, Protocol
 
-import anyio
 from anyio.abc import TaskGroup
 
 from sandboxd.engine.protocol import ContainerDied, ContainerPaused, ContainerResumed, Engine, Resynced
-from sandboxd.errors import DependencyError
 from sandboxd.sandboxes import lifecycle
 from sandboxd.sandboxes.effects import Effects
 from sandboxd.sandboxes.lifecycle import State
 from sandboxd.sandboxes.sandbox import Sandbox
-
-_RESUME_LOOK_S = 1.0
 
 
 class Start(Protocol):
@@ -43,7 +38,6 @@ class EngineWatch:
         self._tasks = tasks
         self._start = start
         self._resync = resync
-        self._awaiting_resume: set[str] = set()
 
     async def run(self) -> None:
         """Follow the engine's events for ever."""
@@ -68,23 +62,3 @@ class EngineWatch:
             self._start(sandbox, self._effects.advance, lifecycle.ContainerDied(death.cause))
         elif (event := self._effects.pauses.next_event(sandbox.record)) is not None:
             self._start(sandbox, self._effects.advance, event)
-        elif sandbox.record.state is State.PAUSED and not self._engine.tells_pauses:
-            self._tasks.start_soon(self._await_resume, sandbox)
-
-    async def _await_resume(self, sandbox: Sandbox) -> None:
-        """Look whether a paused container goes on, for an engine that does not tell."""
-        container_id = sandbox.record.container
-        if container_id is None or container_id in self._awaiting_resume:
-            return
-        self._awaiting_resume.add(container_id)
-        try:
-            while sandbox.record.state is State.PAUSED and sandbox.record.container == container_id:
-                await anyio.sleep(_RESUME_LOOK_S)
-                with suppress(DependencyError):
-                    container = await self._engine.inspect(container_id)
-                    if container is not None and container.running and not container.paused:
-                        self._effects.pauses.hear(container_id, is_frozen=False)
-                        break
-        finally:
-            self._awaiting_resume.discard(container_id)
-        self.catch_up(sandbox)

@@ -59,6 +59,7 @@ from sandboxd.sandboxes.lifecycle import (
 from sandboxd.sandboxes.pool import Pool
 from sandboxd.sandboxes.reconciler import GarbageReport, Reconciler
 from sandboxd.sandboxes.registry import Registry
+from sandboxd.sandboxes.runtime_probe import check_runtime
 from sandboxd.sandboxes.sandbox import Call, Sandbox
 from sandboxd.sandboxes.view import SandboxRequest, SandboxView
 from sandboxd.sandboxes.workspace_watchdog import watch_workspaces
@@ -159,9 +160,17 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             self.settings.engine, self.layout.engine_state, fallback=self.settings.engine_fallback
         )
         try:
+            await self._check_runtime()
             yield
         finally:
             await self.engine.aclose()
+
+    async def _check_runtime(self) -> None:
+        weakness = await check_runtime(
+            self.engine, self.settings, instance=self.layout.instance(), state_dir=self.layout.engine_state
+        )
+        if weakness:
+            _log.warning("the runtime is weak", why=weakness)
 
     @asynccontextmanager
     async def _open_registry(self) -> AsyncGenerator[None]:

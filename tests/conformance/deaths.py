@@ -25,7 +25,7 @@ class DeathBook:
             async with self._changed:
                 if isinstance(event, Resynced):
                     self.attached += 1
-                else:
+                elif isinstance(event, ContainerDied):
                     self.deaths.append(event)
                 self._changed.notify_all()
 

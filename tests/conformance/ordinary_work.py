@@ -1,6 +1,7 @@
 """What agents do all day, as a script that runs inside a container: standard library and common tools only.
 
-Its one argument is a directory that it may write. It prints "all done", or says what did not work.
+Its arguments are a directory that it may write and, if it shall not do everything, what to do. It prints "all done",
+or says what did not work.
 """
 
 from __future__ import annotations
@@ -59,11 +60,14 @@ def event_loop():
     os.truncate(memory, 4096)
     with mmap.mmap(memory, 4096) as page:
         page[:3] = b"abc"
-    if hasattr(os, "pidfd_open"):
-        os.close(os.pidfd_open(os.getpid()))
     for item in (reader, writer, poller):
         item.close()
     os.close(memory)
+
+
+def process_descriptors():
+    if hasattr(os, "pidfd_open"):
+        os.close(os.pidfd_open(os.getpid()))
 
 
 def local_network():
@@ -152,12 +156,15 @@ def build():
         run("node", "-e", "require('fs').promises.readFile('program.c').then(x => console.log(x.length))")
 
 
+STEPS = (threads, processes, event_loop, local_network, files, system_calls, terminal, version_control, build)
+
+
 def main():
     os.chdir(sys.argv[1])
-    for step in (threads, processes, event_loop, local_network, files, system_calls, terminal, version_control, build):
+    for step in [globals()[name] for name in sys.argv[2:]] or STEPS:
         try:
             step()
-        except Exception as error:  # noqa: BLE001 - told to whoever reads the output
+        except Exception as error:  # noqa: BLE001 - told to the reader of the output
             sys.exit(f"cannot do {step.__name__}: {type(error).__name__}: {error}")
     print("all done")
 

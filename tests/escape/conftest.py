@@ -76,9 +76,9 @@ def probe_report(engine_socket: str, agent_image: str) -> Report:
     return probe_sandbox("docker", agent_image)
 
 
-def probe_sandbox(engine: str, image: str) -> Report:
+def probe_sandbox(engine: str, image: str, **settings: object) -> Report:
     names = {name: f"{name}{uuid.uuid4().hex}" for name in ("tenant", "session", "user", "agent", "canary")}
-    daemon = RunningDaemon(engine=engine, image=image, token_file=names["canary"])
+    daemon = RunningDaemon(engine=engine, image=image, token_file=names["canary"], **settings)  # type: ignore[arg-type]
     try:
         daemon.start(environment={SECRET_ENV: names["canary"]})
         with Client(daemon.socket, tenant=names["tenant"]) as client:

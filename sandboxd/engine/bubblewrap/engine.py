@@ -23,7 +23,7 @@ from anyio import to_thread
 
 from sandboxd.engine import seccomp
 from sandboxd.engine.bubblewrap import cgroups, diagnosis, processes, records, rootfs
-from sandboxd.engine.bubblewrap.deaths import Deaths
+from sandboxd.engine.bubblewrap.process_events import ProcessEvents
 from sandboxd.engine.bubblewrap.processes import ProcessRef
 from sandboxd.engine.bubblewrap.records import Record, Records
 from sandboxd.engine.bubblewrap.start import Started, Starting
@@ -43,7 +43,6 @@ class BubblewrapEngine:
     """Owns the state directory and the control groups of the containers in it."""
 
     name = "bubblewrap"
-    tells_pauses = False  # the kernel tells only a parent that its child was stopped, and bwrap is the parent
 
     def __init__(self, state_dir: Path) -> None:
         bwrap = shutil.which("bwrap", path="/usr/bin:/bin:/usr/local/bin")
@@ -58,7 +57,7 @@ class BubblewrapEngine:
         self._hierarchy, self._why_no_cgroup = cgroups.probe()
         self._boot_id = processes.boot_id()
         self._threads = anyio.CapacityLimiter(4)
-        self._streams: weakref.WeakSet[Deaths] = weakref.WeakSet()
+        self._streams: weakref.WeakSet[ProcessEvents] = weakref.WeakSet()
 
     async def launch(self, spec: ContainerSpec) -> Container:
         if not records.is_legal_name(spec.name):
@@ -191,10 +190,12 @@ class BubblewrapEngine:
                 if container.running:
                     for stream in self._streams:
                         stream.watch(record.id, self._adopt(record).life)
+                        if container.paused:
+                            stream.note_pause(record.id)
         return found
 
-    def events(self) -> Deaths:
-        stream = Deaths(self._load_living, self._explain)
+    def events(self) -> ProcessEvents:
+        stream = ProcessEvents(self._load_living, self._explain)
         self._streams.add(stream)
         return stream
 
@@ -219,6 +220,14 @@ class BubblewrapEngine:
 
     async def has_image(self, image: str) -> bool:
         return await self._run(rootfs.is_image, image)
+
+    async def find_runtime(self, name: str | None) -> str | None:
+        if name is not None:
+            raise EngineRefused(
+                f"cannot use the runtime {name}: bubblewrap has no runtimes; use --engine docker, or unset "
+                "SANDBOXD_RUNTIME"
+            )
+        return None
 
     async def diagnose(self) -> list[Finding]:
         has_filter = await self._run(seccomp.bpf_program) is not None

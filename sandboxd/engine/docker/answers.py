@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, get_args
 
-from sandboxd.engine.docker.causes import RAW_ACTIONS, RawEvent, cause_of_exit
-from sandboxd.engine.protocol import Container, ContainerSpec, Stats
+from sandboxd.engine.docker.causes import RawAction, RawEvent, cause_of_exit
+from sandboxd.engine.protocol import LABEL_INSTANCE, Container, ContainerSpec, Stats
 from sandboxd.errors import EngineRefused, HostFull, SandboxdError
 
 _SHORTEST_SECRET = 4  # hiding shorter values would only make holes in every word
+
+ACTIONS: Mapping[str, RawAction] = {
+    **{action: action for action in get_args(RawAction)},
+    # Podman's words. It answers with Docker's for some of them, but filters by its own.
+    "died": "die",
+    "remove": "destroy",
+}
 
 
 def read_stats(answer: Mapping[str, Any]) -> Stats:
@@ -31,13 +39,12 @@ def read_stats(answer: Mapping[str, Any]) -> Stats:
 
 
 def read_event(event: Mapping[str, Any]) -> RawEvent | None:
-    action = event.get("Action")
-    if action == "died":  # Podman's word
-        action = "die"
-    if action not in RAW_ACTIONS:
-        return None
-    actor = event["Actor"]
+    """Return what the event says of a container with our label, or None if it is about something else."""
+    action = ACTIONS.get(event.get("Action", ""))
+    actor = event.get("Actor") or {}
     attributes = actor.get("Attributes") or {}
+    if action is None or LABEL_INSTANCE not in attributes:
+        return None
     exit_code = attributes.get("exitCode", attributes.get("containerExitCode"))
     return RawEvent(action, actor["ID"], int(event["timeNano"]), None if exit_code is None else int(exit_code))
 
@@ -59,6 +66,38 @@ def read_container(answer: Mapping[str, Any]) -> Container:
     )
 
 
+def read_death_ns(answer: Mapping[str, Any]) -> int:
+    """Return when the container died, or 0 if it never did."""
+    died_at = datetime.fromisoformat(answer["State"]["FinishedAt"])
+    return max(0, int(died_at.timestamp() * 1_000_000_000))
+
+
+def pick_runtime(info: Mapping[str, Any], name: str | None, *, is_podman: bool) -> str:
+    """Return the runtime that containers get under this name, or without one; refuse what the engine would not use."""
+    default = str(info.get("DefaultRuntime") or "runc")
+    if name is None or name == default:
+        return default
+    if is_podman:  # its compatible API ignores a container's runtime
+        raise EngineRefused(
+            f"cannot use the runtime {name}: Podman runs all containers with {default}; set `runtime` in its "
+            "containers.conf, and unset SANDBOXD_RUNTIME"
+        )
+    names = sorted(info.get("Runtimes") or ())
+    if name in names or name.startswith("io.containerd."):  # what containerd starts by itself is not listed
+        return name
+    raise EngineRefused(
+        f"cannot use the runtime {name}: the engine has {', '.join(names)}; correct SANDBOXD_RUNTIME, or register "
+        "the runtime with the engine"
+    )
+
+
+def refuse_mounts(spec: ContainerSpec) -> None:
+    """Podman would make the missing source of a mount, as an empty directory of root's."""
+    for mount in spec.mounts:
+        if not mount.source.is_dir():
+            raise EngineRefused(f"cannot launch: {mount.source}, to be shown at {mount.target}, is not a directory")
+
+
 def refuse_volumes(spec: ContainerSpec, answer: Mapping[str, Any]) -> None:
     asked = {mount.target for mount in spec.mounts}
     for mount in answer.get("Mounts") or ():
@@ -69,6 +108,11 @@ def refuse_volumes(spec: ContainerSpec, answer: Mapping[str, Any]) -> None:
             )
 
 
+def is_name_taken(status_code: int | None, explanation: str) -> bool:
+    """Say whether a create failed because a container has that name. Podman answers 500, not 409."""
+    return status_code in (409, 500) and "name" in explanation and "in use" in explanation
+
+
 def missing_part(spec: ContainerSpec, status_code: int | None, explanation: str) -> EngineRefused | None:
     """Name the two mistakes that everybody makes once: an image that is not there, or one without Python."""
     text = explanation.lower()
@@ -77,7 +121,7 @@ def missing_part(spec: ContainerSpec, status_code: int | None, explanation: str)
         return EngineRefused(f"cannot launch: image {spec.image} is not in the engine; {step}")
     program = spec.command[0]
     absent = re.search(r"executable file\b.*\bnot found|no such file or directory", text)
-    if absent is None or f'exec: "{program}"' not in text.replace("'", '"'):
+    if absent is None or f'exec: "{program}"' not in text.replace("'", '"').replace('\\"', '"'):
         return None
     if PurePosixPath(program).name.startswith("python3"):
         return EngineRefused(f"cannot launch: image {spec.image} has no python3; the runner needs Python 3.9 or newer")

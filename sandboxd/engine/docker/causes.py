@@ -6,7 +6,7 @@ Pure. An `oom` that hit some process an hour ago is not why PID 1 dies now, so n
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 from sandboxd.engine.protocol import ContainerDied
 from sandboxd.errors import Cause
@@ -18,9 +18,10 @@ KILL_NEAR_NS = 30_000_000_000
 _KILLED = 128 + 9
 _TERMINATED = 128 + 15
 
+OUTAGE_SLACK_NS = 1_000_000_000
+"""An engine that shuts down dates a death a little before it tells of it."""
 
 RawAction = Literal["die", "oom", "kill", "destroy", "pause", "unpause"]
-RAW_ACTIONS: tuple[RawAction, ...] = get_args(RawAction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class RawEvent:
 @dataclass(frozen=True, slots=True)
 class Judgement:
     died: ContainerDied
+    at_ns: int
     is_sure: bool
     """False when PID 1 was killed and the stream does not say by whom: the engine may know of an oom."""
 
@@ -66,10 +68,35 @@ class DeathLedger:
         oom_is_near = oom_at is not None and event.at_ns - oom_at <= OOM_NEAR_NS
         cause = cause_of_exit(event.exit_code, out_of_memory=oom_is_near and not killed_by_engine)
         is_sure = cause != "killed" or killed_by_engine or oom_at is not None
-        return Judgement(ContainerDied(event.container_id, cause, event.exit_code), is_sure)
+        return Judgement(ContainerDied(event.container_id, cause, event.exit_code), event.at_ns, is_sure)
 
     def _forget(self, container_id: str) -> tuple[int | None, int | None]:
         return self._oom_at.pop(container_id, None), self._kill_at.pop(container_id, None)
+
+
+@dataclass(slots=True)
+class Outage:
+    """The last time during which the engine was away. What it ran dies with it, or when it comes back."""
+
+    _span_ns: tuple[int, int | None] | None = None
+
+    def begin(self, at_ns: int) -> None:
+        """Note that the engine was away at this moment."""
+        if self._span_ns is None or self._span_ns[1] is not None:
+            self._span_ns = at_ns, None
+        else:
+            self._span_ns = min(self._span_ns[0], at_ns), None
+
+    def end(self, at_ns: int) -> None:
+        """Note that the engine answers."""
+        if self._span_ns is not None and self._span_ns[1] is None:
+            self._span_ns = self._span_ns[0], at_ns
+
+    def covers(self, at_ns: int) -> bool:
+        if self._span_ns is None:
+            return False
+        began_ns, ended_ns = self._span_ns
+        return began_ns - OUTAGE_SLACK_NS <= at_ns and (ended_ns is None or at_ns <= ended_ns)
 
 
 def cause_of_exit(exit_code: int | None, *, out_of_memory: bool) -> Cause:

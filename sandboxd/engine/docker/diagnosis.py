@@ -15,7 +15,6 @@ _MAINTAINED_DOCKER: Version = (25, 0, 0)
 _FIXED_FD_LEAK: Version = (1, 1, 12)
 _FIXED_MASKED_PATHS: Mapping[tuple[int, int], Version] = {(1, 2): (1, 2, 8), (1, 3): (1, 3, 3)}
 _NEWER_RUNC: Version = (1, 4, 0)
-_STRONG_RUNTIMES = re.compile(r"runsc|kata")
 
 
 def parse_version(text: str) -> Version | None:
@@ -38,7 +37,7 @@ def diagnose_engine(info: Mapping[str, Any], version: Mapping[str, Any]) -> list
         _mandatory_access(options),
         _user_namespace(options),
         _storage(info),
-        _runtimes(info),
+        _runtimes(info, version),
     ]
 
 
@@ -148,10 +147,12 @@ def _storage(info: Mapping[str, Any]) -> Finding:
     return Finding("storage", "ok", driver)
 
 
-def _runtimes(info: Mapping[str, Any]) -> Finding:
+def _runtimes(info: Mapping[str, Any], version: Mapping[str, Any]) -> Finding:
     names = sorted(info.get("Runtimes") or ())
-    strong = [name for name in names if _STRONG_RUNTIMES.search(name)]
+    if is_podman(version):  # it lists every runtime that it has heard of, installed or not
+        names = [str(info.get("DefaultRuntime") or "runc")]
+    strong = [name for name in names if "runsc" in name]
     if strong:
-        return Finding("runtimes", "ok", f"{', '.join(strong)} can put a second kernel between agent and host")
+        return Finding("runtimes", "ok", f"{', '.join(strong)} puts gVisor's kernel between agent and host, if chosen")
     detail = f"{', '.join(names) or 'runc'}: containers share the host's kernel"
-    return Finding("runtimes", "ok", detail, "install gVisor (runsc) or Kata for agents that nobody trusts")
+    return Finding("runtimes", "ok", detail, "install gVisor (runsc) for agents that you do not trust")

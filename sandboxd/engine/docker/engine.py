@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import socket
-import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,8 +26,8 @@ from docker.utils import kwargs_from_env
 
 from sandboxd.engine import seccomp
 from sandboxd.engine.address import find_socket
-from sandboxd.engine.docker import answers
-from sandboxd.engine.docker.causes import RAW_ACTIONS, DeathLedger, RawEvent
+from sandboxd.engine.docker import answers, kernel_log
+from sandboxd.engine.docker.causes import DeathLedger, Judgement, Outage, RawEvent
 from sandboxd.engine.docker.diagnosis import diagnose_engine, is_podman
 from sandboxd.engine.docker.watch import EventWatch, StreamLost
 from sandboxd.engine.protocol import (
@@ -49,6 +49,7 @@ LAUNCHES_AT_ONCE = 2  # more at once makes each of them slower
 CALLS_AT_ONCE = 4
 CALL_TIMEOUT_S = 60
 CONNECT_TIMEOUT_S = 10
+ANSWER_TIMEOUT_S = 2
 CLEANUP_DEADLINE_S = 30
 _OLDEST_API = (1, 41)
 _REMOVE_DELAYS_S = (0.05, 0.2, 0.8, 2.0)
@@ -60,17 +61,18 @@ class DockerEngine:
     """Owns the connections to one engine and the threads that use them."""
 
     name: str
-    tells_pauses = True
 
-    def __init__(self, base_url: str | None = None) -> None:
+    def __init__(self, state_dir: Path, base_url: str | None = None) -> None:
+        """`state_dir` holds files that the engine reads; without `base_url` it is looked for in the usual places."""
         self.name = "docker"
+        self._state_dir = state_dir
         self._base_url = base_url
         self._launching = anyio.CapacityLimiter(LAUNCHES_AT_ONCE)
         self._calling = anyio.CapacityLimiter(CALLS_AT_ONCE)
         self._connecting = threading.Lock()
         self._client: docker.APIClient | None = None
-        self._profile_file: Path | None = None
         self._watches: set[EventWatch] = set()
+        self._outage = Outage()
 
     async def launch(self, spec: ContainerSpec) -> Container:
         launched = False
@@ -99,7 +101,9 @@ class DockerEngine:
         return await self._run("find containers", partial(self._find, dict(labels)), self._calling, is_read=True)
 
     def events(self) -> AsyncIterator[EngineEvent]:
-        watch = EventWatch(self._open_stream)  # now, not at the first iteration: "from now on" starts here
+        watch = EventWatch(
+            self._open_stream, self._outage
+        )  # now, not at the first iteration: "from now on" starts here
         self._watches.add(watch)
         return self._translated(watch)
 
@@ -108,6 +112,10 @@ class DockerEngine:
 
     async def has_image(self, image: str) -> bool:
         return await self._run("look for the image", partial(self._has_image, image), self._calling, is_read=True)
+
+    async def find_runtime(self, name: str | None) -> str | None:
+        info = await self._run("list runtimes", lambda client: client.info(), self._calling)
+        return answers.pick_runtime(info, name, is_podman=self.name == "podman")
 
     async def ping(self) -> None:
         """Raise EngineUnavailable unless the engine answers."""
@@ -128,9 +136,6 @@ class DockerEngine:
         client, self._client = self._client, None
         if client is not None:
             client.close()
-        profile, self._profile_file = self._profile_file, None
-        if profile is not None:
-            profile.unlink(missing_ok=True)
 
     async def _translated(self, watch: EventWatch) -> AsyncIterator[EngineEvent]:
         ledger = DeathLedger()
@@ -143,19 +148,32 @@ class DockerEngine:
                 elif event.action == "unpause":
                     yield ContainerResumed(event.container_id)
                 elif (judgement := ledger.judge(event)) is not None:
-                    yield judgement.died if judgement.is_sure else await self._ask_cause(judgement.died)
+                    yield await self._explain(judgement)
         finally:
             self._watches.discard(watch)
             await watch.aclose()
+
+    async def _explain(self, judgement: Judgement) -> ContainerDied:
+        """Complete what the stream tells of a death with what only the engine knows."""
+        died = judgement.died
+        if died.cause != "killed":
+            return died
+        if self.name == "docker" and not await anyio.to_thread.run_sync(self._takes_connections, limiter=self._calling):
+            self._outage.begin(judgement.at_ns)
+        if self._is_lost_with_engine(judgement.at_ns):
+            return replace(died, cause="engine")
+        return died if judgement.is_sure else await self._ask_cause(died)
 
     async def _ask_cause(self, died: ContainerDied) -> ContainerDied:
         try:
             container = await self.inspect(died.container_id)
         except (EngineUnavailable, EngineRefused):
             return died
-        if container is None or container.cause is None:
-            return died
-        return ContainerDied(died.container_id, container.cause, died.exit_code)
+        return died if container is None or container.cause is None else replace(died, cause=container.cause)
+
+    def _is_lost_with_engine(self, at_ns: int) -> bool:
+        """Podman's containers need no daemon: they outlive its service."""
+        return self.name == "docker" and self._outage.covers(at_ns)
 
     async def _run(
         self,
@@ -204,12 +222,21 @@ class DockerEngine:
                 probe.connect(path)
         return address
 
+    def _takes_connections(self) -> bool:
+        """Say whether the engine serves a new connection. One that shuts down serves only those it has."""
+        try:
+            self._new_client(self._reach(), ANSWER_TIMEOUT_S).close()  # it asks for the version
+        except (docker_errors.DockerException, requests.exceptions.RequestException, OSError, EngineUnavailable):
+            return False
+        return True
+
     def _new_client(self, address: str, timeout_s: int) -> docker.APIClient:
         tls = kwargs_from_env().get("tls", False) if address == os.environ.get("DOCKER_HOST") else False
         return docker.APIClient(base_url=address, version="auto", timeout=timeout_s, tls=tls)
 
     def _launch(self, spec: ContainerSpec, client: docker.APIClient) -> Container:
-        body = render_container(spec, self._seccomp_option())
+        body = render_container(spec, self._seccomp_option(), is_podman=self.name == "podman")
+        answers.refuse_mounts(spec)
         try:
             created = self._create(spec, body, client)
             client.start(created)
@@ -219,14 +246,14 @@ class DockerEngine:
             raise
         answer = client.inspect_container(created)
         answers.refuse_volumes(spec, answer)
-        return answers.read_container(answer)
+        return self._describe(answer)
 
     def _create(self, spec: ContainerSpec, body: dict[str, Any], client: docker.APIClient) -> str:
         create: Any = client.create_container_from_config  # has no type in the stubs
         try:
             return str(create(body, spec.name)["Id"])
         except docker_errors.APIError as error:
-            if error.status_code != 409 or "name" not in _explain(error):
+            if not answers.is_name_taken(error.status_code, _explain(error)):
                 raise
         if not self._remove_ours(spec, client):
             raise EngineRefused(f"cannot launch: the name {spec.name} belongs to a container that is not ours")
@@ -261,9 +288,18 @@ class DockerEngine:
 
     def _inspect(self, container_id: str, client: docker.APIClient) -> Container | None:
         try:
-            return answers.read_container(client.inspect_container(container_id))
+            return self._describe(client.inspect_container(container_id))
         except docker_errors.NotFound:
             return None
+
+    def _describe(self, answer: Mapping[str, Any]) -> Container:
+        container = answers.read_container(answer)
+        if container.cause != "killed":
+            return container
+        if self.name == "podman":
+            return replace(container, cause="oom") if kernel_log.tells_oom(container.id) else container
+        is_lost = self._is_lost_with_engine(answers.read_death_ns(answer))
+        return replace(container, cause="engine") if is_lost else container
 
     def _find(self, labels: Mapping[str, str], client: docker.APIClient) -> list[Container]:
         wanted = [f"{name}={value}" for name, value in labels.items()]
@@ -290,13 +326,13 @@ class DockerEngine:
         """Docker takes the profile itself; Podman takes the path of a file that it opens."""
         if self.name != "podman":
             return seccomp.profile_text()
+        file = self._state_dir / "seccomp.json"
         with self._connecting:
-            if self._profile_file is None:
-                descriptor, path = tempfile.mkstemp(prefix="sandboxd-seccomp-", suffix=".json")
-                with open(descriptor, "w") as file:
-                    file.write(seccomp.profile_text())
-                self._profile_file = Path(path)
-            return str(self._profile_file)
+            if not file.exists() or file.read_text() != seccomp.profile_text():
+                draft = file.with_suffix(".new")
+                draft.write_text(seccomp.profile_text())
+                draft.rename(file)
+        return str(file)
 
     def _open_stream(self, since_ns: int) -> _DockerStream:
         try:
@@ -313,7 +349,8 @@ class _DockerStream:
     """The engine's event stream, with a connection of its own, as raw events."""
 
     def __init__(self, client: docker.APIClient, since_ns: int) -> None:
-        filters = {"type": ["container"], "event": list(RAW_ACTIONS), "label": [LABEL_INSTANCE]}
+        # Not by label as well: Podman 4 finds nothing by a label's name alone. `read_event` looks at the label.
+        filters = {"type": ["container"], "event": list(answers.ACTIONS)}
         seconds, nanoseconds = divmod(since_ns, 1_000_000_000)
         since: Any = f"{seconds}.{nanoseconds:09}"  # the API takes fractions, the stubs do not
         self._client = client

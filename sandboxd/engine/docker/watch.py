@@ -17,7 +17,7 @@ import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
 
-from sandboxd.engine.docker.causes import RawEvent
+from sandboxd.engine.docker.causes import Outage, RawEvent
 from sandboxd.engine.protocol import Resynced
 
 FIRST_DELAY_S = 0.05
@@ -43,9 +43,13 @@ class EventStream(Protocol):
 class EventWatch:
     """One subscription: a thread, its stream, and the queue to the loop it was made in."""
 
-    def __init__(self, connect: Callable[[int], EventStream]) -> None:
-        """`connect(since_ns)` opens the stream and blocks; it raises StreamLost when the engine is not there."""
+    def __init__(self, connect: Callable[[int], EventStream], outage: Outage) -> None:
+        """`connect(since_ns)` opens the stream and blocks; it raises StreamLost when the engine is not there.
+
+        `outage` is told when the stream is lost and when it is attached.
+        """
         self._connect = connect
+        self._outage = outage
         self._loop = anyio.lowlevel.current_token()
         self._send, self._receive = anyio.create_memory_object_stream[RawEvent | Resynced](_BACKLOG)
         self._since_ns = time.time_ns()
@@ -82,10 +86,13 @@ class EventWatch:
             while not self._stopping.is_set():
                 try:
                     stream = self._open()
+                    self._outage.end(time.time_ns())
                     delay_s = FIRST_DELAY_S
                     self._read(stream)
                 except StreamLost:
                     delay_s = min(delay_s * 2, LONGEST_DELAY_S)
+                if not self._stopping.is_set():
+                    self._outage.begin(time.time_ns())
                 self._stopping.wait(delay_s)
 
     def _open(self) -> EventStream:

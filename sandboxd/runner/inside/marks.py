@@ -2,7 +2,8 @@
 
 The mark is the soft limit RLIMIT_LOCKS, which Linux has not enforced since 2.4. The runner sets its own limit before
 each spawn, so a child carries the mark from its first instruction. A seccomp filter over the runner and everything it
-starts refuses to change this limit unless the call carries a random key in two registers the kernel ignores.
+starts refuses to change this limit unless the call carries a random key in two registers the kernel ignores. gVisor
+does not let this limit be set; there the mark is RLIMIT_RSS, which neither kernel enforces.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import resource
 import struct
 
 RLIMIT_LOCKS = 10
+RLIMIT_RSS = resource.RLIMIT_RSS
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 _ALLOW, _REFUSE = 0x7FFF_0000, 0x0005_0001  # the second one says EPERM
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
@@ -22,10 +24,22 @@ _X32 = 0x4000_0000
 _CALLS = {"x86_64": (0xC000_003E, 160, 302), "aarch64": (0xC000_00B7, 164, 261)}
 
 
+def _find_limit() -> int:
+    """Return the limit that carries marks: one that this kernel lets us set and does not enforce."""
+    try:
+        resource.setrlimit(RLIMIT_LOCKS, resource.getrlimit(RLIMIT_LOCKS))
+    except (OSError, ValueError):
+        return RLIMIT_RSS
+    return RLIMIT_LOCKS
+
+
+MARK_LIMIT = _find_limit()
+
+
 def mark_of(pid: int) -> int | None:
     """Return the mark of a process, or None if it is gone."""
     try:
-        return resource.prlimit(pid, RLIMIT_LOCKS)[0]
+        return resource.prlimit(pid, MARK_LIMIT)[0]
     except (ProcessLookupError, PermissionError):
         return None
 
@@ -35,7 +49,7 @@ class Marks:
 
     def __init__(self) -> None:
         self._last = 0
-        self._hard = resource.getrlimit(RLIMIT_LOCKS)[1] % 2**64
+        self._hard = resource.getrlimit(MARK_LIMIT)[1] % 2**64
         self._limit = (ctypes.c_uint64 * 2)(0, self._hard)
         self._key = os.urandom(16)
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -44,7 +58,7 @@ class Marks:
         """Whether the kernel guards the marks. If not, a process that changes this limit of its own gets away."""
         number = ctypes.c_long(machine[2] if machine else 0)
         key = [ctypes.c_uint64(part) for part in struct.unpack("<QQ", self._key)]
-        self._arguments = (number, 0, RLIMIT_LOCKS, ctypes.byref(self._limit), None, *key)
+        self._arguments = (number, 0, MARK_LIMIT, ctypes.byref(self._limit), None, *key)
 
     def put_on_next_child(self) -> int:
         """Mark whatever this process starts next, and return the mark."""
@@ -55,7 +69,7 @@ class Marks:
             if self._libc.syscall(*self._arguments) != 0:
                 raise OSError(ctypes.get_errno(), "cannot mark a process")
         else:
-            resource.setrlimit(RLIMIT_LOCKS, (mark, resource.getrlimit(RLIMIT_LOCKS)[1]))
+            resource.setrlimit(MARK_LIMIT, (mark, resource.getrlimit(MARK_LIMIT)[1]))
         return mark
 
     def _seal(self, architecture: int, setrlimit: int, prlimit64: int) -> bool:
@@ -68,7 +82,7 @@ class Marks:
 
 
 def make_filter(architecture: int, setrlimit: int, prlimit64: int, key: bytes) -> bytes:
-    """Return a BPF program that lets RLIMIT_LOCKS be read by all and set only together with the key."""
+    """Return a BPF program that lets the limit with the mark be read by all and set only together with the key."""
     allow, refuse = object(), object()
     program: list[tuple[int, int, object, object]] = [
         (_LOAD, _ARCHITECTURE_AT, None, None),
@@ -78,10 +92,10 @@ def make_filter(architecture: int, setrlimit: int, prlimit64: int, key: bytes) -
         (_IF_EQUAL, prlimit64, 4, None),  # skips the next four
         (_IF_EQUAL, setrlimit, None, allow),
         (_LOAD, _argument_at(0), None, None),
-        (_IF_EQUAL, RLIMIT_LOCKS, refuse, allow),
+        (_IF_EQUAL, MARK_LIMIT, refuse, allow),
         (_RETURN, _ALLOW, None, None),
         (_LOAD, _argument_at(1), None, None),
-        (_IF_EQUAL, RLIMIT_LOCKS, None, allow),
+        (_IF_EQUAL, MARK_LIMIT, None, allow),
         (_LOAD, _argument_at(2), None, None),  # the new limit: without one the call only reads
         (_IF_EQUAL, 0, None, 2),
         (_LOAD, _argument_at(2) + 4, None, None),

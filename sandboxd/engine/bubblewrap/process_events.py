@@ -1,0 +1,120 @@
+"""What happens to the PID 1 of many containers, whichever process started them: deaths and pauses.
+
+Each PID 1 has a pidfd in one epoll set, and the set itself is waited for, so a death is told at once. The kernel tells
+only a parent that its child was stopped, and the parent is bwrap: so once a second one pass looks for that. A stream
+never ends or signals a process.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+
+import anyio
+from anyio import to_thread
+
+from sandboxd.engine.bubblewrap.processes import ProcessRef, open_pidfd, read_stat
+from sandboxd.engine.protocol import ContainerDied, ContainerPaused, ContainerResumed, EngineEvent, Resynced
+
+PAUSE_LOOK_S = 1.0  # I10: state is true within 2 s
+
+
+class ProcessEvents:
+    """Owns the pidfds of one listener. An async iterator that never ends by itself."""
+
+    def __init__(
+        self,
+        load: Callable[[], Awaitable[dict[str, ProcessRef | None]]],
+        explain: Callable[[str], Awaitable[ContainerDied]],
+    ) -> None:
+        self._load = load
+        self._explain = explain
+        self._is_loaded = False
+        self._known: set[str] = set()
+        self._pidfds: dict[int, str] = {}
+        self._lives: dict[str, ProcessRef] = {}
+        self._stopped: set[str] = set()
+        self._pauses: deque[ContainerPaused | ContainerResumed] = deque()
+        self._dead: deque[str] = deque()
+        self._epoll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._epoll.register(self._wake, select.EPOLLIN)
+
+    def watch(self, container_id: str, life: ProcessRef | None) -> None:
+        """Add a container that was alive when this stream began or was launched since."""
+        if container_id in self._known:
+            return
+        self._known.add(container_id)
+        os.eventfd_write(self._wake, 1)
+        fd = None if life is None else open_pidfd(life)
+        if fd is None or life is None:
+            self._dead.append(container_id)
+            return
+        self._pidfds[fd] = container_id
+        self._lives[container_id] = life
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def note_pause(self, container_id: str) -> None:
+        """Take over that the engine has called a container paused, so that its resumption will be told."""
+        if container_id in self._lives:
+            self._stopped.add(container_id)
+
+    def __aiter__(self) -> ProcessEvents:
+        return self
+
+    async def __anext__(self) -> EngineEvent:
+        if not self._is_loaded:
+            for container_id, life in (await self._load()).items():
+                self.watch(container_id, life)
+            self._is_loaded = True
+            return Resynced()
+        while not self._dead and not self._pauses:
+            with anyio.move_on_after(PAUSE_LOOK_S if self._lives else None) as waiting:
+                await anyio.wait_readable(self._epoll.fileno())
+            if waiting.cancelled_caught:
+                self._compare(await to_thread.run_sync(_stopped_of, dict(self._lives)))
+            self._collect()
+        if self._pauses:
+            return self._pauses.popleft()
+        # Looked at, told, then taken: a listener that is cancelled in between must not lose a death.
+        event = await self._explain(self._dead[0])
+        self._known.discard(self._dead.popleft())
+        return event
+
+    def _compare(self, stopped: set[str]) -> None:
+        stopped &= self._lives.keys()  # one may have died while we looked
+        self._pauses += [ContainerPaused(container_id) for container_id in stopped - self._stopped]
+        self._pauses += [ContainerResumed(container_id) for container_id in self._stopped - stopped]
+        self._stopped = stopped
+
+    def _collect(self) -> None:
+        for fd, _ in self._epoll.poll(0):
+            if fd == self._wake:
+                os.eventfd_read(fd)
+                continue
+            self._epoll.unregister(fd)
+            os.close(fd)
+            container_id = self._pidfds.pop(fd)
+            del self._lives[container_id]
+            self._stopped.discard(container_id)
+            self._dead.append(container_id)
+
+    def close(self) -> None:
+        """Let go of every descriptor. A stream that is no longer referenced closes itself."""
+        if self._epoll.closed:
+            return
+        self._epoll.close()
+        os.close(self._wake)
+        for fd in self._pidfds:
+            os.close(fd)
+        self._pidfds.clear()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _stopped_of(lives: Mapping[str, ProcessRef]) -> set[str]:
+    stats = ((container_id, life, read_stat(life.pid)) for container_id, life in lives.items())
+    return {container_id for container_id, life, stat in stats if stat and stat.ref == life and stat.is_stopped}
