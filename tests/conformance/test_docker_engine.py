@@ -31,6 +31,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.engine]
 DockerClient = Callable[..., str]
 
 
+only_docker = pytest.mark.parametrize("engine_name", ["docker"])
+
+
 @pytest.fixture(params=["docker", "podman"])
 def engine_name(request: pytest.FixtureRequest) -> str:
     name: str = request.param
@@ -43,7 +46,7 @@ def docker(api_url: str) -> DockerClient:
     return partial(docker_at, api_url)
 
 
-@pytest.mark.parametrize("engine_name", ["docker"])  # Podman's inspection shows its own settings, not what was asked
+@only_docker  # Podman's inspection shows its own settings, not what was asked
 async def test_inspection_equals_the_hardening_table_field_by_field(
     docker: DockerClient, engine: Engine, make_spec: SpecMaker, tmp_path: Path
 ) -> None:
@@ -112,6 +115,7 @@ async def test_lost_stream_is_attached_again_and_nothing_that_died_meanwhile_is_
     await through.aclose()
 
 
+@only_docker
 async def test_listening_may_start_before_the_engine_does(
     make_spec: SpecMaker, engine: Engine, proxy: CuttableProxy, tmp_path: Path
 ) -> None:
@@ -139,6 +143,7 @@ async def test_closing_the_engine_ends_its_listeners_and_threads(api_url: str, t
     assert "engine-events" not in {thread.name for thread in threading.enumerate()} - before
 
 
+@only_docker
 async def test_absent_engine_is_unavailable_in_every_verb(make_spec: SpecMaker, tmp_path: Path) -> None:
     nobody = DockerEngine(tmp_path, f"unix://{tmp_path}/absent.sock")
     for call in (
@@ -225,6 +230,7 @@ async def test_error_never_repeats_environment_or_labels(engine: Engine, make_sp
     assert secret not in str(refused.value)
 
 
+@only_docker
 async def test_launches_are_admitted_two_at_a_time_and_all_succeed(
     engine: Engine, make_spec: SpecMaker, instance: str
 ) -> None:
