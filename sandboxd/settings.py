@@ -34,6 +34,10 @@ class Settings(BaseSettings):
     socket: Path = Field(default_factory=default_socket)
     tcp: str | None = None
     token_file: Path | None = None
+    tls_cert: Path | None = None
+    """The certificate of the TCP listener, with its chain, as PEM: TCP then speaks TLS only."""
+    tls_key: Path | None = None
+    """The private key of `tls_cert`, as PEM and without a password."""
     engine: Literal["auto", "docker", "bubblewrap"] = "auto"
     engine_fallback: bool = False
     """Whether `auto` may use bubblewrap when Docker is configured or present but does not answer. Without a Docker
@@ -98,7 +102,7 @@ class Settings(BaseSettings):
     config: Path | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
-    @field_validator("data", "socket", "skills", "token_file")
+    @field_validator("data", "socket", "skills", "token_file", "tls_cert", "tls_key")
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:
         return path.expanduser().absolute() if path else None
@@ -128,6 +132,15 @@ class Settings(BaseSettings):
             raise ValueError(
                 "cannot listen on TCP without a token: anyone who reaches it could run commands; give --token-file"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _tls_needs_a_pair_and_tcp(self) -> Settings:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            given, missing = ("--tls-key", "--tls-cert") if self.tls_cert is None else ("--tls-cert", "--tls-key")
+            raise ValueError(f"cannot use {given} alone: TLS needs a certificate and its key; give {missing} too")
+        if self.tls_cert and not self.tcp:
+            raise ValueError("cannot use --tls-cert without TCP: the unix socket has no TLS; give --tcp too")
         return self
 
     @property

@@ -1,10 +1,12 @@
 """How many requests may be under way, in all and for each tenant. Decides at once: nothing ever queues here.
 
-A tenant alone may use almost all of it. When it is full, whoever holds more than an equal share is told to come
-back later, so a tenant that floods the daemon never locks another out.
+A tenant alone may use almost all of it. When all places are taken, a tenant that holds more than an equal share is
+told to try again later, so a tenant that floods the daemon never locks another out.
 """
 
 from __future__ import annotations
+
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandboxd.errors import Busy
 
@@ -30,7 +32,7 @@ class Admission:
         return self._total
 
     def enter(self, tenant: str) -> None:
-        """Count a call of this tenant, or raise Busy. Whoever entered must `leave`."""
+        """Count a call of this tenant, or raise Busy. Every `enter` needs a `leave`."""
         mine = self._under_way.get(tenant, 0)
         if mine >= self._most_each:
             raise Busy(f"cannot take this call: {mine} of this tenant are under way; try again")
@@ -53,8 +55,27 @@ class Admission:
         return max(1, self._most // tenants)
 
 
+class AdmissionMiddleware:
+    """Counts each request of a tenant from before anything of it is read until its answer has left."""
+
+    def __init__(self, app: ASGIApp, admission: Admission) -> None:
+        self._app = app
+        self._admission = admission
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        tenant = tenant_of(scope["path"]) if scope["type"] == "http" else None
+        if tenant is None:
+            await self._app(scope, receive, send)
+            return
+        self._admission.enter(tenant)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._admission.leave(tenant)
+
+
 def tenant_of(path: str) -> str | None:
-    """The tenant a path names, as text; None for what belongs to no tenant: health, metrics, events, the inspector."""
+    """Return the tenant that a path names, None for a path without one: health, metrics, events."""
     if not path.startswith(_PREFIX):
         return None
     return path[len(_PREFIX) :].partition("/")[0]

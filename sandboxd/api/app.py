@@ -1,4 +1,5 @@
-"""The app: every resource's routes behind one boundary. Built once, served on every socket by one server.
+"""The app: every resource's routes in one Starlette router, behind plain ASGI middleware. One server serves it on every
+socket.
 
 Its lifespan must run, because it watches for clients that go away.
 """
@@ -7,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
-from fastapi import FastAPI
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.middleware import Middleware
+from starlette.routing import Router
+from starlette.types import Receive, Scope, Send
 
 from memo.limits import StoreLimits
 from sandboxd.api import (
@@ -28,15 +31,16 @@ from sandboxd.api import (
     sessions,
     tools,
 )
-from sandboxd.api.admission import MAX_CALLS, Admission
+from sandboxd.api.admission import MAX_CALLS, Admission, AdmissionMiddleware
 from sandboxd.api.boundary import Boundary
-from sandboxd.api.budget import MEMORY_BYTES, ByteBudget
+from sandboxd.api.budget import BudgetMiddleware, ByteBudget
 from sandboxd.api.feed import EventFeed
-from sandboxd.api.openapi import operation, schemas
+from sandboxd.api.openapi import describe
 from sandboxd.api.ports import Manager, Memory
-from sandboxd.api.routes import LeanRoute, Readiness, Services
+from sandboxd.api.routes import EndpointRoute, Readiness, Services
 from sandboxd.api.watch import DisconnectWatch
 from sandboxd.consolidation.service import ConsolidationService
+from sandboxd.errors import RouteNotFound
 from sandboxd.idempotency import IdempotencyStore
 from sandboxd.limits import Limits
 from sandboxd.metrics import Metrics
@@ -60,31 +64,6 @@ ENDPOINTS = (
 )
 
 
-class Api(FastAPI):
-    """FastAPI with one layer around its router instead of five: each costs a short call more than its own work."""
-
-    admission: Admission
-    budget: ByteBudget
-
-    def build_middleware_stack(self) -> ASGIApp:
-        return Boundary(self.router, self.admission, self.budget)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # FastAPI looks for telemetry in the environment at every request, a tenth of a short call; there is none here.
-        if scope["type"] != "http" or self.middleware_stack is None:
-            await super().__call__(scope, receive, send)
-            return
-        scope["app"] = self
-        await self.middleware_stack(scope, receive, send)
-
-    def openapi(self) -> dict[str, Any]:
-        if self.openapi_schema is None:
-            document = super().openapi()
-            document.setdefault("components", {})["schemas"] = schemas(ENDPOINTS)
-            self.openapi_schema = document
-        return self.openapi_schema
-
-
 def create_app(
     manager: Manager,
     *,
@@ -98,12 +77,12 @@ def create_app(
     toolbox: Toolbox | None = None,
     consolidator: ConsolidationService | None = None,
     max_calls: int = MAX_CALLS,
-    call_memory_bytes: int = MEMORY_BYTES,
-) -> Api:
+    budget: ByteBudget | None = None,
+) -> Router:
     watch = DisconnectWatch()
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: Any) -> AsyncIterator[None]:
         async with watch.open():
             yield
 
@@ -115,23 +94,25 @@ def create_app(
         readiness=readiness,
         watch=watch,
         feed=EventFeed(manager.events),
+        openapi=cache(lambda: describe(ENDPOINTS, version)),
         version=version,
         default_limits=default_limits or Limits(),
         memory=memory,
         store_limits=store_limits or StoreLimits(),
         consolidation=consolidator,
     )
-    api = Api(
-        title="sandboxd",
-        version=version,
-        summary="A hardened container and its memory as plain files, for every AI agent.",
-        routes=[LeanRoute(endpoint, services, operation(endpoint)) for endpoint in ENDPOINTS],
-        lifespan=lifespan,
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
+    return Router(
+        [EndpointRoute(endpoint, services) for endpoint in ENDPOINTS],
         redirect_slashes=False,
+        default=_refuse_unknown_route,
+        lifespan=lifespan,
+        middleware=[
+            Middleware(BudgetMiddleware, budget or ByteBudget()),
+            Middleware(Boundary),
+            Middleware(AdmissionMiddleware, Admission(max_calls)),
+        ],
     )
-    api.admission = Admission(max_calls)
-    api.budget = ByteBudget(call_memory_bytes)
-    return api
+
+
+async def _refuse_unknown_route(scope: Scope, receive: Receive, send: Send) -> None:
+    raise RouteNotFound("cannot find this route: GET /openapi.json lists them")

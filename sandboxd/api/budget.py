@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import anyio
 from starlette.requests import Request
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from sandboxd.api.admission import tenant_of
 from sandboxd.errors import Busy, InvalidRequest
 
 MIB = 1024 * 1024
@@ -100,11 +101,31 @@ class Allotment:
     async def turn(self) -> None:
         await self._budget.turn()
 
-    def attach(self, scope: Scope) -> None:
-        scope[_ALLOTMENT] = self
+
+class BudgetMiddleware:
+    """Gives every request its allotment, and takes all of it back once the answer has left."""
+
+    def __init__(self, app: ASGIApp, budget: ByteBudget) -> None:
+        self._app = app
+        self._budget = budget
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        memory = Allotment(self._budget, tenant_of(scope["path"]) or "")
+        scope[_ALLOTMENT] = memory
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            memory.shrink(0)
 
 
 def allotment(request: Request) -> Allotment:
-    """Return the allotment of the call that this request makes. Only routes of a tenant have one."""
-    found: Allotment = request.scope[_ALLOTMENT]
+    """Return the allotment of the call that this request makes."""
+    return allotment_of(request.scope)
+
+
+def allotment_of(scope: Scope) -> Allotment:
+    found: Allotment = scope[_ALLOTMENT]
     return found

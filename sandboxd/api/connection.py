@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from sandboxd.api.connection_table import ConnectionTable
+from sandboxd.api.connection_table import ConnectionTable, Peer
 from sandboxd.api.guard import CONNECTION, is_unix
 from sandboxd.api.problems import as_answer, problem
 from sandboxd.api.request_clock import PACED, RequestClock
@@ -57,9 +57,11 @@ class _Flow(FlowControl):
 class Connection(HttpToolsProtocol):
     flow: _Flow
 
-    def __init__(self, *args: Any, table: ConnectionTable, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, table: ConnectionTable, handshake: Peer | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._table = table
+        self._handshake = handshake
+        """The TLS handshake whose place in the table this connection takes."""
         self._clock = RequestClock(self.loop, table.limits)
         self._weakly = weakref.ref(self)
         self._is_trusted = False
@@ -82,6 +84,9 @@ class Connection(HttpToolsProtocol):
         self._clock.expect_head(self)
         self._is_trusted = is_unix({"server": self.server})
         self.idle_since = self.loop.time()
+        if self._handshake is not None:
+            self._table.close(self._handshake)
+            self._handshake = None
         if self._is_trusted:
             self._table.open_unix(self)
         else:
@@ -99,6 +104,18 @@ class Connection(HttpToolsProtocol):
         if self._running is not None:
             self.cycle = self._running  # one that never ran refers to this connection for ever
         self._unparsed = b""
+
+    def discard(self) -> None:
+        """Free a connection whose handshake failed: its parser refers back to it."""
+        if self._handshake is not None:
+            self._handshake = None
+            self.parser = None  # type: ignore[assignment]  # as uvicorn does for a connection that was made
+
+    def shutdown(self) -> None:
+        """Close the connection, or let it end with its answer. An idle client may not answer TLS's close for long."""
+        super().shutdown()
+        if self.scheme == "https" and self.is_idle and not self.transport.get_write_buffer_size():
+            self.transport.abort()
 
     def trust(self) -> None:
         """The request under way has a valid token."""

@@ -48,11 +48,15 @@ def read_token(path: Path) -> str:
     return token
 
 
-def allowed_hosts(host: str, port: int) -> frozenset[str]:
-    """What a Host header may say for this address: the address itself, and this machine's own names for itself."""
+def allowed_hosts(host: str, port: int, *, is_tls: bool = False) -> frozenset[str]:
+    """Return what a Host header may say for this address: the address itself, or a name of this machine for itself.
+
+    Clients leave out the port that is the default of their scheme.
+    """
     names = {host.strip("[]"), "localhost", "127.0.0.1", "::1"}
-    written = {f"[{name}]" if ":" in name else name for name in names}
-    return frozenset(f"{name}:{port}".lower() for name in written)
+    written = {(f"[{name}]" if ":" in name else name).lower() for name in names}
+    is_default_port = port == (443 if is_tls else 80)
+    return frozenset(f"{name}:{port}" for name in written) | (written if is_default_port else set())
 
 
 class TcpGuard:

@@ -35,7 +35,7 @@ async def get_metrics(services: Services, request: Request) -> Response:
 
 
 async def get_openapi(services: Services, request: Request) -> Response:
-    return render.json_answer(request.scope["app"].openapi())
+    return render.json_answer(services.openapi())
 
 
 ENDPOINTS = (

@@ -1,9 +1,9 @@
-"""The OpenAPI document, made from the declared routes. It describes what the routes check; it checks nothing."""
+"""The OpenAPI 3.1 document, generated from the declared endpoints and their pydantic models. It checks nothing."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -16,15 +16,34 @@ from sandboxd.api.routes import Access, Endpoint
 _REF = "#/components/schemas/{model}"
 
 
-def operation(endpoint: Endpoint) -> dict[str, Any]:
-    """What FastAPI cannot see of a lean route: parameters, body and answers."""
+def describe(endpoints: Sequence[Endpoint], version: str) -> dict[str, Any]:
+    """Return the OpenAPI document of these endpoints."""
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "sandboxd",
+            "summary": "A hardened container and its memory as plain files, for every AI agent.",
+            "version": version,
+        },
+        "paths": paths,
+        "components": {"schemas": _schemas(endpoints)},
+    }
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
     described: dict[str, Any] = {
+        "tags": [endpoint.kind],
+        "summary": endpoint.summary,
+        "operationId": endpoint.operation_id or endpoint.run.__name__,
         "parameters": [*_path_parameters(endpoint), *_query_parameters(endpoint), *_header_parameters(endpoint)],
         "responses": {str(status): _answer(answer) for status, answer in endpoint.answers.items()},
     }
     described["responses"]["default"] = {
         "description": "A problem",
-        "content": {MEDIA_TYPE: {"schema": {"$ref": _REF.format(model="Problem")}}},
+        "content": {MEDIA_TYPE: {"schema": {"$ref": _REF.format(model=Problem.__name__)}}},
     }
     if endpoint.body is not None:
         content = _content(endpoint.body)
@@ -34,8 +53,8 @@ def operation(endpoint: Endpoint) -> dict[str, Any]:
     return described
 
 
-def schemas(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
-    models: dict[str, type[BaseModel]] = {"Problem": Problem}
+def _schemas(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+    models: dict[str, type[BaseModel]] = {Problem.__name__: Problem}
     for endpoint in endpoints:
         for model in (endpoint.body, *endpoint.answers.values()):
             if isinstance(model, type):

@@ -12,6 +12,10 @@ class Forbidden(RequestError):
 class MethodNotAllowed(RequestError):
     code = "request.method_not_allowed"
 
+    def __init__(self, allowed: str) -> None:
+        super().__init__(f"cannot use this method here: {allowed} is allowed")
+        self.allowed = allowed
+
 
 class UnsupportedMediaType(RequestError):
     code = "request.unsupported_media_type"

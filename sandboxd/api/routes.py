@@ -1,7 +1,7 @@
 """What a route is: a declared value, served with as little as possible between the socket and its function.
 
-FastAPI matches and documents the routes; a request then goes straight to `run(services, request)`. Access is part
-of the declaration: a route that reads never takes an Idempotency-Key, every route that writes does.
+Starlette matches the path; the request then goes straight to `run(services, request)`. Access is part of the
+declaration: a route that reads never takes an Idempotency-Key, every route that writes does.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memo.errors import MemoError
@@ -23,7 +23,7 @@ from memo.limits import StoreLimits
 from sandboxd.api.feed import EventFeed
 from sandboxd.api.once import answer_once
 from sandboxd.api.ports import Manager, Memory
-from sandboxd.api.refusals import ClientLeft
+from sandboxd.api.refusals import ClientLeft, MethodNotAllowed
 from sandboxd.api.watch import DisconnectWatch
 from sandboxd.consolidation.service import ConsolidationService
 from sandboxd.errors import InternalError, SandboxdError, host_error, is_host_fault
@@ -68,6 +68,8 @@ class Services:
     readiness: Callable[[], Awaitable[Readiness]]
     watch: DisconnectWatch
     feed: EventFeed
+    openapi: Callable[[], dict[str, Any]]
+    """Returns the OpenAPI document."""
     version: str
     default_limits: Limits
     memory: Memory | None = None
@@ -100,28 +102,22 @@ class Endpoint:
     headers: tuple[str, ...] = ()
     """Headers it understands, beside Idempotency-Key."""
     operation_id: str = ""
-    """Its name in the OpenAPI document, where two routes share a function."""
+    """Its name in the OpenAPI document, if not that of its function: two routes may share one."""
 
 
-class LeanRoute(APIRoute):
-    """A FastAPI route without dependency injection: FastAPI's own handler costs more than the rest of a short call."""
+class EndpointRoute(Route):
+    """The Starlette route of an endpoint. A wrong method raises, so that the boundary answers it like any error."""
 
-    def __init__(self, endpoint: Endpoint, services: Services, openapi: dict[str, Any]) -> None:
-        async def documented(request: Request) -> Response:
-            return await endpoint.run(services, request)
-
-        documented.__name__ = endpoint.operation_id or endpoint.run.__name__
-        super().__init__(
-            endpoint.path,
-            documented,
-            methods=[endpoint.method],
-            summary=endpoint.summary,
-            operation_id=documented.__name__,
-            tags=[endpoint.kind],
-            response_class=Response,
-            openapi_extra=openapi,
-        )
+    def __init__(self, endpoint: Endpoint, services: Services) -> None:
+        super().__init__(endpoint.path, endpoint.run, methods=[endpoint.method])
+        self._method = endpoint.method
+        self.methods = {endpoint.method}  # Starlette adds HEAD to GET
         self.app = _serve(endpoint, services)
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != self._method:
+            raise MethodNotAllowed(self._method)
+        await self.app(scope, receive, send)
 
 
 def _serve(endpoint: Endpoint, services: Services) -> ASGIApp:

@@ -36,6 +36,12 @@ def serve(
     token_file: Annotated[
         Path | None, typer.Option(readable=False, help="A file whose first line is the token of TCP clients.")
     ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(readable=False, help="The TCP listener's certificate (PEM); needs --tls-key.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(readable=False, help="The private key of --tls-cert (PEM, without a password).")
+    ] = None,
     engine: EngineOption = None,
     store: StoreOption = None,
     image: Annotated[str | None, typer.Option(help="The image of a sandbox whose creator names none.")] = None,
@@ -62,6 +68,8 @@ def serve(
         socket=socket,
         tcp=tcp,
         token_file=token_file,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
         engine=engine,
         store=store,
         image=image,

@@ -19,6 +19,7 @@ import anyio
 from memo import StoreOptions, capabilities_of, open_store
 from memo.errors import MemoError
 from sandboxd.api.guard import read_token
+from sandboxd.api.tls import read_tls
 from sandboxd.client.errors import KNOWN_ERRORS, DaemonUnreachable
 from sandboxd.client.synchronous import Client
 from sandboxd.daemon.host import diagnose_agent_user, diagnose_host, diagnose_open_files
@@ -67,7 +68,12 @@ async def examine(settings: Settings, daemon: DaemonReport | None = None) -> lis
     findings = [] if daemon is None else list(daemon.findings)
     findings += [*diagnose_host(settings.data), diagnose_open_files(settings), diagnose_agent_user(settings.uid)]
     if daemon is None:
-        findings += [*_examine_token(settings), *await _examine_workspaces(settings), await _examine_store(settings)]
+        findings += [
+            *_examine_token(settings),
+            *_examine_tls(settings),
+            *await _examine_workspaces(settings),
+            await _examine_store(settings),
+        ]
     with tempfile.TemporaryDirectory(prefix="sandboxd-doctor-") as state:  # a daemon may be at work in the real one
         of_engine = await _examine_engine(settings, Path(state))
     return findings + [one for one in of_engine if daemon is None or one.subject != "engine choice"]
@@ -118,6 +124,16 @@ def _examine_token(settings: Settings) -> list[Finding]:
     except SandboxdError as error:
         return [Finding("token file", "missing", str(error), "make one that only the daemon's user can read")]
     return [Finding("token file", "ok", "only the daemon's user can read it")]
+
+
+def _examine_tls(settings: Settings) -> list[Finding]:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return []
+    try:
+        read_tls(settings.tls_cert, settings.tls_key)
+    except SandboxdError as error:
+        return [Finding("certificate", "missing", str(error), "give a certificate and its private key")]
+    return [Finding("certificate", "ok", "it fits its key, and only the daemon's user can read the key")]
 
 
 async def _examine_store(settings: Settings) -> Finding:

@@ -1,4 +1,4 @@
-"""What can be seen to be wrong before the daemon starts: its data directory, its token and its image.
+"""What can be seen to be wrong before the daemon starts: its data directory, token, certificate and image.
 
 Looks and changes nothing. The daemon itself refuses the same, later and in words that fit any time of its life; here
 the reader has just typed a command and is told what to type instead.
@@ -13,6 +13,7 @@ from pathlib import Path
 import anyio
 
 from sandboxd.api.guard import read_token
+from sandboxd.api.tls import read_tls
 from sandboxd.engine.select import select_engine
 from sandboxd.errors import Conflict, HostIO
 from sandboxd.image import default_image
@@ -20,10 +21,12 @@ from sandboxd.settings import Settings
 
 
 def check_places(settings: Settings) -> None:
-    """Raise a SandboxdError, with the next step, if the data directory or the token file cannot be used."""
+    """Raise a SandboxdError, with the next step, if the data directory, token file or certificate is unusable."""
     _check_data(settings.data)
     if settings.token_file is not None:
         read_token(settings.token_file)
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        read_tls(settings.tls_cert, settings.tls_key)
 
 
 def missing_image(settings: Settings) -> str | None:

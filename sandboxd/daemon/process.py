@@ -27,9 +27,10 @@ from memo import StoreOptions, open_store
 from memo.errors import MemoError
 from sandboxd import failpoints
 from sandboxd.api.app import create_app
-from sandboxd.api.budget import MIB
+from sandboxd.api.budget import MIB, ByteBudget
 from sandboxd.api.connection_table import ConnectionTable
 from sandboxd.api.guard import TcpGuard, allowed_hosts, read_token
+from sandboxd.api.tls import read_tls
 from sandboxd.consolidation.service import ConsolidationService
 from sandboxd.daemon import logs
 from sandboxd.daemon.heap import settle_heap
@@ -101,6 +102,7 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
     watchdog.watch(asyncio.get_running_loop())
     # More calls than connections would only be seen as closed connections; a call that is refused says why.
     max_calls = min(settings.max_calls, settings.wire.unix_connections(soft_open_files()) - _SPARE_CONNECTIONS)
+    tls = read_tls(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
     make_data_directory(settings.data)  # before the store is opened, which may be in it
     Reserve(settings.data / RESERVE).spend_if_short()  # before the store is opened, which needs a little room, too
     # Nested blocks, not an exit stack: see SandboxManager. Listeners come first: what cannot listen starts nothing.
@@ -132,13 +134,15 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
                     store_limits=settings.store_limits,
                     consolidator=consolidation,
                     max_calls=max_calls,
-                    call_memory_bytes=settings.call_memory_mb * MIB,
+                    budget=ByteBudget(settings.call_memory_mb * MIB),
                 )
                 if settings.tcp is not None and settings.token_file is not None:
                     host, _, port = settings.tcp.rpartition(":")
-                    app = TcpGuard(app, read_token(settings.token_file), allowed_hosts(host, int(port)))
+                    app = TcpGuard(
+                        app, read_token(settings.token_file), allowed_hosts(host, int(port), is_tls=tls is not None)
+                    )
                 connections = ConnectionTable(settings.wire, max_calls)
-                server = Server(app, [unix_socket, *tcp_sockets], connections, drain_s=settings.drain_s)
+                server = Server(app, [unix_socket, *tcp_sockets], connections, drain_s=settings.drain_s, tls=tls)
                 try:
                     await _serve_until_signalled(server, manager, consolidation)
                     checking.cancel_scope.cancel()

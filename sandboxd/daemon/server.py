@@ -7,6 +7,7 @@ import errno
 import gc
 import os
 import socket
+import ssl
 import stat
 from collections.abc import Iterator
 from functools import partial
@@ -17,7 +18,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from sandboxd.api.connection import Connection
-from sandboxd.api.connection_table import ConnectionTable
+from sandboxd.api.connection_table import ConnectionTable, Peer
+from sandboxd.api.tls import TlsListener
 from sandboxd.errors import Conflict, HostIO
 
 _COLLECT_AFTER = (20_000, 20, 20)
@@ -31,7 +33,13 @@ class Server(uvicorn.Server):
     """uvicorn without its signals and without its ten wake-ups a second: an idle daemon does nothing."""
 
     def __init__(
-        self, app: ASGIApp, listeners: list[socket.socket], connections: ConnectionTable, *, drain_s: float
+        self,
+        app: ASGIApp,
+        listeners: list[socket.socket],
+        connections: ConnectionTable,
+        *,
+        drain_s: float,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -50,6 +58,8 @@ class Server(uvicorn.Server):
             )
         )
         self._listeners = listeners
+        self._connections = connections
+        self._tls = tls
         self._stopping = anyio.Event()
         self.has_started = anyio.Event()
 
@@ -81,11 +91,24 @@ class Server(uvicorn.Server):
         yield  # signals belong to the daemon
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        # uvicorn's own TLS would be on every socket; the unix socket is locked by its mode and stays plain.
+        plain = [one for one in sockets or () if self._tls is None or one.family == socket.AF_UNIX]
+        await super().startup(plain)
         self.has_started.set()
 
     async def main_loop(self) -> None:
-        await self._stopping.wait()
+        async with anyio.create_task_group() as accepting:
+            if self._tls is not None:
+                for listener in self._listeners:
+                    if listener.family != socket.AF_UNIX:
+                        secured = TlsListener(listener, self._tls, self._make_connection, self._connections)
+                        accepting.start_soon(secured.serve)
+            await self._stopping.wait()
+            accepting.cancel_scope.cancel()
+
+    def _make_connection(self, handshake: Peer) -> Connection:
+        state = self.server_state
+        return Connection(self.config, state, self.lifespan.state, table=self._connections, handshake=handshake)
 
 
 def settle_collector() -> None:

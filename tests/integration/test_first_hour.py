@@ -88,6 +88,10 @@ MISTAKES = (
     serve("port out of range", "--tcp 127.0.0.1:99999 --token-file token", 2, "from 1 to 65535"),
     serve("no port", "--tcp 127.0.0.1 --token-file token", 2, "HOST:PORT", "127.0.0.1:8080"),
     serve("another host's address", "--tcp 192.0.2.1:18080 --token-file token", 1, "does not have that address"),
+    serve("certificate without its key", f"{TCP} token --tls-cert token", 2, "TLS needs a certificate", "--tls-key"),
+    serve("certificate missing", f"{TCP} token --tls-cert none --tls-key token", 2, "No such file", "--tls-cert"),
+    serve("not a certificate", f"{TCP} token --tls-cert token --tls-key token", 2, "not a PEM file", "private key"),
+    serve("TLS without TCP", "--tls-cert token --tls-key token", 2, "without TCP", "--tcp"),
     # the data directory and the socket
     serve("data is a file", "--data token", 1, "is not a directory", "another --data"),
     serve("data below a file", "--data token/data", 1, "is not a directory", "another --data"),

@@ -11,6 +11,7 @@ import fnmatch
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
@@ -502,6 +503,7 @@ async def serving(
     drain_s: float = 5,
     call_memory_bytes: int = MEMORY_BYTES,
     store_timeout_s: float = 10,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[World]:
     """Serve the API. With a store it has memory: a stand-in's, or with `mirrored` the real one."""
     manager = manager or StandInManager()
@@ -522,7 +524,9 @@ async def serving(
         path.unlink(missing_ok=True)
         unix.bind(str(path))
         port = tcp.getsockname()[1]
-        world = World(manager, path, f"http://127.0.0.1:{port}", token, directory, memory)
+        world = World(
+            manager, path, f"{'http' if tls is None else 'https'}://127.0.0.1:{port}", token, directory, memory
+        )
 
         async def readiness() -> Readiness:
             engine = Check("standin", world.ready, "" if world.ready else "gone")
@@ -531,6 +535,7 @@ async def serving(
         async with stack, IdempotencyStore(directory / "idempotency.db") as idempotency:
             if manager.mirrors is not None:
                 await stack.enter_async_context(manager.mirrors)
+            world.budget = ByteBudget(call_memory_bytes)
             app = create_app(
                 manager,
                 idempotency=idempotency,
@@ -541,12 +546,11 @@ async def serving(
                 store_limits=store_limits,
                 consolidator=consolidation,
                 max_calls=max_calls,
-                call_memory_bytes=call_memory_bytes,
+                budget=world.budget,
             )
-            world.budget = app.budget
             guarded = TcpGuard(app, token, [f"127.0.0.1:{port}", f"localhost:{port}"])
             connections = ConnectionTable(wire or WireLimits(), max_calls)
-            server = Server(guarded, [unix, tcp], connections, drain_s=drain_s)
+            server = Server(guarded, [unix, tcp], connections, drain_s=drain_s, tls=tls)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(server.run_until_stopped)
                 await server.has_started.wait()
