@@ -169,7 +169,18 @@ class SecondDocker(PrivateEngine):
     def __init__(self, runtimes: Mapping[str, Sequence[str]] | None = None) -> None:
         """`runtimes` are the further runtimes that it offers, by name: the program and its arguments."""
         super().__init__()
-        described = {name: {"path": words[0], "runtimeArgs": words[1:]} for name, words in (runtimes or {}).items()}
+        self.runtimes = dict(runtimes or {})
+        self._configure()
+
+    def offer(self, runtimes: Mapping[str, Sequence[str]]) -> None:
+        """Offer other runtimes from now on, without a restart."""
+        self.runtimes = dict(runtimes)
+        self._configure()
+        assert self.process is not None
+        self.process.send_signal(signal.SIGHUP)
+
+    def _configure(self) -> None:
+        described = {name: {"path": words[0], "runtimeArgs": words[1:]} for name, words in self.runtimes.items()}
         (self.root / "daemon.json").write_text(json.dumps({"runtimes": described}))
 
     def start(self) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from sandboxd.client import Client
 from sandboxd.errors import FileNotFound, InvalidRequest, IsADirectory, OutsideSandbox, PermissionDenied
+from tests.engines import Podman
 from tests.escape.conftest import Report, probe_sandbox
 from tests.running import RunningDaemon
 
@@ -67,6 +68,11 @@ def read_by_every_way(client: Client, path: str) -> list[str]:
         if result.ok:
             found.append(f"{way}: {result.content[:100]}")
     return found
+
+
+def test_every_door_of_a_podman_sandbox_is_shut_too(podman: Podman, agent_image: str) -> None:
+    report = probe_sandbox("docker", agent_image, docker_host=podman.url)
+    assert {name: outcome["detail"] for name, outcome in report.items() if not outcome["ok"]} == {}
 
 
 def test_enough_doors_are_tried(probe_report: Report) -> None:

@@ -74,3 +74,18 @@ def test_the_store_of_an_option_is_tried_out(tmp_path: Path) -> None:
     code, findings = doctor(*options, "--store", "mysql://db")
     assert (code, findings["store"]["verdict"]) == (1, "missing")
     assert "no store has the scheme mysql" in findings["store"]["detail"]
+
+
+def test_a_runtime_that_the_engine_does_not_have_is_missing(
+    engine_socket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SANDBOXD_RUNTIME", "no-such-runtime")
+    for engine, why in (("docker", "the engine has "), ("bubblewrap", "bubblewrap has no runtimes")):
+        code, findings = doctor("--engine", engine, "--data", str(tmp_path / "data"))
+        assert code == 1
+        assert findings["runtime"]["detail"].startswith(f"cannot use the runtime no-such-runtime: {why}")
+
+
+def test_the_engines_own_runtime_is_named(engine_socket: str, tmp_path: Path) -> None:
+    _, findings = doctor("--engine", "docker", "--data", str(tmp_path / "data"))
+    assert findings["runtime"]["detail"] == "containers run under runc"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sandboxd.client import Client
-from sandboxd.errors import Paused
+from sandboxd.errors import Paused, SandboxdError
 from tests.engines import Podman, PrivateEngine, SecondDocker
 from tests.integration.test_doctor import doctor
 from tests.running import RunningDaemon
@@ -87,7 +87,7 @@ def test_a_sandbox_lives_is_paused_taken_over_and_dies_as_on_docker(daemon: Runn
     [
         ("runsc-without-sockets", "cannot connect to the daemon's unix socket; for gVisor, add --host-uds=open"),
         ("runsc-stale", "so memory would never change; for gVisor, remove --file-access-mounts=exclusive"),
-        ("no-such", "the engine has io.containerd.runc.v2, io.containerd.runtime.v1.linux, runc, runsc,"),
+        ("no-such", "runsc, runsc-stale, runsc-without-sockets; correct SANDBOXD_RUNTIME, or register the runtime"),
     ],
 )
 def test_a_runtime_that_cannot_serve_is_refused_at_start_and_by_doctor_in_one_sentence(
@@ -111,6 +111,27 @@ def test_a_runtime_that_cannot_serve_is_refused_at_start_and_by_doctor_in_one_se
     assert code == 1
     assert sentence in findings["runtime"]["detail"]
     assert gvisor_docker.docker("ps", "-aq") == ""
+
+
+def test_readiness_names_a_runtime_that_the_engine_has_lost(gvisor_docker: SecondDocker, agent_image: str) -> None:
+    offered = gvisor_docker.runtimes
+    daemon = RunningDaemon(image=agent_image, docker_host=gvisor_docker.url, **GVISOR)
+    try:
+        with daemon.start().client() as client:
+            assert client.ready()["engine"]["ok"]
+            gvisor_docker.offer({})
+            deadline = time.monotonic() + HANG_S
+            while True:
+                try:
+                    client.ready()
+                except SandboxdError as error:
+                    assert "cannot use the runtime runsc: the engine has " in str(error)
+                    break
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+    finally:
+        gvisor_docker.offer(offered)
+        daemon.stop()
 
 
 def test_a_limit_of_processes_that_gvisor_needs_for_itself_is_named(

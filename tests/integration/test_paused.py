@@ -124,6 +124,26 @@ def test_a_paused_sandbox_can_be_destroyed(daemon: RunningDaemon, container: str
     assert container not in daemon.containers()
 
 
+def test_processes_that_are_stopped_from_outside_pause_a_bubblewrap_sandbox() -> None:
+    daemon = RunningDaemon(engine="bubblewrap")
+    try:
+        with daemon.start().client() as client:
+            container = client.ensure_sandbox(SESSION, user="ada").container
+            assert container is not None
+            freeze, thaw = _freezer(daemon, "bubblewrap", container)
+            for _ in range(2):
+                freeze()
+                _wait_state(client, "paused")
+                with pytest.raises(Paused, match="continue its processes with SIGCONT"):
+                    client.exec(SESSION, "true")
+                thaw()
+                _wait_state(client, "ready")
+                assert client.exec(SESSION, "echo well").stdout == "well\n"
+            client.destroy_sandbox(SESSION)
+    finally:
+        daemon.stop()
+
+
 @pytest.mark.parametrize("engine", ["docker", "bubblewrap"])
 def test_a_restart_finds_a_paused_sandbox_paused_and_loses_nothing_of_it(
     engine_socket: str, agent_image: str, engine: str

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sandboxd.engine.docker import answers
-from sandboxd.engine.docker.causes import KILL_NEAR_NS, OOM_NEAR_NS, DeathLedger, RawEvent
+from sandboxd.engine.docker import answers, kernel_log
+from sandboxd.engine.docker.causes import (
+    KILL_NEAR_NS,
+    OOM_NEAR_NS,
+    OUTAGE_SLACK_NS,
+    DeathLedger,
+    Outage,
+    RawEvent,
+)
 from sandboxd.engine.docker.diagnosis import diagnose_engine, parse_version
+from sandboxd.engine.protocol import LABEL_INSTANCE
 from sandboxd.errors import EngineRefused, HostFull
 from tests.unit.test_hardening import SPEC
 
@@ -73,6 +82,7 @@ def test_full_disk_of_the_engine_is_the_hosts_fault(text: str) -> None:
         (404, "image:1: image not known", "is not in the engine"),
         (400, 'runc create failed: exec: "python3": executable file not found in $PATH', "has no python3"),
         (500, 'exec: "python3": stat python3: no such file or directory', "has no python3"),
+        (500, r'msg="runc: exec: \"python3\": executable file not found in $PATH"', "has no python3"),
     ],
 )
 def test_common_mistake_is_named(status: int, text: str, said: str) -> None:
@@ -85,10 +95,82 @@ def test_other_refusal_is_not_mistaken_for_a_missing_part() -> None:
     )
 
 
-def test_podmans_events_are_read_as_well() -> None:
-    event = {"Action": "died", "Actor": {"ID": "c", "Attributes": {"containerExitCode": "3"}}, "timeNano": 5}
-    assert answers.read_event(event) == RawEvent("die", "c", 5, 3)
+@pytest.mark.parametrize(("word", "action"), [("died", "die"), ("die", "die"), ("remove", "destroy")])
+def test_podmans_events_are_read_as_well(word: str, action: str) -> None:
+    attributes = {"containerExitCode": "3", LABEL_INSTANCE: "x"}
+    event = {"Action": word, "Actor": {"ID": "c", "Attributes": attributes}, "timeNano": 5}
+    assert answers.read_event(event) == RawEvent(action, "c", 5, 3)  # type: ignore[arg-type]
     assert answers.read_event({"Action": "exec_start"}) is None
+
+
+def test_the_death_of_a_container_without_our_label_is_not_ours_to_tell() -> None:
+    event = {"Action": "die", "Actor": {"ID": "c", "Attributes": {"exitCode": "3"}}, "timeNano": 5}
+    assert answers.read_event(event) is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "engine"),
+    [
+        ({"Api-Version": "1.41", "Server": "Docker/20.10.24"}, ("docker", "1.41")),
+        ({"Api-Version": "1.41", "Libpod-Api-Version": "4.3.1"}, ("podman", "1.41")),
+    ],
+)
+def test_the_engine_says_which_one_it_is(headers: dict[str, str], engine: tuple[str, str]) -> None:
+    assert answers.read_ping(headers) == engine
+
+
+def test_an_engine_with_an_old_api_is_refused() -> None:
+    with pytest.raises(EngineRefused, match=r"its API 1\.40 is older than 1\.41"):
+        answers.read_ping({"Api-Version": "1.40"})
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "taken"),
+    [
+        (409, 'Conflict. The container name "/x" is already in use by container "abc"', True),
+        (500, 'creating container storage: the container name "x" is already in use by abc', True),
+        (409, "removal of container abc is already in progress", False),
+        (500, "no space left on device", False),
+    ],
+)
+def test_a_name_that_is_taken_is_told_from_other_refusals(status: int, text: str, taken: bool) -> None:
+    assert answers.is_name_taken(status, text) is taken
+
+
+def test_a_runtime_is_looked_up_in_what_the_engine_has() -> None:
+    info = {"Runtimes": {"runsc": {}, "runc": {}}, "DefaultRuntime": "runc"}
+    assert answers.pick_runtime(info, None, is_podman=False) == "runc"
+    assert answers.pick_runtime(info, "runsc", is_podman=False) == "runsc"
+    with pytest.raises(EngineRefused, match="cannot use the runtime kata: the engine has runc, runsc; correct"):
+        answers.pick_runtime(info, "kata", is_podman=False)
+    with pytest.raises(EngineRefused, match="cannot use the runtime runsc: Podman runs all containers with runc"):
+        answers.pick_runtime(info, "runsc", is_podman=True)
+
+
+def test_an_outage_covers_what_died_from_its_first_sign_until_the_engine_is_back() -> None:
+    outage = Outage()
+    assert not outage.covers(NOW)
+    outage.begin(NOW)
+    outage.begin(NOW - 5)  # a death that was told late
+    assert outage.covers(NOW - 5 - OUTAGE_SLACK_NS)
+    assert not outage.covers(NOW - 6 - OUTAGE_SLACK_NS)
+    assert outage.covers(2 * NOW)
+    outage.end(NOW + 10)
+    outage.end(NOW + 20)  # a second listener
+    assert outage.covers(NOW + 10)
+    assert not outage.covers(NOW + 11)
+    outage.begin(NOW + OUTAGE_SLACK_NS + 100)
+    assert not outage.covers(NOW), "only the last one is remembered"
+
+
+def test_the_kernels_log_tells_which_container_ran_out_of_memory(tmp_path: Path) -> None:
+    log = tmp_path / "kmsg"
+    log.write_text(
+        "6,1,2,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/libpod_parent/libpod-abc,task=python3,pid=7\n"
+    )
+    assert kernel_log.tells_oom("abc", log)
+    assert not kernel_log.tells_oom("def", log)
+    assert not kernel_log.tells_oom("abc", tmp_path / "closed to us")
 
 
 @pytest.mark.parametrize(("text", "parsed"), [("20.10.24+dfsg1", (20, 10, 24)), ("v1.1", (1, 1, 0)), ("dev", None)])
@@ -104,6 +186,16 @@ def describe(docker: str = "27.1.1", runc: str = "1.3.3", **info: Any) -> dict[s
     }
     found = diagnose_engine({**usual, **info}, version)
     return {finding.subject: (finding.verdict, finding.detail, finding.advice) for finding in found}
+
+
+def test_a_runtime_of_gvisor_is_offered_and_a_name_that_podman_has_heard_of_is_not() -> None:
+    runtimes = {"runc": {}, "runsc": {}}
+    assert "runsc puts gVisor's kernel" in describe(Runtimes=runtimes)["runtimes"][1]
+    podman = {"Version": "4.3.1", "Components": [{"Name": "Podman Engine"}]}
+    found = diagnose_engine({"Runtimes": runtimes, "DefaultRuntime": "crun"}, podman)
+    assert [finding.detail for finding in found if finding.subject == "runtimes"] == [
+        "crun: containers share the host's kernel"
+    ]
 
 
 def test_good_host_has_no_weakness() -> None:

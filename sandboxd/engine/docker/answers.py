@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import PurePosixPath
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from sandboxd.engine.docker.causes import RawAction, RawEvent, cause_of_exit
 from sandboxd.engine.protocol import LABEL_INSTANCE, Container, ContainerSpec, Stats
@@ -17,12 +17,21 @@ from sandboxd.errors import EngineRefused, HostFull, SandboxdError
 
 _SHORTEST_SECRET = 4  # hiding shorter values would only make holes in every word
 
+OLDEST_API = (1, 41)
 ACTIONS: Mapping[str, RawAction] = {
     **{action: action for action in get_args(RawAction)},
     # Podman's words. It answers with Docker's for some of them, but filters by its own.
     "died": "die",
     "remove": "destroy",
 }
+
+
+def read_ping(headers: Mapping[str, str]) -> tuple[Literal["docker", "podman"], str]:
+    """Return which engine answers, and the newest version of the API that it speaks."""
+    version = headers.get("Api-Version", "1.0")
+    if tuple(map(int, version.split("."))) < OLDEST_API:
+        raise EngineRefused(f"cannot use this engine: its API {version} is older than 1.41 (Docker 20.10)")
+    return "podman" if "Libpod-Api-Version" in headers else "docker", version
 
 
 def read_stats(answer: Mapping[str, Any]) -> Stats:

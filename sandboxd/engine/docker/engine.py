@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from sandboxd.engine import seccomp
 from sandboxd.engine.address import find_socket
 from sandboxd.engine.docker import answers, kernel_log
 from sandboxd.engine.docker.causes import DeathLedger, Judgement, Outage, RawEvent
-from sandboxd.engine.docker.diagnosis import diagnose_engine, is_podman
+from sandboxd.engine.docker.diagnosis import diagnose_engine
 from sandboxd.engine.docker.watch import EventWatch, StreamLost
 from sandboxd.engine.protocol import (
     LABEL_INSTANCE,
@@ -51,7 +51,6 @@ CALL_TIMEOUT_S = 60
 CONNECT_TIMEOUT_S = 10
 ANSWER_TIMEOUT_S = 2
 CLEANUP_DEADLINE_S = 30
-_OLDEST_API = (1, 41)
 _REMOVE_DELAYS_S = (0.05, 0.2, 0.8, 2.0)
 
 T = TypeVar("T")
@@ -71,6 +70,7 @@ class DockerEngine:
         self._calling = anyio.CapacityLimiter(CALLS_AT_ONCE)
         self._connecting = threading.Lock()
         self._client: docker.APIClient | None = None
+        self._api_version: str | None = None
         self._watches: set[EventWatch] = set()
         self._outage = Outage()
 
@@ -202,11 +202,8 @@ class DockerEngine:
         address = self._reach()
         with self._connecting:
             if self._client is None:
-                client = self._new_client(address, CONNECT_TIMEOUT_S)  # this asks for the version
+                client = self._new_client(address, CONNECT_TIMEOUT_S)  # the first answer must come soon
                 client.timeout = CALL_TIMEOUT_S
-                if tuple(map(int, client.api_version.split("."))) < _OLDEST_API:
-                    raise EngineRefused("cannot use this engine: its API is older than 1.41 (Docker 20.10)")
-                self.name = "podman" if is_podman(client.version()) else "docker"
                 self._client = client
             return self._client
 
@@ -225,14 +222,21 @@ class DockerEngine:
     def _takes_connections(self) -> bool:
         """Say whether the engine serves a new connection. One that shuts down serves only those it has."""
         try:
-            self._new_client(self._reach(), ANSWER_TIMEOUT_S).close()  # it asks for the version
-        except (docker_errors.DockerException, requests.exceptions.RequestException, OSError, EngineUnavailable):
+            with closing(self._new_client(self._reach(), ANSWER_TIMEOUT_S)) as client:
+                client.ping()
+        except (docker_errors.DockerException, requests.exceptions.RequestException, OSError, SandboxdError):
             return False
         return True
 
     def _new_client(self, address: str, timeout_s: int) -> docker.APIClient:
         tls = kwargs_from_env().get("tls", False) if address == os.environ.get("DOCKER_HOST") else False
-        return docker.APIClient(base_url=address, version="auto", timeout=timeout_s, tls=tls)
+        make = partial(docker.APIClient, base_url=address, timeout=timeout_s, tls=tls)
+        if self._api_version is None:
+            with closing(make(version=".".join(map(str, answers.OLDEST_API)))) as client:
+                answer = client.get(f"{client.base_url}/_ping", timeout=timeout_s)  # Podman tells its version slowly
+            answer.raise_for_status()
+            self.name, self._api_version = answers.read_ping(answer.headers)
+        return make(version=self._api_version)
 
     def _launch(self, spec: ContainerSpec, client: docker.APIClient) -> Container:
         body = render_container(spec, self._seccomp_option(), is_podman=self.name == "podman")
@@ -337,7 +341,8 @@ class DockerEngine:
     def _open_stream(self, since_ns: int) -> _DockerStream:
         try:
             return _DockerStream(self._new_client(self._reach(), CONNECT_TIMEOUT_S), since_ns)
-        except (docker_errors.DockerException, requests.exceptions.RequestException, OSError, EngineUnavailable):
+        except (docker_errors.DockerException, requests.exceptions.RequestException, OSError, SandboxdError):
+            self._api_version = None  # the engine that comes back may be another
             raise StreamLost from None
 
 

@@ -106,9 +106,11 @@ class EventWatch:
     def _read(self, stream: EventStream) -> None:
         try:
             self._deliver(Resynced())
+            told_until_ns = self._since_ns
             for event in stream:
-                self._since_ns = event.at_ns + 1
-                self._deliver(event)
+                if event.at_ns >= told_until_ns:  # Podman counts in seconds, and tells again what was told
+                    self._since_ns = event.at_ns + 1
+                    self._deliver(event)
         finally:
             with self._lock:
                 self._stream = None
