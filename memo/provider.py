@@ -73,6 +73,13 @@ class RevisionedDocuments(Protocol):
         """Commit the newest text plus `content` as a new revision, atomically."""
 
 
+class RequestFinder(Protocol):
+    """Optional beside RevisionedDocuments: tells a retry from a new request without writing."""
+
+    async def find_request(self, key: DocumentKey, request: str) -> Document | None:
+        """Return the revision of the document that this request id committed, or None if it committed none."""
+
+
 class DocumentLister(Protocol):
     async def list_documents(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> list[DocumentEntry]:
         """Return every document of the owner, by name."""
@@ -138,6 +145,7 @@ class MemoProvider(
     ArtifactWriter,
     ArtifactLister,
     RevisionedDocuments,
+    RequestFinder,
     DocumentLister,
     DocumentHistory,
     RichArtifacts,

@@ -16,14 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import anyio
-import anyio.to_thread
 
-from sandboxd import sqlite_errors
-from sandboxd.errors import Busy, InvalidRequest, RequestError
-from sandboxd.permissions import create_private
+from sandboxd.errors import Busy, HostError, InvalidRequest, RequestError
+from sandboxd.host_database import HostDatabase
 
 KEEP_S = 24 * 3600
 MAX_KEYS = 100_000
@@ -33,23 +31,25 @@ _ADVICE = "stop the daemon and move the file away: it holds nothing but answers 
 
 _LEGAL_KEY = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?")
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS answers (
-    scope TEXT NOT NULL,
-    key TEXT NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('running', 'done', 'unknown')),
-    at REAL NOT NULL,  -- on the store's own clock, see _now
-    digest BLOB,
-    status INTEGER,
-    headers TEXT,
-    body BLOB,
-    PRIMARY KEY (scope, key)
-);
-CREATE INDEX IF NOT EXISTS answers_by_age ON answers (at);
-CREATE TABLE IF NOT EXISTS clock (id INTEGER PRIMARY KEY CHECK (id = 0), observed_s REAL NOT NULL);
-"""
+# The tables may already exist: earlier daemons wrote no version.
+_MIGRATIONS = (
+    (
+        """CREATE TABLE IF NOT EXISTS answers (
+            scope TEXT NOT NULL,
+            key TEXT NOT NULL,
+            state TEXT NOT NULL CHECK (state IN ('running', 'done', 'unknown')),
+            at REAL NOT NULL,  -- on the store's own clock, see _now
+            digest BLOB,
+            status INTEGER,
+            headers TEXT,
+            body BLOB,
+            PRIMARY KEY (scope, key)
+        )""",
+        "CREATE INDEX IF NOT EXISTS answers_by_age ON answers (at)",
+        "CREATE TABLE IF NOT EXISTS clock (id INTEGER PRIMARY KEY CHECK (id = 0), observed_s REAL NOT NULL)",
+    ),
+)
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -86,90 +86,44 @@ class IdempotencyStore:
         max_keys: int = MAX_KEYS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._path = path
+        self._database = HostDatabase(
+            path, "the idempotency store", _MIGRATIONS, advice=_ADVICE, purpose="keep Idempotency-Keys"
+        )
         self._clock = clock
         self._clock_offset_s = 0.0
         self._keep_s = keep_s
         self._max_keys = max_keys
-        self._one_at_a_time = anyio.CapacityLimiter(1)
-        self._connection: sqlite3.Connection | None = None
         self._count = 0
 
     async def __aenter__(self) -> Self:
-        await self._in_thread(self._open)
+        await self._database.open()
+        await self._run(self._start)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with anyio.CancelScope(shield=True):
-            await self._in_thread(self._close)
+        with contextlib.suppress(HostError):  # answers then stay a little longer
+            await self._run(self._keep_time)
+        await self._database.aclose()
 
     async def begin(self, scope: str, key: str) -> Answer | None:
         """Claim the key and return None, or return the answer it has already got."""
-        return await self._in_thread(self._begin, scope, key)
 
-    async def finish(self, scope: str, key: str, answer: Answer) -> None:
-        """Keep the answer. After this the work is never done again for this key."""
-        await self._in_thread(self._finish, scope, key, answer)
+        def claim(db: sqlite3.Connection) -> tuple[tuple[Any, ...] | None, int]:
+            removed = self._prune(db)
+            row = db.execute(
+                "SELECT state, digest, status, headers, body FROM answers WHERE scope = ? AND key = ?", (scope, key)
+            ).fetchone()
+            if row is None:
+                db.execute(
+                    "INSERT INTO answers (scope, key, state, at) VALUES (?, ?, 'running', ?)", (scope, key, self._now())
+                )
+            return row, removed
 
-    async def release(self, scope: str, key: str) -> None:
-        """Forget the key: nothing was done, so a retry may try again."""
-        await self._in_thread(self._release, scope, key)
-
-    async def lose(self, scope: str, key: str) -> None:
-        """Remember that nobody knows whether the work was done."""
-        await self._in_thread(self._lose, scope, key)
-
-    async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        # Not abandoned on cancellation: a claim that was written must be known to the caller, who then ends it.
-        with anyio.CancelScope(shield=True):
-            try:
-                result = await anyio.to_thread.run_sync(lambda: work(*args, **kwargs), limiter=self._one_at_a_time)
-            except (sqlite3.Error, OSError) as error:
-                raise sqlite_errors.explain(error, "keep Idempotency-Keys", self._path, advice=_ADVICE) from error
-        return result
-
-    def _open(self) -> None:
-        create_private(self._path)  # SQLite gives its -wal and -shm files the same mode
-        connection = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.executescript(_SCHEMA)
-        connection.execute("UPDATE answers SET state = 'unknown' WHERE state = 'running'")
-        (self._count,) = connection.execute("SELECT count(*) FROM answers").fetchone()
-        (observed_s,) = connection.execute(
-            "SELECT max(coalesce((SELECT observed_s FROM clock), 0), coalesce((SELECT max(at) FROM answers), 0))"
-        ).fetchone()
-        self._clock_offset_s = observed_s - self._clock()
-        self._connection = connection
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            with contextlib.suppress(sqlite3.Error):  # answers then stay a little longer
-                self._connection.execute("INSERT OR REPLACE INTO clock (id, observed_s) VALUES (0, ?)", (self._now(),))
-            self._connection.close()
-            self._connection = None
-
-    def _now(self) -> float:
-        """Return the seconds that the daemons of this file have run, as far as the file knows."""
-        return self._clock_offset_s + self._clock()
-
-    @property
-    def _db(self) -> sqlite3.Connection:
-        if self._connection is None:
-            raise RuntimeError("cannot use the idempotency store: it is not open")
-        return self._connection
-
-    def _begin(self, scope: str, key: str) -> Answer | None:
-        self._prune()
-        row = self._db.execute(
-            "SELECT state, digest, status, headers, body FROM answers WHERE scope = ? AND key = ?", (scope, key)
-        ).fetchone()
+        row, removed = await self._run(claim)
+        self._count -= removed
         if row is None:
-            self._db.execute(
-                "INSERT INTO answers (scope, key, state, at) VALUES (?, ?, 'running', ?)", (scope, key, self._now())
-            )
             self._count += 1
             return None
         state, digest, status, headers, body = row
@@ -183,31 +137,60 @@ class IdempotencyStore:
         pairs = tuple((str(name), str(value)) for name, value in json.loads(headers))
         return Answer(digest, status, pairs, body)
 
-    def _finish(self, scope: str, key: str, answer: Answer) -> None:
+    async def finish(self, scope: str, key: str, answer: Answer) -> None:
+        """Keep the answer. After this the work is never done again for this key."""
         body = answer.body
         if body is not None and len(body) > MAX_ANSWER_BYTES:
             body = None
-        self._db.execute(
+        await self._execute(
             "UPDATE answers SET state = 'done', digest = ?, status = ?, headers = ?, body = ? "
             "WHERE scope = ? AND key = ?",
             (answer.digest, answer.status, json.dumps(answer.headers), body, scope, key),
         )
 
-    def _release(self, scope: str, key: str) -> None:
-        self._count -= self._db.execute("DELETE FROM answers WHERE scope = ? AND key = ?", (scope, key)).rowcount
+    async def release(self, scope: str, key: str) -> None:
+        """Forget the key: nothing was done, so a retry may try again."""
+        self._count -= await self._execute("DELETE FROM answers WHERE scope = ? AND key = ?", (scope, key))
 
-    def _lose(self, scope: str, key: str) -> None:
-        self._db.execute("UPDATE answers SET state = 'unknown' WHERE scope = ? AND key = ?", (scope, key))
+    async def lose(self, scope: str, key: str) -> None:
+        """Remember that the outcome of the work is unknown."""
+        await self._execute("UPDATE answers SET state = 'unknown' WHERE scope = ? AND key = ?", (scope, key))
 
-    def _prune(self) -> None:
-        old = self._db.execute(
+    async def _execute(self, statement: str, parameters: tuple[object, ...]) -> int:
+        """Execute a statement and return how many rows it changed."""
+        return await self._run(lambda db: db.execute(statement, parameters).rowcount)
+
+    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        # Shielded: a claim that was written must be known to the caller, which then ends it.
+        with anyio.CancelScope(shield=True):
+            result = await self._database.run(work)
+        return result  # noqa: RET504  # a return inside the scope might be swallowed, as far as mypy knows
+
+    def _start(self, db: sqlite3.Connection) -> None:
+        db.execute("UPDATE answers SET state = 'unknown' WHERE state = 'running'")
+        (self._count,) = db.execute("SELECT count(*) FROM answers").fetchone()
+        (observed_s,) = db.execute(
+            "SELECT max(coalesce((SELECT observed_s FROM clock), 0), coalesce((SELECT max(at) FROM answers), 0))"
+        ).fetchone()
+        self._clock_offset_s = observed_s - self._clock()
+
+    def _keep_time(self, db: sqlite3.Connection) -> None:
+        db.execute("INSERT OR REPLACE INTO clock (id, observed_s) VALUES (0, ?)", (self._now(),))
+
+    def _now(self) -> float:
+        """Return the seconds that the daemons of this file have run, as far as the file knows."""
+        return self._clock_offset_s + self._clock()
+
+    def _prune(self, db: sqlite3.Connection) -> int:
+        """Remove answers that are too old or too many, and return how many."""
+        removed = db.execute(
             "DELETE FROM answers WHERE at < ? AND state != 'running'", (self._now() - self._keep_s,)
         ).rowcount
-        self._count -= old
-        if self._count >= self._max_keys:
+        if self._count - removed >= self._max_keys:
             # A tenth at once, so that a full table does not pay for a sort at every claim.
-            self._count -= self._db.execute(
+            removed += db.execute(
                 "DELETE FROM answers WHERE rowid IN "
                 "(SELECT rowid FROM answers WHERE state != 'running' ORDER BY at LIMIT ?)",
                 (max(1, self._max_keys // 10),),
             ).rowcount
+        return removed

@@ -95,6 +95,19 @@ async def the_same_request_is_one_revision(store: Any) -> None:
     expect_equal((await store.read_document(key)).content, "two+", "the text after an append and its retry")
 
 
+async def a_request_is_found_by_its_id_without_a_write(store: Any) -> None:
+    if not callable(getattr(store, "find_request", None)):
+        return  # optional
+    key, request = _key(), fresh("request")
+    expect_equal(await store.find_request(key, request), None, "a request for a document never written")
+    first = await store.write_document(key, "one", author=Author(request=request))
+    await store.write_document(key, "two")
+    expect_equal(await store.find_request(key, request), first, "the revision of the request")
+    expect_equal(await store.find_request(key, fresh("request")), None, "the revision of an unknown request")
+    expect_equal(await store.find_request(_key(), request), None, "the revision of the request in another document")
+    expect_equal((await store.read_document(key)).revision, 2, "the newest revision after the searches")
+
+
 async def the_list_of_documents_is_complete_and_correct(store: Any) -> None:
     tenant, owner = TenantId(fresh("t")), OwnerId(fresh("s"))
     for name in ("TODO.md", "NOTES.md", "plan.txt"):
@@ -178,6 +191,7 @@ REVISION_PROMISES: tuple[Promise, ...] = (
     of_concurrent_writes_that_expect_no_document_one_wins,
     compare_and_swap_loses_no_update,
     the_same_request_is_one_revision,
+    a_request_is_found_by_its_id_without_a_write,
 )
 LISTING_PROMISES: tuple[Promise, ...] = (the_list_of_documents_is_complete_and_correct,)
 HISTORY_PROMISES: tuple[Promise, ...] = (

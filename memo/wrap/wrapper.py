@@ -46,6 +46,7 @@ def _verbs() -> list[Verb]:
         Verb("read_document", ("key", "revision"), key=(0,)),
         Verb("write_document", document, True, (0,), 1),
         Verb("append_document", document, True, (0,), 1),
+        Verb("find_request", ("key", "request"), key=(0,)),
         Verb("list_documents", ("tenant", "owner", "scope"), key=(0, 1, 2)),
         Verb("document_history", ("key", "limit"), key=(0,)),
         Verb("diff_document", ("key", "before", "after"), key=(0,)),

@@ -21,7 +21,6 @@ from memo.consolidation import (
     SettlementWriter,
     Summariser,
     UserMemoryConsolidationService,
-    UserMirrors,
     UserState,
     make_summariser,
 )
@@ -59,7 +58,6 @@ class ConsolidationService(anyio.AsyncContextManagerMixin):
         events: EventBus,
         metrics: Metrics,
         writer: SettlementWriter | None = None,
-        mirrors: UserMirrors | None = None,
         busy_users: Callable[[], set[UserRef]] = set,
         drain_s: float = 10.0,
     ) -> None:
@@ -78,7 +76,6 @@ class ConsolidationService(anyio.AsyncContextManagerMixin):
                 store,
                 options,
                 writer=writer,
-                mirrors=mirrors,
                 is_busy=self._busy.__contains__,
                 observe=self._observe,
             )

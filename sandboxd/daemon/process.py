@@ -175,7 +175,7 @@ def _open_consolidation(
         settings.consolidation,
         events=manager.events,
         metrics=metrics,
-        mirrors=manager,
+        writer=manager.memory,
         busy_users=manager.busy_users,
         drain_s=settings.drain_s,
     )

@@ -33,6 +33,8 @@ from memo.documents import (
 from memo.errors import Unsupported
 from memo.ids import OwnerId, SessionRef, TenantId, UserId
 from memo.keyed_lock import KeyedLock
+from memo.leases import Lease
+from memo.ledger import Settlement
 from memo.limits import StoreLimits, encode_text
 from memo.paths import key_at
 from memo.sessions import Summarize
@@ -281,6 +283,10 @@ class Memory(anyio.AsyncContextManagerMixin):
     async def compact(self, ref: SessionRef, summarize: Summarize, **options: Any) -> bool:
         """Compact the session's log if it is due, append to its notes and show them; return whether it was due."""
         return await self._writer.compact(ref, summarize, **options)
+
+    async def settle(self, lease: Lease, settlement: Settlement) -> Document | None:
+        """Commit a consolidation run and show its document: a memo.ledger.SettlementWriter."""
+        return await self._writer.settle(lease, settlement)
 
     async def restore(self, key: DocumentKey, revision: int, author: Author = HOST) -> Written:
         self._require_history(key)

@@ -9,29 +9,26 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import anyio
-from anyio import to_thread
 
 from memo.documents import ABSENT, ANY, ArtifactKey, Author, DocumentKey, DocumentName, Expected, sha256_of
 from memo.errors import Absent, InvalidContent, InvalidKey, MemoError, Redacted, TooLarge, Unsupported
 from memo.ids import SessionId
-from sandboxd import sqlite_errors
 from sandboxd.errors import HostFull
+from sandboxd.host_database import HostDatabase
 from sandboxd.memory.outcomes import Key, Refused
 from sandboxd.memory.text import Text
-from sandboxd.permissions import create_private
 
 MOST_ENTRIES = 10_000
 MOST_BYTES = 256 * 1024 * 1024
 
 _ADVICE = "restore it, or move it away and lose the writes queued in it"
 
-_SCHEMA = """
+_ENTRIES = """
 CREATE TABLE IF NOT EXISTS entries (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     key TEXT NOT NULL,
@@ -48,13 +45,23 @@ CREATE TABLE IF NOT EXISTS entries (
     code TEXT,  -- of the refusal, so that a retry of the request gets the same error
     based_on TEXT,  -- the hash of the text that an artifact may replace; NULL: any
     UNIQUE (key, request)
-);
--- The outcome of a key's last delivered write, on which the next one is based.
-CREATE TABLE IF NOT EXISTS chains (key TEXT PRIMARY KEY, target TEXT NOT NULL, revision INTEGER NOT NULL);
+)
 """
+# The outcome of a key's last delivered write, on which the next one is based.
+_CHAINS = "CREATE TABLE IF NOT EXISTS chains (key TEXT PRIMARY KEY, target TEXT NOT NULL, revision INTEGER NOT NULL)"
 
-_LATER_COLUMNS = ("code", "based_on")
-"""Columns that an earlier daemon's file may lack."""
+
+def _create(db: sqlite3.Connection) -> None:
+    """Create the tables, or complete those of a daemon that wrote no version and perhaps not every column."""
+    db.execute(_ENTRIES)
+    db.execute(_CHAINS)
+    present = {row[1] for row in db.execute("PRAGMA table_info(entries)")}
+    for column in ("code", "based_on"):
+        if column not in present:
+            db.execute(f"ALTER TABLE entries ADD COLUMN {column} TEXT")
+
+
+_MIGRATIONS = (_create,)
 
 _INSERT = """
 INSERT INTO entries (key, kind, content, expected, actor, session, reason, request, at, based_on)
@@ -66,8 +73,6 @@ _REFUSALS = {kind.code: kind for kind in (InvalidKey, InvalidContent, TooLarge, 
 
 Kind = Literal["write", "append", "artifact"]
 Base = Expected | Literal["previous"]
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +114,10 @@ class Chain:
 
 
 class Outbox:
-    """One connection, used by one thread at a time. Pending texts are held in memory, within the limits."""
+    """Pending texts are held in memory, within the limits."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._limiter = anyio.CapacityLimiter(1)
-        self._connection: sqlite3.Connection | None = None
+        self._database = HostDatabase(path, "the outbox", _MIGRATIONS, advice=_ADVICE, purpose="queue writes")
         self._pending: dict[Key, Pending] = {}
         self._count = 0
         self._bytes = 0
@@ -123,13 +126,11 @@ class Outbox:
         self.news = anyio.Event()
 
     async def open(self) -> None:
-        await self._run(self._open)
+        await self._database.open()
+        await self._database.run(self._load)
 
     async def aclose(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with anyio.CancelScope(shield=True):
-                await to_thread.run_sync(connection.close, limiter=self._limiter)
+        await self._database.aclose()
 
     def pending(self, key: Key) -> Pending | None:
         return self._pending.get(key)
@@ -184,7 +185,7 @@ class Outbox:
         def work(db: sqlite3.Connection) -> int:
             return db.execute(_INSERT, row).lastrowid or 0
 
-        number = await self._run(work)
+        number = await self._database.run(work)
         self._count += 1
         self._bytes += size_bytes
         self._pending[key] = Pending(number, None if shown is None else Text(shown.encoded, shown.sha256, -number))
@@ -196,7 +197,7 @@ class Outbox:
         if not self._count or author.request is None:
             return None
         query = "SELECT number, content, refusal, code FROM entries WHERE key = ? AND request = ?"
-        row = await self._run(lambda db: db.execute(query, (_encode_key(key), author.request)).fetchone())
+        row = await self._database.run(lambda db: db.execute(query, (_encode_key(key), author.request)).fetchone())
         if row is None:
             return None
         number, content, refusal, code = row
@@ -206,7 +207,7 @@ class Outbox:
 
     async def heads(self) -> list[int]:
         """Return the oldest entry of every key, oldest first, without those refused for good."""
-        return await self._run(
+        return await self._database.run(
             lambda db: [
                 int(row[0])
                 for row in db.execute(
@@ -230,10 +231,12 @@ class Outbox:
             entry = Entry(row[0], key, row[2], content, expected, author, row[9], row[10], row[11])
             return entry, None if chain is None else Chain(DocumentName(chain[0]), chain[1])
 
-        return await self._run(work)
+        return await self._database.run(work)
 
     async def attempt(self, number: int, sha256: str) -> None:
-        await self._run(lambda db: db.execute("UPDATE entries SET attempt = ? WHERE number = ?", (sha256, number)))
+        await self._database.run(
+            lambda db: db.execute("UPDATE entries SET attempt = ? WHERE number = ?", (sha256, number))
+        )
 
     async def settle(self, entry: Entry, chain: Chain | None) -> bool:
         """Remove an entry that the store has. Return whether it was the last one of its key."""
@@ -249,7 +252,7 @@ class Outbox:
                 )
             return is_last
 
-        is_last = await self._run(work)
+        is_last = await self._database.run(work)
         self._count -= 1
         self._bytes -= len(entry.content.encode())
         if isinstance(entry.key, DocumentKey) and chain is not None and chain.target == entry.key.name:
@@ -267,28 +270,13 @@ class Outbox:
             db.execute("UPDATE entries SET refusal = ?, code = ? WHERE number = ?", (why, code, entry.number))
             return _end_chain(db, _encode_key(entry.key))
 
-        is_last = await self._run(work)
+        is_last = await self._database.run(work)
         self._refused[entry.number] = Refused(entry.key, entry.number, len(entry.content.encode()), entry.at, why)
         if is_last:
             self._pending.pop(entry.key, None)
         return is_last
 
-    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        def call() -> T:
-            db = self._connection
-            if db is None:
-                db = self._connection = _connect(self._path)
-            try:
-                with db:
-                    result = work(db)
-            except sqlite3.Error as error:
-                raise sqlite_errors.explain(error, "queue writes", self._path, advice=_ADVICE) from error
-            return result
-
-        # The thread is never abandoned: even when cancelled, a commit under way is awaited.
-        return await to_thread.run_sync(call, limiter=self._limiter)
-
-    def _open(self, db: sqlite3.Connection) -> None:
+    def _load(self, db: sqlite3.Connection) -> None:
         rows = db.execute("SELECT number, key, kind, content, at, refusal FROM entries ORDER BY number").fetchall()
         for number, encoded_key, kind, content, at, refusal in rows:
             self._count += 1
@@ -307,26 +295,6 @@ class Outbox:
             self._pending[key] = Pending(number, text)
         if self._pending:
             self.news.set()
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    try:
-        create_private(path)
-        db = sqlite3.connect(path, check_same_thread=False)
-        db.execute("PRAGMA journal_mode = WAL").fetchall()
-        db.execute("PRAGMA synchronous = FULL")  # a write answered as queued is on disk (I1)
-        db.executescript(_SCHEMA)
-        _add_later_columns(db)
-    except (sqlite3.Error, OSError) as error:
-        raise sqlite_errors.explain(error, "open the outbox", path, advice=_ADVICE) from error
-    return db
-
-
-def _add_later_columns(db: sqlite3.Connection) -> None:
-    present = {row[1] for row in db.execute("PRAGMA table_info(entries)")}
-    for column in _LATER_COLUMNS:
-        if column not in present:
-            db.execute(f"ALTER TABLE entries ADD COLUMN {column} TEXT")
 
 
 def _end_chain(db: sqlite3.Connection, key: str) -> bool:

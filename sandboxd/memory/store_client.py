@@ -30,8 +30,21 @@ from memo.documents import (
     conflict,
     is_expected,
 )
-from memo.errors import Corrupt, InvalidContent, InvalidKey, MemoError, ProviderError, TooLarge, Unsupported
+from memo.errors import (
+    Corrupt,
+    InvalidContent,
+    InvalidKey,
+    MemoError,
+    ProviderError,
+    RevisionConflict,
+    Timeout,
+    TooLarge,
+    Unavailable,
+    Unsupported,
+)
 from memo.ids import OwnerId, SessionRef, TenantId, ToolCallId, UserId
+from memo.leases import Lease
+from memo.ledger import Settlement
 from memo.limits import StoreLimits, encode_text
 from memo.provider import ArtifactLine, SessionMemory, capabilities_of
 from sandboxd.errors import StoreCorrupt, StoreUnavailable
@@ -39,6 +52,7 @@ from sandboxd.memory import listing
 from sandboxd.memory.outcomes import Key, WriteConflict, WriteOutcomeUnknown
 from sandboxd.memory.text import Item, Line, Listed, Text, is_artifact, lines_of, number_of, relative_of
 
+_NEVER = -1  # a revision that no document ever has
 _CHECKED_INLINE = 1000
 """A longer list is checked in a thread."""
 
@@ -304,6 +318,19 @@ class StoreClient:
         await self.call(what, "write_memory_document", *_plain(key), content, writes=True)
         return await self._as_kept(key, Text.of(content.encode()))
 
+    async def find_request(self, key: DocumentKey, author: Author) -> Text | None:
+        """Return what this author's request committed before, or None. Only for stores with revisions."""
+        what = f"look for an earlier write of {key.name}"
+        try:
+            if self.has("find_request"):
+                found = await self.call(what, "find_request", key, author.request)
+            else:
+                # A store looks the request up before it compares revisions, so this finds it or changes nothing.
+                found = await self.call(what, "write_document", key, "", expected=_NEVER, author=author, writes=True)
+        except RevisionConflict:
+            return None
+        return None if found is None else self.checked_document(what, found)
+
     async def append(self, key: DocumentKey, content: str, author: Author) -> Text:
         what = f"append to {key.name}"
         if self.capabilities.revisions:
@@ -321,6 +348,20 @@ class StoreClient:
         what = f"restore revision {revision} of {key.name}"
         restored = await self.call(what, "restore_document", key, revision, author=author, writes=True)
         return self.checked_document(what, restored)
+
+    async def settle(self, lease: Lease, settlement: Settlement) -> Document | None:
+        """Commit a consolidation run. Every error is memo's own, because the run keeps its reason in the ledger."""
+        what = f"settle the consolidation of user {lease.user.user}"
+        try:
+            document: Document | None = await self.call(what, "settle", lease, settlement, writes=True)
+            if settlement.document is not None:
+                self.checked_document(what, document)
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, ProviderError):
+                raise error.__cause__ from None
+            kind = Timeout if isinstance(error, WriteOutcomeUnknown) else Unavailable
+            raise kind(str(error)) from error
+        return document
 
     async def write_artifact(self, key: ArtifactKey, content: str, based_on: str | None = None) -> Text:
         """Write an artifact. With `based_on`, only if the store still has the text with that hash, or this one.

@@ -17,9 +17,11 @@ import anyio
 from anyio import to_thread
 
 from memo.documents import ABSENT, ANY, NOTES, ArtifactKey, Author, Document, DocumentKey, Expected, sha256_of
-from memo.errors import RevisionConflict
+from memo.errors import RevisionConflict, Unavailable
 from memo.ids import SessionRef
 from memo.keyed_lock import KeyedLock
+from memo.leases import Lease
+from memo.ledger import Settlement
 from memo.limits import encode_text
 from memo.sessions import Summarize
 from sandboxd import failpoints
@@ -38,7 +40,6 @@ from sandboxd.memory.store_client import StoreClient
 from sandboxd.memory.text import Text, relative_of
 
 _MOST_MERGES = 10
-_NEVER = -1  # a revision that no document ever has
 
 
 class Writer:
@@ -126,6 +127,24 @@ class Writer:
                     self._refresher.hint_soon(notes)
         return bool(compacted)
 
+    async def settle(self, lease: Lease, settlement: Settlement) -> Document | None:
+        """Commit a consolidation run, then show its document. Never queued: a run that failed is repeated later.
+
+        Raise only memo's errors, which the run understands.
+        """
+        change = settlement.document
+        if change is None:
+            return await self._store.settle(lease, settlement)
+        key = change.key
+        async with self._under_way(key), self._plain_lock(key):
+            if self._outbox is not None and self._outbox.pending(key) is not None:
+                raise Unavailable(f"cannot write {key.name}: an earlier write of it is queued for the store; try again")
+            document = await self._store.settle(lease, settlement)
+            if document is not None:
+                text = Text(document.content.encode(), document.sha256, document.revision)
+                await self._finish(key, text, change.author)
+        return document
+
     async def restore(self, key: DocumentKey, revision: int, author: Author) -> Written:
         async with self._under_way(key):
             return await self._finish(key, await self._store.restore(key, revision, author), author)
@@ -136,14 +155,11 @@ class Writer:
             return None
         if self._outbox is not None and (queued := await self._outbox.find(key, author)) is not None:
             return Queued(key, queued.number, queued.sha256, queued.size_bytes)
-        what = f"look for an earlier write of {key.name}"
-        try:
-            # A store looks the request up before it compares revisions, so this finds it or changes nothing.
-            found = await self._store.call(what, "write_document", key, "", expected=_NEVER, author=author, writes=True)
-        except RevisionConflict:
+        found = await self._store.find_request(key, author)
+        if found is None:
             return None
         async with self._under_way(key):
-            return await self._finish(key, self._store.checked_document(what, found), author)
+            return await self._finish(key, found, author)
 
     async def _store_or_queue(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -31,15 +31,14 @@ from sandboxd.runner.listener import RunnerListener
 from sandboxd.sandboxes.blueprint import LABEL_MIRROR, container_spec
 from sandboxd.sandboxes.layout import Layout
 from sandboxd.sandboxes.lifecycle import (
-    Claimed,
     Effect,
     Event,
     Launched,
-    Owner,
     Record,
     RunnerReady,
     State,
     TornDown,
+    saved_form,
     step,
 )
 from sandboxd.sandboxes.pauses import Pauses
@@ -92,7 +91,7 @@ class Effects:
         self._launching = anyio.CapacityLimiter(LAUNCHES_AT_ONCE)
         self.pauses = Pauses()
         self._early_deaths: OrderedDict[str, ContainerDied] = OrderedDict()
-        self._carry_out: dict[Effect, Callable[[Sandbox], Awaitable[None]]] = {
+        self._carriers: dict[Effect, Callable[[Sandbox], Awaitable[None]]] = {
             Effect.LAUNCH: self._launch,
             Effect.AWAIT_RUNNER: self._await_runner,
             Effect.HAND_OVER: self._hand_over,
@@ -115,31 +114,33 @@ class Effects:
         parts = (self._runner_files.name, *chosen, settings.uid, settings.gid)
         return sha256_of(repr(parts).encode())[:16]
 
-    async def begin(self, sandbox: Sandbox) -> None:
-        """Bring up a sandbox that nobody has heard of yet: a new one, or a warm one that was just claimed."""
-        if sandbox.record.from_pool:
-            await self._hand_over(sandbox)
-            return
-        await self._registry.save(sandbox.record)
-        await failpoints.reach("create.intent")
-        await self._launch(sandbox)
-
-    def claim(self, sandbox: Sandbox, owner: Owner, at: datetime) -> None:
-        """Make a warm sandbox somebody's, for every other task to see at once. `begin` does the rest."""
-        sandbox.record, _ = step(sandbox.record, Claimed(owner, at))
-
     async def advance(self, sandbox: Sandbox, event: Event) -> None:
         """Take one step of the life cycle."""
-        record, effects = step(sandbox.record, event)
-        sandbox.record = record  # seen by every other task at once, so a second ensure joins instead of racing
+        await self.carry_out(sandbox, self.decide(sandbox, event))
+
+    def decide(self, sandbox: Sandbox, event: Event) -> list[Effect]:
+        """Change the record, for every other task to see at once. The caller passes the effects to `carry_out`."""
+        sandbox.record, effects = step(sandbox.record, event, datetime.now(UTC))
+        return effects
+
+    async def carry_out(self, sandbox: Sandbox, effects: Iterable[Effect]) -> None:
+        """Save the record that was decided, then carry out the effects."""
+        await self._save(sandbox)
+        for effect in effects:
+            await self._carriers[effect](sandbox)
+
+    async def _save(self, sandbox: Sandbox) -> None:
+        record = saved_form(sandbox.record)
+        if record == sandbox.saved or record.state is State.REMOVED:
+            return
         if record.state in (State.DESTROYING, State.GONE):
             await self._save_on_a_full_disk(sandbox, record)
-        elif record.state is not State.REMOVED:
+        else:
             await self._registry.save(record)
-        if point := _FAILPOINT_OF_STATE.get(record.state):
+        point = "claim.intent" if sandbox.record.is_claimed else _FAILPOINT_OF_STATE.get(record.state)
+        sandbox.saved = record
+        if point:
             await failpoints.reach(point)
-        for effect in effects:
-            await self._carry_out[effect](sandbox)
 
     async def _save_on_a_full_disk(self, sandbox: Sandbox, record: Record) -> None:
         """Save a step that leads to freed space, whatever it takes."""
@@ -287,10 +288,6 @@ class Effects:
         record, runner = sandbox.record, sandbox.runner
         if not self.shows_mirror(sandbox):
             raise NotReady("cannot hand over this sandbox: the directory for its memory was removed; try again")
-        ready, effects = step(record, RunnerReady())
-        # Recorded as ready before it is: should the daemon die now, taking it over gives it the same memory and env.
-        await self._registry.save(ready)
-        await failpoints.reach("claim.intent")
 
         async def fill() -> None:
             await self._fill_mirror(record)
@@ -311,9 +308,7 @@ class Effects:
         await each([fill, configure], lambda work: work(), at_once=2)
         await failpoints.reach("claim.configured")
         sandbox.last_used = time.monotonic()
-        sandbox.record = ready
-        for effect in effects:
-            await self._carry_out[effect](sandbox)
+        await self.advance(sandbox, RunnerReady())
 
     async def _fill_mirror(self, record: Record) -> None:
         if self._memory is not None and record.owner is not None:

@@ -1,9 +1,10 @@
 """The life of a sandbox, as a pure function: `step(record, event) -> (record, effects)`.
 
-It decides and never acts: the manager saves the record first and then carries out the effects, so every
-crash between the two has an answer at the next start (see `reconcile`). An event that cannot happen in a
-state raises InvalidTransition with its story.
+It decides and never acts: `Effects` saves the record first and then carries out the effects, so every crash between
+the two has an answer at the next start (see `reconcile`). No other module changes a record. An event that cannot
+happen in a state raises InvalidTransition with the record's last transitions.
 
+    new ──asked──► CREATING (a record without a container yet)
     CREATING ──launched──► STARTING ──runner ready──► READY ──died, idle──► GONE ──asked again──► CREATING
         │                   │  ▲  └──nobody's yet──► WARM ──died──► DESTROYING
         │                   │  └──────claimed─────────┘
@@ -23,6 +24,9 @@ from typing import Literal, Self
 from memo.ids import AgentId, SessionRef, UserId
 from sandboxd.errors import Cause, InvalidTransition
 from sandboxd.limits import Limits
+
+MOST_TRANSITIONS = 8
+"""How many transitions a record remembers."""
 
 Removal = Literal["asked", "create_failed", "pool"]
 """Why a workspace is removed: it was asked for, its create was never acknowledged, or no caller ever had it."""
@@ -60,6 +64,17 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Transition:
+    event: str
+    state: State
+    at: datetime | None
+
+    def __str__(self) -> str:
+        when = "" if self.at is None else f" at {self.at.isoformat(timespec='milliseconds')}"
+        return f"{self.event} -> {self.state}{when}"
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """All that must survive the daemon about one sandbox. `id` is opaque and names everything on disk."""
 
@@ -71,17 +86,24 @@ class Record:
     owner: Owner | None = None
     """None while it waits in the pool: it has never been anybody's."""
     state: State = State.CREATING
-    generation: int = 1
-    """How many containers this sandbox has had: a workspace outlives a container that died."""
+    generation: int = 0
+    """How many containers were asked for: a workspace outlives a container that died. 0 only before the first step."""
     container: str | None = None
     cause: Cause | None = None
     from_pool: bool = False
     removal: Removal | None = None
     """Why it is being destroyed, and its workspace with it; None as long as it is not. (I14)"""
+    past: tuple[Transition, ...] = field(default=(), compare=False, repr=False)
+    """The last transitions since this daemon started, oldest first. Not saved."""
 
     @property
     def container_name(self) -> str:
         return f"sandboxd-{self.id}-{self.generation}"
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether it came from the pool and is being handed over to its owner."""
+        return self.state is State.STARTING and self.from_pool
 
     def to(self, state: State, *, container: str | None = None, cause: Cause | None = None) -> Self:
         return replace(self, state=state, container=container, cause=cause)
@@ -89,7 +111,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class LaunchAsked:
-    """Somebody wants a container again for a sandbox whose container died."""
+    """A container is wanted, for a new sandbox or for one whose container died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +183,7 @@ Event = (
 
 
 class Effect(StrEnum):
-    """What the manager must do, in this order, once the new record is saved."""
+    """What `Effects` must do, in the order given, once the new record is saved."""
 
     LAUNCH = "launch"
     AWAIT_RUNNER = "await_runner"
@@ -177,9 +199,28 @@ class Effect(StrEnum):
     ANNOUNCE = "announce"
 
 
-def step(record: Record, event: Event) -> tuple[Record, list[Effect]]:
-    """Return the record after `event` and what to do about it."""
+def step(record: Record, event: Event, at: datetime | None = None) -> tuple[Record, list[Effect]]:
+    """Return the record after `event`, which happened `at` this time, and what to do about it."""
+    after, effects = _decide(record, event)
+    transition = Transition(type(event).__name__, after.state, at)
+    return replace(after, past=(*record.past, transition)[-MOST_TRANSITIONS:]), effects
+
+
+def saved_form(record: Record) -> Record:
+    """Return the record to save.
+
+    A claimed sandbox is saved as ready: if the daemon dies during the hand-over, the next one takes it over, which
+    gives it the same memory and environment. So a claim needs one write to disk and not two.
+    """
+    return record.to(State.READY, container=record.container) if record.is_claimed else record
+
+
+def _decide(record: Record, event: Event) -> tuple[Record, list[Effect]]:
     match record.state, event:
+        case State.CREATING, LaunchAsked() if record.generation == 0:
+            return _launch(record)
+        case _ if record.generation == 0:
+            pass  # nothing else can happen to a new record
         case State.CREATING, Launched(container):
             return record.to(State.STARTING, container=container), [Effect.AWAIT_RUNNER]
         case State.STARTING, RunnerReady() if record.owner is None:
@@ -213,8 +254,7 @@ def step(record: Record, event: Event) -> tuple[Record, list[Effect]]:
                 [Effect.FAIL_CALLS, Effect.ANNOUNCE, Effect.REMOVE_CONTAINER, Effect.REST_WORKSPACE],
             )
         case State.GONE, LaunchAsked():
-            again = record.to(State.CREATING)
-            return replace(again, generation=record.generation + 1, from_pool=False), [Effect.LAUNCH]
+            return _launch(record)
         case ((State.GONE | State.DESTROYING), ContainerDied()):
             return record, []  # late news: the container of a sandbox that has already moved on
         case (
@@ -229,7 +269,16 @@ def step(record: Record, event: Event) -> tuple[Record, list[Effect]]:
             return record, [Effect.TEAR_DOWN]  # tearing down is idempotent: asking again tries again
         case State.DESTROYING, TornDown():
             return record.to(State.REMOVED), [Effect.FORGET, Effect.ANNOUNCE]
-    raise InvalidTransition(f"cannot apply {type(event).__name__} to sandbox {record.id} in state {record.state}")
+    story = ", ".join(map(str, record.past)) or "none since this daemon started"
+    raise InvalidTransition(
+        f"cannot apply {type(event).__name__} to sandbox {record.id} in state {record.state}; "
+        f"its last transitions: {story}"
+    )
+
+
+def _launch(record: Record) -> tuple[Record, list[Effect]]:
+    launched = replace(record.to(State.CREATING), generation=record.generation + 1, from_pool=False)
+    return launched, [Effect.LAUNCH]
 
 
 def _launch_failed(record: Record) -> tuple[Record, list[Effect]]:

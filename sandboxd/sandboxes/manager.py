@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import Self
@@ -46,8 +46,10 @@ from sandboxd.sandboxes.engine_watch import EngineWatch
 from sandboxd.sandboxes.idle_reaper import stop_idle
 from sandboxd.sandboxes.layout import Layout
 from sandboxd.sandboxes.lifecycle import (
+    Claimed,
     ContainerDied,
     DestroyAsked,
+    Effect,
     IdleTimedOut,
     LaunchAsked,
     LaunchFailed,
@@ -205,7 +207,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
                 self.check_room()
                 self._displace_warm()
                 created = True
-                self.start(sandbox, self._bring_up)
+                self.start(sandbox, self._bring_up, self._effects.decide(sandbox, LaunchAsked()))
             else:
                 await self._destroy(sandbox)
 
@@ -346,10 +348,11 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         if sandbox is None:
             self._displace_warm()
             sandbox = Sandbox(self._new_record(shape, owner))
+            effects = self._effects.decide(sandbox, LaunchAsked())
         else:
-            self._effects.claim(sandbox, owner, datetime.now(UTC))
+            effects = self._effects.decide(sandbox, Claimed(owner, datetime.now(UTC)))
         self._sandboxes[ref] = sandbox
-        self.start(sandbox, self._bring_up)
+        self.start(sandbox, self._bring_up, effects)
         return sandbox
 
     def _displace_warm(self) -> None:
@@ -373,7 +376,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
 
     def _warm_up(self, shape: Shape) -> Sandbox:
         sandbox = Sandbox(self._new_record(shape, None))
-        self.start(sandbox, self._bring_up)
+        self.start(sandbox, self._bring_up, self._effects.decide(sandbox, LaunchAsked()))
         return sandbox
 
     def _retire(self, sandbox: Sandbox) -> None:
@@ -416,19 +419,19 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             if sandbox.failure is None:
                 self._watch.catch_up(sandbox)
 
-    async def _bring_up(self, sandbox: Sandbox) -> None:
-        """Make the container of a new sandbox, or of one whose container died, or hand over a warm one."""
+    async def _bring_up(self, sandbox: Sandbox, effects: Sequence[Effect]) -> None:
+        """Launch the container of a new sandbox, or of one whose container died, or hand over a warm one."""
         owner = sandbox.record.owner
         self._awaited += owner is not None
         try:
-            await self._launch(sandbox)
+            await self._carry_out(sandbox, effects)
         except (Gone, NotReady):
             is_unfit = sandbox.record.from_pool and sandbox.record.state is State.REMOVED
             if not is_unfit:
                 raise
-            # The warm one was dead or does not answer, and is gone: its owner need not know.
+            # The warm one was dead or does not answer, and is removed: a new one takes its place.
             sandbox.record = self._new_record(sandbox.record.shape, owner)
-            await self._launch(sandbox)
+            await self._carry_out(sandbox, self._effects.decide(sandbox, LaunchAsked()))
         else:
             if owner is not None:
                 self._pool.launched_elsewhere()
@@ -436,14 +439,12 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             self._awaited -= owner is not None
             self._pool.nudge()  # which holds back while somebody waits
 
-    async def _launch(self, sandbox: Sandbox) -> None:
+    async def _carry_out(self, sandbox: Sandbox, effects: Sequence[Effect]) -> None:
+        """Carry out a launch or a hand-over, and undo it if it fails."""
         try:
             with anyio.CancelScope() as scope:
                 sandbox.scope = scope
-                if sandbox.record.state is State.GONE:
-                    await self._effects.advance(sandbox, LaunchAsked())
-                else:
-                    await self._effects.begin(sandbox)
+                await self._effects.carry_out(sandbox, effects)
         except (SandboxdError, OSError):
             sandbox.scope = None
             # If undoing fails, too, the record still says what is to be undone: the next ensure, gc or start does it.

@@ -28,6 +28,8 @@ _COME_BACK = "its files are kept: create the sandbox again to go on with them"
 class Sandbox:
     def __init__(self, record: Record) -> None:
         self.record = record
+        self.saved: Record | None = None
+        """What this daemon last saved of it in the registry."""
         self.listener: RunnerListener | None = None
         self.runner: RunnerClient | None = None
         self.failure: SandboxdError | None = None

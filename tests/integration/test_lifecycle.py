@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sandboxd.client import Client
-from sandboxd.errors import Conflict, EngineRefused, Gone, NotFound, NotReady, SandboxdError, SandboxNotFound
+from sandboxd.errors import Conflict, EngineRefused, Gone, HostFull, NotFound, NotReady, SandboxdError, SandboxNotFound
 from tests.running import RunningDaemon, docker, newest_event, wait_for_state
 
 pytestmark = [pytest.mark.engine]
@@ -153,6 +153,29 @@ def test_a_container_removed_behind_our_back_is_named_and_can_be_had_again(
     again = client.ensure_sandbox(session, user="ada")
     assert again.container != made.container
     assert client.exec(session, "cat /workspace/file").stdout == "kept\n"
+
+
+def test_a_relaunch_that_fails_is_reported_once_and_keeps_the_workspace(engine_socket: str, agent_image: str) -> None:
+    daemon = RunningDaemon(image=agent_image).start()
+    try:
+        with daemon.client() as client:
+            made = client.ensure_sandbox("s1", user="ada")
+            client.exec("s1", "echo kept > /workspace/file")
+        daemon.terminate()
+        docker("rm", "-f", str(made.container))
+        daemon.start(failpoint="create.mirror=error(ENOSPC)")
+        with daemon.client() as client:
+            with pytest.raises(HostFull):
+                client.ensure_sandbox("s1", user="ada")
+            assert client.get_sandbox("s1").state == "gone"
+        daemon.terminate()
+        daemon.start()
+        with daemon.client() as client:
+            client.ensure_sandbox("s1", user="ada")
+            assert client.exec("s1", "cat /workspace/file").stdout == "kept\n"
+            client.destroy_sandbox("s1")
+    finally:
+        daemon.stop()
 
 
 def test_a_call_under_way_when_the_container_dies_fails_with_the_cause(

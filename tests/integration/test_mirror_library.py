@@ -308,6 +308,47 @@ async def test_a_retry_with_the_same_request_is_one_revision(memory: Memory) -> 
     assert found.content == "two"
 
 
+class Watched:
+    """A store that notes which of its methods are used, and may lack some."""
+
+    def __init__(self, store: Any, *lacks: str) -> None:
+        self._store = store
+        self._lacks = lacks
+        self.used: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._lacks:
+            raise AttributeError(name)
+        found = getattr(self._store, name)
+
+        def note(*args: Any, **named: Any) -> Any:
+            self.used.append(name)
+            return found(*args, **named)
+
+        return note if callable(found) else found
+
+
+@pytest.mark.parametrize("lacks", [(), ("find_request",)])
+async def test_a_request_is_looked_up_by_a_read_if_the_store_can(
+    store: Any, data: Path, lacks: tuple[str, ...]
+) -> None:
+    watched = Watched(store, *lacks)
+    async with Memory(data, watched, events=EventBus()) as memory:
+        author = Author("agent", request="request-1")
+        assert await memory.repeated(NOTES, author) is None
+        first = await memory.write(NOTES, "one", author=author)
+        await memory.write(NOTES, "two")
+        watched.used.clear()
+        found = await memory.repeated(NOTES, author)
+        assert isinstance(first, Written)
+        assert isinstance(found, Written)
+        assert (found.revision, found.sha256) == (first.revision, first.sha256)
+        assert ("write_document" in watched.used) == bool(lacks)
+        newest = await memory.read(NOTES)
+        assert newest is not None
+        assert (newest.revision, newest.content) == (2, "two")
+
+
 async def test_the_same_text_again_is_a_new_revision_of_the_same_file(memory: Memory, data: Path) -> None:
     root = await memory.create("box", REF, ANN)
     for _ in range(3):

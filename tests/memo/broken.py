@@ -82,6 +82,11 @@ class SwallowsReadErrors(InMemoryStore):
             return None
 
 
+class FindsAnyRequest(InMemoryStore):
+    async def find_request(self, key: DocumentKey, request: str) -> Document | None:
+        return await self.read_document(key)
+
+
 class TakesEmptyForAbsent(InMemoryStore):
     async def read_memory_document(self, tenant: str, owner: str, scope: str, name: str) -> str | None:
         return await super().read_memory_document(tenant, owner, scope, name) or None

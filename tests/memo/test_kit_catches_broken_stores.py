@@ -34,6 +34,7 @@ CASES: list[tuple[Any, Check, str]] = [
         "a stale write raises a conflict that holds the newer text",
     ),
     (broken.ComparesTooEarly, check_provider, "of concurrent writes that expect no document one wins"),
+    (broken.FindsAnyRequest, check_provider, "a request is found by its id without a write"),
     (broken.TearsWrites, check_provider, "readers never see half a document"),
     (broken.SwallowsWriteErrors, check_provider, "invalid text raises and changes nothing"),
     (broken.SwallowsReadErrors, check_provider_in_outage, "an outage never looks like an empty document"),

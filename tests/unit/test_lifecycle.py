@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -12,7 +16,9 @@ from hypothesis import strategies as st
 from memo.ids import SessionRef, UserId
 from sandboxd.errors import InvalidTransition
 from sandboxd.limits import Limits
+from sandboxd.sandboxes import effects as effects_module
 from sandboxd.sandboxes.lifecycle import (
+    MOST_TRANSITIONS,
     Claimed,
     ContainerDied,
     ContainerPaused,
@@ -30,6 +36,8 @@ from sandboxd.sandboxes.lifecycle import (
     Shape,
     State,
     TornDown,
+    Transition,
+    saved_form,
     step,
 )
 
@@ -60,6 +68,7 @@ def record(state: State = State.CREATING, **changes: object) -> Record:
         secret="hush",
         created_at=TODAY,
         state=state,
+        generation=1,
     )
     return replace(base, **changes)
 
@@ -153,6 +162,123 @@ def test_a_sandbox_of_nobody_waits_and_becomes_somebody_s_only_once() -> None:
 
 def test_the_secret_is_not_in_the_text_of_a_record() -> None:
     assert "hush" not in repr(record())
+
+
+def test_a_new_sandbox_can_only_be_launched() -> None:
+    new = record(generation=0)
+    launched, effects = step(new, LaunchAsked())
+    assert (launched.state, launched.generation, effects) == (State.CREATING, 1, [Effect.LAUNCH])
+    for event in EVENTS[1:]:
+        with pytest.raises(InvalidTransition):
+            step(new, event)
+    with pytest.raises(InvalidTransition):
+        step(launched, LaunchAsked())  # one launch at a time
+
+
+def test_a_claimed_sandbox_is_saved_as_ready_so_that_the_next_daemon_takes_it_over() -> None:
+    claimed, _ = step(record(State.WARM, owner=None, container="c1"), Claimed(ADA, TODAY))
+    ready, _ = step(claimed, RunnerReady())
+    assert saved_form(claimed) == ready
+    assert saved_form(ready) == ready
+    starting = record(State.STARTING, container="c1")
+    assert saved_form(starting) == starting
+
+
+def test_an_invalid_transition_tells_the_last_transitions_and_not_more() -> None:
+    current = record(generation=0)
+    with pytest.raises(InvalidTransition, match="its last transitions: none since this daemon started"):
+        step(current, TornDown(), TODAY)
+    for event in (LaunchAsked(), Launched("c1"), RunnerReady()):
+        current, _ = step(current, event, TODAY)
+    with pytest.raises(InvalidTransition) as refused:
+        step(current, Claimed(ADA, TODAY), TODAY)
+    when = "2026-01-01T00:00:00.000+00:00"
+    assert str(refused.value) == (
+        "cannot apply Claimed to sandbox 0123456789abcdef in state ready; its last transitions: "
+        f"LaunchAsked -> creating at {when}, Launched -> starting at {when}, RunnerReady -> ready at {when}"
+    )
+    for _ in range(20):
+        current, _ = step(current, ContainerPaused(), TODAY)
+        current, _ = step(current, ContainerResumed(), TODAY)
+    assert len(current.past) == MOST_TRANSITIONS
+    assert current == record(State.READY, container="c1")  # the past is not part of what a record is
+
+
+def test_every_effect_is_decided_by_a_step_and_carried_out() -> None:
+    decided: set[Effect] = set()
+    for state in State:
+        for event in EVENTS:
+            for owner in (None, ADA):
+                with suppress(InvalidTransition):
+                    decided.update(step(record(state, owner=owner, container="c1"), event)[1])
+    assert decided == set(Effect)
+    carried_out = {
+        key.attr
+        for node in ast.walk(ast.parse(Path(effects_module.__file__).read_text()))
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if isinstance(key, ast.Attribute) and isinstance(key.value, ast.Name) and key.value.id == "Effect"
+    }
+    assert carried_out == {effect.name for effect in Effect}
+
+
+def test_every_event_is_raised_and_only_step_changes_a_record() -> None:
+    raised: set[str] = set()
+    steps: list[str] = []
+    changes: list[str] = []
+    for path in sorted(Path(effects_module.__file__).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if path.stem == "lifecycle" or not isinstance(node, ast.Call):
+                continue
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            raised.add(name)
+            if name == "step":
+                steps.append(path.stem)
+            if name in ("to", "replace") and any(word.arg == "state" for word in node.keywords):
+                changes.append(path.stem)
+            if name == "to" and "State" in ast.dump(node):
+                changes.append(path.stem)
+    assert {type(event).__name__ for event in EVENTS} <= raised
+    assert {kind.__name__ for kind in get_args(Event)} == {type(event).__name__ for event in EVENTS}
+    assert steps == ["effects"]
+    assert changes == []
+
+
+HAS_CONTAINER = (State.STARTING, State.WARM, State.READY, State.PAUSED)
+
+
+def check_possible(before: Record, after: Record) -> None:
+    """Check what is true of every record in every state."""
+    assert after.generation >= max(before.generation, 1)
+    if after.state is not State.DESTROYING:
+        assert (after.container is not None) == (after.state in HAS_CONTAINER)
+    assert (after.cause is not None) == (after.state is State.GONE)
+    assert (after.removal is not None) == (after.state in (State.DESTROYING, State.REMOVED))
+    assert before.owner in (None, after.owner)  # it never changes hands
+    if after.state in (State.READY, State.PAUSED, State.GONE):
+        assert after.owner is not None
+    if after.state is State.WARM:
+        assert after.owner is None
+    if after.from_pool:
+        assert after.owner is not None
+    assert not saved_form(after).is_claimed
+    assert len(after.past) <= MOST_TRANSITIONS
+
+
+@given(st.lists(st.sampled_from(EVENTS), max_size=30), st.sampled_from([None, ADA]))
+def test_no_sequence_of_events_leads_to_an_impossible_state(events: list[Event], owner: Owner | None) -> None:
+    current, _ = step(record(owner=owner, generation=0), LaunchAsked(), TODAY)
+    for event in events:
+        before = current
+        try:
+            current, effects = step(before, event, TODAY)
+        except InvalidTransition as error:
+            assert str(before.past[-1]) in str(error)
+            continue
+        assert before.state is not State.REMOVED
+        check_possible(before, current)
+        assert current.past[-1] == Transition(type(event).__name__, current.state, TODAY)
+        assert len(effects) == len(set(effects))
 
 
 @given(st.lists(st.sampled_from(EVENTS), max_size=30), st.sampled_from([None, ADA]))

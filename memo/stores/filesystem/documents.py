@@ -58,7 +58,7 @@ def read(home: Home | None, key: DocumentKey, revision: int | None) -> Document 
 
 
 def write(home: Home, key: DocumentKey, text: PreparedText, expected: Expected, author: Author) -> Document:
-    repeated = _repeated(home, key, author)
+    repeated = find_request(home, key, author.request)
     if repeated is not None:
         return repeated
     current = reconcile(home, key.name)
@@ -68,7 +68,7 @@ def write(home: Home, key: DocumentKey, text: PreparedText, expected: Expected, 
 
 
 def append(home: Home, key: DocumentKey, added: str, author: Author) -> Document:
-    repeated = _repeated(home, key, author)
+    repeated = find_request(home, key, author.request)
     if repeated is not None:
         return repeated
     current = reconcile(home, key.name)
@@ -133,12 +133,12 @@ def _commit(home: Home, draft: Draft, text: str) -> Document:
     return Document(text, draft.version.revision.revision, draft.version.revision.sha256)
 
 
-def _repeated(home: Home, key: DocumentKey, author: Author) -> Document | None:
+def find_request(home: Home, key: DocumentKey, request: str | None) -> Document | None:
     """Return the revision that this request already committed, if any: a retry adds none."""
-    if author.request is None:
+    if request is None:
         return None
     versions = home.state.documents.get(key.name, [])
-    return next((document_of(home, v) for v in versions if v.request == author.request), None)
+    return next((document_of(home, v) for v in versions if v.request == request), None)
 
 
 def _entry(home: Home, current: Current) -> DocumentEntry:

@@ -51,7 +51,7 @@ from memo.stores.filesystem.tree import Tree
 from memo.stores.filesystem.watcher import Watcher
 from memo.stores.notifier import FileNotifier
 from memo.stores.options import StoreOptions
-from memo.stores.prepared_text import check_author, prepare_artifact, prepare_document
+from memo.stores.prepared_text import check_author, check_request, prepare_artifact, prepare_document
 from memo.stores.timestamps import to_micros
 
 R = TypeVar("R")
@@ -188,6 +188,12 @@ class FilesystemStore(FilesystemRecords, FilesystemLedger, BaseStore):
         check_author(author)
         encode_text("document", content, self.options.limits.document_bytes)
         return await self._write(Owner.of(key), lambda home: documents.append(home, key, content, author))
+
+    async def find_request(self, key: DocumentKey, request: str) -> Document | None:
+        check_request(request)
+        return await self._read(
+            Owner.of(key), lambda home: None if home is None else documents.find_request(home, key, request)
+        )
 
     async def list_documents(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> list[DocumentEntry]:
         return await self._read(Owner(tenant, scope, owner), documents.list_of)

@@ -52,12 +52,12 @@ class InMemoryDocuments:
         number = len(versions) if revision is None else revision
         return _document(key, versions[number - 1]) if 1 <= number <= len(versions) else None
 
-    def repeated(self, key: DocumentKey, author: Author) -> Document | None:
+    def find_request(self, key: DocumentKey, request: str | None) -> Document | None:
         """Return the revision that this request already committed, if any: a retry adds none."""
-        if author.request is None:
+        if request is None:
             return None
         versions = self._documents.get(key, [])
-        return next((_document(key, v) for v in versions if v.request == author.request), None)
+        return next((_document(key, v) for v in versions if v.request == request), None)
 
     def commit(self, key: DocumentKey, text: PreparedText, expected: Expected, author: Author) -> Document:
         versions = self._documents.get(key, [])

@@ -116,7 +116,7 @@ class InMemoryLedger(ABC):
         check_fence(book.leases.get(lease.user), lease, self.options.clock())
         written = None
         if change is not None and text is not None:
-            written = self._documents.repeated(change.key, change.author) or self._documents.commit(
+            written = self._documents.find_request(change.key, change.author.request) or self._documents.commit(
                 change.key, text, change.expected, change.author
             )
         book.standings[lease.user] = standing

@@ -37,7 +37,7 @@ from memo.stores.in_memory.sessions import InMemorySessions
 from memo.stores.journal import LogName, Slot, SlotName
 from memo.stores.notifier import LocalNotifier
 from memo.stores.options import StoreOptions, notes_do_not_fit
-from memo.stores.prepared_text import check_author, off_loop, prepare_artifact, prepare_document
+from memo.stores.prepared_text import check_author, check_request, off_loop, prepare_artifact, prepare_document
 
 
 class InMemoryJournal:
@@ -98,7 +98,7 @@ class InMemoryStore(BaseStore, InMemoryRecords, InMemoryLedger):
         check_author(author)
         prepared = await off_loop(prepare_document, content, self.options)
         await self._turn()
-        repeated = self._documents.repeated(key, author)
+        repeated = self._documents.find_request(key, author.request)
         return repeated or self._documents.commit(key, prepared, expected, author)
 
     async def append_document(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Document:
@@ -108,11 +108,16 @@ class InMemoryStore(BaseStore, InMemoryRecords, InMemoryLedger):
             text = (before.content if before else "") + content if isinstance(content, str) else content
             prepared = await off_loop(prepare_document, text, self.options)
             self._require_open()
-            repeated = self._documents.repeated(key, author)
+            repeated = self._documents.find_request(key, author.request)
             if repeated is not None:
                 return repeated
             if self._documents.read(key) == before:  # else another task wrote while the text was prepared: retry
                 return self._documents.commit(key, prepared, ANY, author)
+
+    async def find_request(self, key: DocumentKey, request: str) -> Document | None:
+        check_request(request)
+        await self._turn()
+        return self._documents.find_request(key, request)
 
     async def list_documents(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> list[DocumentEntry]:
         await self._turn()

@@ -70,7 +70,7 @@ def write(
     author: Author,
     options: StoreOptions,
 ) -> Document:
-    repeated = _repeated(db, key, author)
+    repeated = find_request(db, key, author.request)
     if repeated is not None:
         return repeated
     row = db.execute(
@@ -83,7 +83,7 @@ def write(
 
 
 def append(db: sqlite3.Connection, key: DocumentKey, added: str, author: Author, options: StoreOptions) -> Document:
-    repeated = _repeated(db, key, author)
+    repeated = find_request(db, key, author.request)
     if repeated is not None:
         return repeated
     before = read(db, key, None)
@@ -190,13 +190,13 @@ def _commit(
     return Document(text.text, revision, text.sha256)
 
 
-def _repeated(db: sqlite3.Connection, key: DocumentKey, author: Author) -> Document | None:
+def find_request(db: sqlite3.Connection, key: DocumentKey, request: str | None) -> Document | None:
     """Return the revision that this request already committed, if any: a retry adds none."""
-    if author.request is None:
+    if request is None:
         return None
     row = db.execute(
         "SELECT revision FROM revisions WHERE tenant = ? AND scope = ? AND owner = ? AND name = ? AND request = ?",
-        (*_params(key), author.request),
+        (*_params(key), request),
     ).fetchone()
     return None if row is None else read(db, key, row[0])
 

@@ -33,7 +33,7 @@ from memo.sessions import Session, SessionMeta, Usage
 from memo.stores.base_store import BaseStore
 from memo.stores.notifier import FileNotifier
 from memo.stores.options import StoreOptions
-from memo.stores.prepared_text import check_author, off_loop, prepare_artifact, prepare_document
+from memo.stores.prepared_text import check_author, check_request, off_loop, prepare_artifact, prepare_document
 from memo.stores.sqlite import artifacts, change_log, documents, sessions, snapshots
 from memo.stores.sqlite.database import Database
 from memo.stores.sqlite.journal import SQLiteJournal
@@ -85,6 +85,10 @@ class SQLiteStore(BaseStore, SQLiteRecords, SQLiteLedger):
         check_author(author)
         encode_text("document", content, self.options.limits.document_bytes)
         return await self._database.write(lambda db: documents.append(db, key, content, author, self.options))
+
+    async def find_request(self, key: DocumentKey, request: str) -> Document | None:
+        check_request(request)
+        return await self._database.read(lambda db: documents.find_request(db, key, request))
 
     async def list_documents(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> list[DocumentEntry]:
         return await self._database.read(lambda db: documents.list_of(db, tenant, owner, scope))
