@@ -2,11 +2,17 @@
 # PYTHON=/path/to/python names the Python that makes .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo engine image test test-all lint type bench clean tools environment environment-dev environment-suites
+.PHONY: help run demo engine image check test test-all lint type bench clean tools environment environment-dev environment-suites
 MAKEFLAGS += --no-print-directory
 export PYTHON
 
 BIN := .venv/bin
+
+# The tests that need no engine share nothing and run in parallel; the others would disturb each other.
+PYTEST_PARALLEL = $(BIN)/python -m pytest -q $(PYTEST_OPTIONS) -m "not engine" -n auto --maxprocesses 8 --dist worksteal
+PYTEST_SERIAL = $(BIN)/python -m pytest -q $(PYTEST_OPTIONS) -m engine
+# The second phase runs even if tests of the first fail (exit code 1), but not after Ctrl-C or a wrong call.
+PYTEST_PHASES = $(PYTEST_PARALLEL); first=$$?; [ $$first -le 1 ] || exit $$first; $(PYTEST_SERIAL) && exit $$first
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,15 +29,21 @@ engine: ## find a container engine, or install and start one (root on Debian, Ub
 image: environment engine ## build the agent image, if its inputs changed: FROM=registry|packages
 	@$(BIN)/sandboxd image build $(if $(FROM),--from $(FROM))
 
+check: lint type ## lint, type, then every test that needs no engine, in parallel
+	@exec $(PYTEST_PARALLEL)
+
 test: lint type engine tools image environment-suites ## lint, type, then the whole test suite
-	@exec $(BIN)/python -m pytest -q
+	@$(PYTEST_PHASES)
 
+test-all: PYTEST_OPTIONS := -o timeout=1200
 test-all: lint type engine tools image environment-suites ## the same suite with its long runs: many more kills, races and rounds
-	@SANDBOXD_TEST_LONG=1 exec $(BIN)/python -m pytest -q -o timeout=1200
+	@export SANDBOXD_TEST_LONG=1; $(PYTEST_PHASES)
 
-lint: environment-dev ## ruff: rules and format
+lint: environment-dev ## ruff (rules and format), consistent requirements, no copyleft licence
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python -m pip --disable-pip-version-check check
+	@$(BIN)/python -m scripts.licences
 
 type: environment-dev ## mypy, strict
 	@$(BIN)/mypy

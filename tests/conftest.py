@@ -17,6 +17,16 @@ from tests.engines import CannotServe, Podman, PrivateEngine, SecondDocker, gvis
 AnEngine = TypeVar("AnEngine", bound=PrivateEngine)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a test that asks for the engine without the mark, which `make check` would run without one."""
+    fixtures_of = {item: getattr(item, "fixturenames", ()) for item in items}
+    unmarked = [
+        item.nodeid for item in items if "engine_socket" in fixtures_of[item] and not item.get_closest_marker("engine")
+    ]
+    if unmarked:
+        raise pytest.UsageError(f"cannot collect {', '.join(unmarked)}: needs an engine; mark it pytest.mark.engine")
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": True}

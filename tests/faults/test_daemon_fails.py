@@ -19,6 +19,8 @@ from sandboxd.daemon.loop_watchdog import EXIT_CODE
 from sandboxd.errors import SandboxdError
 from tests.running import READY_S, RunningDaemon
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture
 def bubblewrapped() -> Iterator[RunningDaemon]:

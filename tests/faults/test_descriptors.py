@@ -19,7 +19,10 @@ from sandboxd.errors import Busy, LimitReached, SandboxdError
 from tests.faults.test_wire_abuse import HEALTH, TOKEN, answered, ask, connect, read_answer
 from tests.running import RunningDaemon
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0 or shutil.which("bwrap") is None, reason="needs root and bwrap")
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(os.geteuid() != 0 or shutil.which("bwrap") is None, reason="needs root and bwrap"),
+]
 
 OPEN_FILES = 384
 CARRIED = 16

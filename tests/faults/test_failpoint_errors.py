@@ -20,7 +20,7 @@ from sandboxd.daemon.process import serve
 from sandboxd.errors import NotFound, SandboxdError
 from sandboxd.settings import Settings
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.engine, pytest.mark.anyio]
 
 _PATIENCE_S = 60
 _ERRORS = cycle(("EIO", "ENOSPC"))

@@ -17,7 +17,8 @@ from sandboxd.client.errors import DaemonUnreachable
 from sandboxd.errors import SandboxdError
 from sandboxd.failpoints import POINTS
 from sandboxd.idempotency import OutcomeUnknown
-from tests.faults.stores import STORES, size_of, store_url, write_directly
+from tests.faults.stores import STORES, store_url, write_directly
+from tests.long_runs import kill_pairs, scaled
 from tests.running import RunningDaemon
 
 pytestmark = [pytest.mark.engine]
@@ -27,8 +28,7 @@ REFRESH_POINTS = sorted(point for point in POINTS if point.startswith("refresh."
 CREATE_POINTS = sorted(point for point in POINTS if point.startswith("create."))
 NOTES = "/workspace/memo/session/NOTES.md"
 USER = "/workspace/memo/user/USER.md"
-RANDOM_KILLS = size_of("SANDBOXD_TEST_KILLS", 5)
-"""For each store. The whole suite is 100, which is 300 kills."""
+RANDOM_KILLS = {"sqlite": scaled(5, 100), "file": scaled(2, 100), "plain": scaled(2, 100)}
 
 
 @pytest.fixture(params=STORES)
@@ -68,7 +68,7 @@ def assert_nothing_half_made(daemon: RunningDaemon) -> None:
     assert [path for path in (daemon.data / "mirrors").rglob(".new-*") if not path.name.startswith(mine)] == []
 
 
-@pytest.mark.parametrize("point", WRITE_POINTS)
+@pytest.mark.parametrize(("remembering", "point"), kill_pairs(STORES, WRITE_POINTS), indirect=["remembering"])
 def test_a_write_that_was_killed_is_there_whole_or_not_at_all(remembering: RunningDaemon, point: str) -> None:
     anyio.run(write_directly, str(remembering.settings["store"]), "s1", "session", "NOTES.md", "acknowledged")
     remembering.start(failpoint=f"{point}=kill")
@@ -91,7 +91,7 @@ def test_a_write_that_was_killed_is_there_whole_or_not_at_all(remembering: Runni
             assert len(client.memo_history("s1", "NOTES.md")) == 2  # the retry was the same write
 
 
-@pytest.mark.parametrize("point", REFRESH_POINTS)
+@pytest.mark.parametrize(("remembering", "point"), kill_pairs(STORES, REFRESH_POINTS), indirect=["remembering"])
 def test_a_refresh_that_was_killed_is_made_good_at_the_next_start(remembering: RunningDaemon, point: str) -> None:
     """A host job writes to the store directly; the daemon dies while it brings that into the mirror."""
     url = str(remembering.settings["store"])
@@ -111,7 +111,11 @@ def test_a_refresh_that_was_killed_is_made_good_at_the_next_start(remembering: R
         assert inside(client, "s1", USER) == "new"
 
 
-@pytest.mark.parametrize("point", ["create.snapshot", "create.mirror", "create.ready"])
+@pytest.mark.parametrize(
+    ("remembering", "point"),
+    kill_pairs(STORES, ["create.snapshot", "create.mirror", "create.ready"]),
+    indirect=["remembering"],
+)
 def test_a_create_that_was_killed_shows_the_whole_memory_at_the_second_try(
     remembering: RunningDaemon, point: str
 ) -> None:
@@ -129,7 +133,11 @@ def test_a_create_that_was_killed_shows_the_whole_memory_at_the_second_try(
         assert_nothing_half_made(remembering)
 
 
-@pytest.mark.parametrize("point", ["writeback.received", "writeback.committed", "writeback.answer"])
+@pytest.mark.parametrize(
+    ("remembering", "point"),
+    kill_pairs(STORES, ["writeback.received", "writeback.committed", "writeback.answer"]),
+    indirect=["remembering"],
+)
 def test_a_tool_call_that_was_killed_and_is_retried_is_applied_once(remembering: RunningDaemon, point: str) -> None:
     """The new text holds the old one, so that a second Edit would show."""
     anyio.run(write_directly, str(remembering.settings["store"]), "s1", "session", "NOTES.md", "tea\n")
@@ -156,7 +164,6 @@ def test_a_tool_call_that_was_killed_and_is_retried_is_applied_once(remembering:
         assert inside(client, "s1", NOTES) == client.read_memo("s1", "NOTES.md").text == "tea and tea\n"
 
 
-@pytest.mark.timeout(120 + RANDOM_KILLS * 20)
 def test_a_sandbox_that_is_taken_over_answers_only_with_a_current_mirror(remembering: RunningDaemon) -> None:
     remembering.start()
     with remembering.client() as client:
@@ -188,7 +195,9 @@ def test_a_sandbox_that_is_taken_over_answers_only_with_a_current_mirror(remembe
         assert list(answers) == ["new", "new", "new"]
 
 
-def test_kills_at_random_moments_lose_nothing_that_was_acknowledged(remembering: RunningDaemon) -> None:
+@pytest.mark.timeout(120 + max(RANDOM_KILLS.values()) * 20)
+@pytest.mark.parametrize(("remembering", "kills"), RANDOM_KILLS.items(), indirect=["remembering"])
+def test_kills_at_random_moments_lose_nothing_that_was_acknowledged(remembering: RunningDaemon, kills: int) -> None:
     chance = random.Random(20261116)
     numbers = iter(range(10_000_000))
     total = 0
@@ -196,7 +205,7 @@ def test_kills_at_random_moments_lose_nothing_that_was_acknowledged(remembering:
     with remembering.client() as client:
         client.ensure_sandbox("s1", user="ada")
         containers = remembering.containers()
-    for _ in range(RANDOM_KILLS):
+    for _ in range(kills):
         acknowledged: list[str] = []
         with remembering.client() as client:
             client.write_memo("s1", "NOTES.md", "")
@@ -216,7 +225,7 @@ def test_kills_at_random_moments_lose_nothing_that_was_acknowledged(remembering:
             wait_in_sync(client, "s1")
             assert inside(client, "s1", NOTES).splitlines() == stored
             assert remembering.containers() == containers
-    assert total > RANDOM_KILLS
+    assert total > kills
 
 
 def _write_until_dead(daemon: RunningDaemon, acknowledged: list[str], numbers: Iterator[int]) -> None:

@@ -9,6 +9,8 @@ import pytest
 from sandboxd.workspace import loop
 from tests.running import RunningDaemon
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="looks into a workspace that belongs to another user")
 def test_workspaces_without_a_record_are_kept_and_reported() -> None:

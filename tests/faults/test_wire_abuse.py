@@ -21,6 +21,8 @@ import pytest
 from tests.long_runs import scaled
 from tests.running import RunningDaemon
 
+pytestmark = pytest.mark.engine
+
 SCALE = scaled(1, 10)
 OWN_DESCRIPTORS = 16
 """What a daemon that has just started may still open for itself: databases, the engine's events."""

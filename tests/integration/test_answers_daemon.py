@@ -8,7 +8,11 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from tests.running import RunningDaemon
+
+pytestmark = pytest.mark.engine
 
 OUTPUT_BYTES = 6_000_000
 CALLS = 12

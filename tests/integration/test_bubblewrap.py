@@ -32,6 +32,7 @@ from sandboxd.workspace import Workspaces
 from tests.ordinary_user import run_as_ordinary_user
 
 pytestmark = [
+    pytest.mark.engine,
     pytest.mark.anyio,
     pytest.mark.skipif(os.geteuid() != 0 or shutil.which("bwrap") is None, reason="needs root and bwrap"),
 ]

@@ -9,6 +9,8 @@ import pytest
 from sandboxd.errors import Gone
 from tests.running import RunningDaemon, newest_event, wait_for_state
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture
 def daemon() -> Iterator[RunningDaemon]:
@@ -19,7 +21,6 @@ def daemon() -> Iterator[RunningDaemon]:
         running.stop()
 
 
-@pytest.mark.engine
 def test_an_idle_sandbox_gives_up_its_container_and_one_with_a_call_under_way_does_not(
     engine_socket: str, agent_image: str
 ) -> None:

@@ -19,6 +19,7 @@ from memo.stores.filesystem import FilesystemStore
 from sandboxd.events import EventBus
 from sandboxd.failpoints import POINTS
 from sandboxd.memory import Memory
+from tests.long_runs import kill_pairs
 
 pytestmark = pytest.mark.anyio
 
@@ -76,8 +77,7 @@ def open_store(kind: str, directory: Path) -> BaseStore:
     return SQLiteStore(directory / "memo.db") if kind == "sqlite" else FilesystemStore(directory / "files")
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "filesystem"])
-@pytest.mark.parametrize("point", MINE)
+@pytest.mark.parametrize(("kind", "point"), kill_pairs(["sqlite", "filesystem"], MINE))
 async def test_killed_at_a_named_step_nothing_acknowledged_is_lost(kind: str, point: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = await anyio.run_process(

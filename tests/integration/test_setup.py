@@ -73,7 +73,7 @@ def inside(container: Container, script: str, user: str = "") -> str:
 
 def test_help_lists_every_verb() -> None:
     text = run("make").stdout
-    for verb in ["help", "run", "demo", "engine", "image", "test", "lint", "type", "bench", "clean"]:
+    for verb in ["help", "run", "demo", "engine", "image", "check", "test", "lint", "type", "bench", "clean"]:
         assert f"make {verb} " in text
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.ordinary_user import run_as_ordinary_user
+
+pytestmark = pytest.mark.engine
 
 _WRITES_TOO_MUCH = """
 import sys

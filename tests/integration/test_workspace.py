@@ -18,6 +18,7 @@ from sandboxd.workspace.removal import delete_tree
 from tests.ordinary_user import run_as_ordinary_user
 
 pytestmark = [
+    pytest.mark.engine,
     pytest.mark.anyio,
     pytest.mark.skipif(os.geteuid() != 0 or not loop.CONTROL.exists(), reason="needs root and loop devices"),
 ]

@@ -124,13 +124,14 @@ class StandInRunner:
         if call.command == ("boom",):
             raise ZeroDivisionError("a bug of the daemon")
         command = ["sh", "-c", call.command] if isinstance(call.command, str) else list(call.command)
-        process = await anyio.open_process(
-            command,
-            stdin=subprocess.PIPE,
-            stderr=subprocess.STDOUT if call.merge_stderr else subprocess.PIPE,
-            env={"PATH": os.environ["PATH"], **call.env},
-            start_new_session=True,
-        )
+        with anyio.CancelScope(shield=True):  # a call cancelled this early counts as killed and leaves no process
+            process = await anyio.open_process(
+                command,
+                stdin=subprocess.PIPE,
+                stderr=subprocess.STDOUT if call.merge_stderr else subprocess.PIPE,
+                env={"PATH": os.environ["PATH"], **call.env},
+                start_new_session=True,
+            )
         failure: list[Exception] = []
         feeding = asyncio.ensure_future(_feed(process, call.stdin, failure))
         items = self._items(process, call)

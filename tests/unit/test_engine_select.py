@@ -53,6 +53,7 @@ async def test_a_socket_that_nothing_answers_is_refused(monkeypatch: pytest.Monk
         await open_engine("auto", tmp_path / "state")
 
 
+@pytest.mark.engine
 async def test_auto_falls_back_to_bubblewrap_when_the_settings_allow_it_and_says_so(
     no_docker: None, tmp_path: Path
 ) -> None:
@@ -65,6 +66,7 @@ async def test_auto_falls_back_to_bubblewrap_when_the_settings_allow_it_and_says
     assert entry["why"].startswith("engine_fallback is on, and could not reach the engine at unix://")
 
 
+@pytest.mark.engine
 async def test_auto_uses_bubblewrap_where_no_engine_is_and_logs_why(no_socket: None, tmp_path: Path) -> None:
     with structlog.testing.capture_logs() as logs:
         opened = await open_engine("auto", tmp_path / "state")
