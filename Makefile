@@ -1,4 +1,4 @@
-# Every verb sets up what it needs. Only make, a POSIX shell and Python 3.11 or newer must be there.
+# Every target sets up what it needs. Only make, a POSIX shell and Python 3.11 or newer are required.
 # PYTHON=/path/to/python names the Python that makes .venv.
 
 .DEFAULT_GOAL := help
@@ -14,7 +14,7 @@ PYTEST_SERIAL = $(BIN)/python -m pytest -q $(PYTEST_OPTIONS) -m engine
 # The second phase runs even if tests of the first fail (exit code 1), but not after Ctrl-C or a wrong call.
 PYTEST_PHASES = $(PYTEST_PARALLEL); first=$$?; [ $$first -le 1 ] || exit $$first; $(PYTEST_SERIAL) && exit $$first
 
-help: ## list the verbs
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: environment ## set everything up and serve in the foreground

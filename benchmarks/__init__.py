@@ -1,1 +1,1 @@
-"""How fast it is, measured beside what people would use instead, in one run."""
+"""Benchmarks of sandboxd and its alternatives, interleaved in one run."""

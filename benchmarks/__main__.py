@@ -1,6 +1,6 @@
 """`make bench`: every benchmark of the specification, one after the other, ours and the peers.
 
-`python -m benchmarks [--jobs a,b] [--peers a,b|all|none] [--quick] [--publish]`. Each job is a process of its own and
+`python -m benchmarks [--jobs a,b] [--peers a,b|all|none] [--quick] [--publish]`. Each job is a separate process and
 writes benchmarks/results/JOB.json; --publish puts the newest of all of them into docs/.
 """
 
@@ -17,7 +17,7 @@ from benchmarks.daemon import image
 from benchmarks.measure import RESULTS, Promise, load, show_promises
 from benchmarks.peers import environment, pick
 
-# What a job runs: its arguments in full and when only a look is wanted.
+# The arguments of each job: for a full run and for a quick look.
 JOBS: dict[str, tuple[list[str], list[str]]] = {
     "exec": (["--rounds", "1000"], ["--rounds", "100"]),
     "visible": (["--rounds", "300"], ["--rounds", "50"]),
@@ -32,7 +32,7 @@ PARTS = tuple(compare.JOBS)
 
 
 def plan(jobs: Sequence[str], peers: Sequence[str], *, is_quick: bool) -> list[list[str]]:
-    """The command lines of what was asked for. A part of the comparison may be named as a job."""
+    """Return the command lines of the requested jobs. A part of the comparison may be named as a job."""
     if unknown := [job for job in jobs if job not in {*JOBS, *PARTS, "pool"}]:
         raise ValueError(f"cannot find the job {unknown[0]}: it is none of {', '.join((*JOBS, *PARTS))}")
     parts = [part for part in PARTS if part in jobs or (part == "first" and "pool" in jobs)]
@@ -50,7 +50,7 @@ def plan(jobs: Sequence[str], peers: Sequence[str], *, is_quick: bool) -> list[l
 
 
 def results_of(command: Sequence[str]) -> str:
-    """The name under which a command keeps what it finds."""
+    """Return the name of a command's results file."""
     name = command[2].removeprefix("benchmarks.")
     is_part = name == "compare" and ("--jobs" in command or "all" not in command)
     return "compare-part" if is_part else name

@@ -1,7 +1,7 @@
 """A scripted agent's afternoon: 200 tool calls over a hundred files, the same for every contender.
 
 It looks around, reads, edits, runs tests, searches and goes on, in the proportions in which agents do. A contender
-without tools of its own does them as an agent would: an edit is a read and a write, a search is a command.
+without its own tools does them as an agent would: an edit is a read and a write, a search is a command.
 """
 
 from __future__ import annotations

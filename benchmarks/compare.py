@@ -1,7 +1,7 @@
 """Ours and the peers on the same jobs, in one run: first result, command, commands a second, files, an afternoon, idle.
 
 `python -m benchmarks.compare [--jobs …] [--peers …]` prints tables and writes benchmarks/results/compare.json, or
-compare-part.json when not all was asked for. What the figures mean for a promise is said in `promises_of`, purely.
+compare-part.json for a partial run. `promises_of`, which is pure, compares the figures with the promises.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ CLIENTS = (1, 8, 32)
 RATE_S = 1.0
 RATE_ROUNDS = 2
 WARM_UP = 2
-"""How many commands of a turn are not counted before one is."""
+"""The number of warm-up commands per turn, which are not counted."""
 TENTH_MS = 40.0
 """A contender slower than this plays every tenth round: ten of its commands take as long as a hundred quick ones."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What the jobs have measured so far."""
+    """The measurements so far."""
 
     figures: dict[str, list[Figure]] = field(default_factory=dict)
     rates: list[Rate] = field(default_factory=list)
@@ -66,7 +66,7 @@ async def first(found: Found, ring: Contest, rounds: int) -> None:
 
 
 async def command(found: Found, ring: Contest, rounds: int) -> None:
-    """A warm command, and one after a pause: while the others had their turns, the processor forgot this one."""
+    """A warm command, and one after a pause: when the processor's caches hold the other contenders."""
 
     async def ask(worker, number):  # type: ignore[no-untyped-def]
         answer = await worker.ask("run", name="s0", times=1)
@@ -84,7 +84,7 @@ async def command(found: Found, ring: Contest, rounds: int) -> None:
 async def rate(found: Found, ring: Contest, rounds: int) -> None:
     """Commands a second of 1, 8 and 32 clients on 8 sandboxes, in short turns."""
     for clients in CLIENTS:
-        # The bare call blocks: it has one client, and more of them would say nothing about it.
+        # The bare call blocks: it has one client, and more clients would not be a useful figure.
         names = [name for name in _unpooled(ring) if clients == 1 or name != BASELINE]
         done: dict[str, list[tuple[int, float]]] = {name: [] for name in names}
         for _ in range(RATE_ROUNDS):
@@ -132,7 +132,7 @@ async def afternoon(found: Found, ring: Contest, rounds: int) -> None:
 
 
 async def idle(found: Found, ring: Contest, rounds: int) -> None:
-    """What a sandbox costs that nobody uses."""
+    """Measure the cost of an idle sandbox."""
     containers: dict[str, list[str]] = {}
     for name in _unpooled(ring):
         ids = [held for n in range(SANDBOXES) if (held := ring.containers.get((name, f"s{n}"))) is not None]
@@ -237,7 +237,7 @@ def run(peers: Sequence[str], jobs: Sequence[str], rounds: int) -> None:
     promises = promises_of(found)
     show_found(found, missing)
     show_promises(promises)
-    # A part would take the place of the whole, which is what goes into the papers.
+    # A partial run must not replace the full one, which is published.
     name = "compare" if list(jobs) == list(JOBS) and "all" in peers else "compare-part"
     path = write(name, found.figures, promises, rates=found.rates, missing=missing, idle=found.idle)
     print(f"written to {path.name}")

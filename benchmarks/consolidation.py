@@ -1,4 +1,4 @@
-"""What consolidation costs while nothing happens: a scan for who is due, from 100 to 10,000 users of 20 sessions each.
+"""The cost of idle consolidation: a scan for due users, from 100 to 10,000 users of 20 sessions each.
 
 `python -m benchmarks.consolidation [--rounds N]` prints tables and writes benchmarks/results/consolidation.json. The
 baseline is the way without an index: list the users, then ask for the sessions of each. Also: what keeping the index
@@ -55,7 +55,7 @@ def change(path: Path, users: int) -> None:
 
 
 def scan(store: SQLiteStore) -> Act:
-    """The whole scan: the query, and the decision for whoever it finds. Everybody is left alone for being served."""
+    """Run the whole scan: the query, and the decision for each user found. All users count as busy, so none is run."""
     service = UserMemoryConsolidationService(store, is_busy=lambda _: True)
     return service.run_once
 

@@ -1,4 +1,4 @@
-"""Contenders side by side: each in a worker process of its own, asked in turn, so that a noisy moment hits all of them.
+"""Contenders side by side: each in its own worker process, called in turn, so that noise hits all of them equally.
 
 It owns the workers and the daemons of ours that they talk to. A contender that cannot do a job is named with its
 reason and takes no further part in that job.
@@ -31,7 +31,7 @@ _MOST_BYTES = 4_000_000
 
 
 class Worker:
-    """One contender. A question at a time."""
+    """One contender, with one request at a time."""
 
     def __init__(self, entry: Entry, process: Process, log: Path) -> None:
         assert process.stdin is not None
@@ -63,7 +63,7 @@ class Worker:
         return await self.answer()
 
     async def stop(self) -> None:
-        """It closes what it opened when there are no more questions."""
+        """Close the worker, which cleans up when its input ends."""
         await self._stdin.aclose()
         with anyio.move_on_after(90):
             await self._process.wait()
@@ -80,7 +80,7 @@ class Contest:
     """The engine's id of every sandbox that is open, by contender and name; None for those without a container."""
 
     async def ask_all(self, names: Sequence[str], ask: Callable[[Worker], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-        """One answer from each, one after the other; who has none is left out from here on."""
+        """Get one answer from each contender in turn; drop a contender that has none."""
         answers = {}
         for name in names:
             try:
@@ -106,7 +106,7 @@ class Contest:
         among: Sequence[str] | None = None,
         rarely: Mapping[str, int] | None = None,
     ) -> list[Figure]:
-        """Every contender once a round; `rarely` names those that are slow, and every how many rounds they play."""
+        """Run every contender once per round; `rarely` gives the interval in rounds of slow ones."""
         took: dict[str, list[float]] = {name: [] for name in (self.workers if among is None else among)}
         every = rarely or {}
         for number in track(range(rounds), description=title, transient=True):

@@ -46,7 +46,7 @@ class Running:
 
 @asynccontextmanager
 async def serving(root: Path, *, pool: int = 0, **settings: object) -> AsyncIterator[Running]:
-    """A daemon in a process of its own; with SIGTERM it drains before this returns."""
+    """Run a daemon in its own process; on exit it is drained with SIGTERM."""
     socket, data = root / "d.sock", root / "data"
     root.mkdir(exist_ok=True)
     os.chmod(root, 0o711)
@@ -82,7 +82,7 @@ async def _remove_rest(data: Path) -> None:
 
 
 async def unmount_rest(data: Path) -> None:
-    """Give back what a data directory holds outside of itself: the mounts of workspaces, and mirrors in memory."""
+    """Release what a data directory holds elsewhere: mounts of workspaces, and mirrors in memory."""
     with open("/proc/self/mountinfo") as lines:
         mounts = [place for line in lines if (place := line.split()[4]).startswith(f"{data}/")]
     for mount in reversed(mounts):

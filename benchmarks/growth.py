@@ -1,4 +1,4 @@
-"""Does it stay as quick when there is more of it? Curves from 1 to 100 sandboxes and from 0 to 10,000 artifacts.
+"""Scaling: curves from 1 to 100 sandboxes and from 0 to 10,000 artifacts.
 
 `python -m benchmarks.growth [--most N]` prints tables and writes benchmarks/results/growth.json: latency, commands a
 second and the daemon's memory by live sandboxes, a create by artifacts, and what 100 idle sandboxes cost the daemon.
@@ -81,7 +81,7 @@ async def more_sandboxes(root: Path, most: int) -> tuple[list[Figure], list[Curv
 
 
 async def _beside_a_bare_process(api: AsyncClient, live: int) -> list[Figure]:
-    """The sizes are measured minutes apart; only the ratio to the baseline of the same moment says something."""
+    """Return ratios to a baseline of the same moment, because the sizes are measured minutes apart."""
     bare, ours = [], []
     for number in track(range(CALLS), description=f"{live} sandboxes", transient=True):
         started = time.perf_counter()
@@ -125,7 +125,7 @@ async def _rate(api: AsyncClient, live: int) -> float:
 
 
 async def more_artifacts(root: Path, most: int) -> tuple[list[Figure], list[Curve], list[Promise]]:
-    """A whole create through the API, of a session that has so many artifacts of 8 KB; each session is new."""
+    """Time creates through the API of new sessions with this many artifacts of 8 KB."""
     figures, points = [], []
     async with (
         serving(root / "artifacts") as daemon,

@@ -1,4 +1,4 @@
-"""What a sandbox costs that nobody uses: memory and CPU of its container, as the engine counts them."""
+"""The cost of an idle sandbox: memory and CPU of its container, as the engine reports them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """For each sandbox: memory of its own in its container, and CPU as a part of one core."""
+    """Return for each sandbox its container's private memory and its CPU use as a fraction of one core."""
 
     name: str
     n: int
@@ -51,14 +51,14 @@ async def idle_cost(containers: Mapping[str, Sequence[str]]) -> list[Idle]:
 
 
 async def _count(ids: Sequence[str]) -> dict[str, Count]:
-    """All at once: the engine counts once a second and answers whoever waits."""
+    """Query all containers at once: the engine samples once a second."""
     counts: dict[str, Count] = {}
 
     async def count(container: str) -> None:
         answer = await to_thread.run_sync(call, "GET", f"/containers/{container}/stats?stream=false&one-shot=true")
         stats: dict[str, Any] = json.loads(answer)
         counted = stats["memory_stats"]["stats"]
-        # Memory of its own, without the page cache: "rss" in the first version of cgroups, "anon" in the second.
+        # Private memory, without the page cache: "rss" in the first version of cgroups, "anon" in the second.
         memory = counted["rss"] if "rss" in counted else counted["anon"]
         counts[container] = Count(memory, stats["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9, time.monotonic())
 

@@ -1,4 +1,4 @@
-"""Running a benchmark so that Ctrl-C, SIGTERM and a closed terminal end it with everything it made removed."""
+"""Run a benchmark so that Ctrl-C, SIGTERM and a closed terminal end it and clean up."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a busy day brings, all at once: creates, calls, writes, one user's texts into many sandboxes, many artifacts.
+"""Mixed load: creates, calls, writes, one user's texts into many sandboxes, many artifacts.
 
 `python -m benchmarks.load [--seconds N] [--sandboxes N]` runs the loads one after the other against one daemon, counts
-what was wrong or lost, and writes benchmarks/results/load.json. Times are in it to be looked at, not to be promised.
+what was wrong or lost, and writes benchmarks/results/load.json. Its times are informative and not part of a promise.
 Making and destroying a thousand sandboxes is what `benchmarks.soak` does.
 """
 
@@ -146,7 +146,7 @@ async def writes(api: AsyncClient, sessions: list[str], seconds: float) -> tuple
 
 
 async def one_user(api: AsyncClient, sessions: list[str], seconds: float) -> tuple[list[Figure], list[Promise]]:
-    """Ten new texts of one user a second, while a reader in each of the user's sandboxes reads and reads."""
+    """Ten new texts of one user a second, while a reader in each of the user's sandboxes polls."""
     last = int(seconds * TEXTS_PER_S)
     await api.write_memo(USER, "USER.md", "0\n" * 200, scope="user")
     command = ["python3", "-c", READER, "/workspace/memo/user/USER.md", str(last)]

@@ -1,6 +1,6 @@
 """Measuring on a noisy machine: everything interleaved in one run, p50 and p95 with n, ratios to a baseline.
 
-It never judges. A figure is worth something only beside the baseline of the same run.
+It gives no verdict. A figure is meaningful only beside the baseline of the same run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Commands a second of so many clients."""
+    """Commands per second with this many clients."""
 
     name: str
     clients: int
@@ -47,7 +47,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Who could not be measured, and why."""
+    """The contenders that could not be measured, and why."""
 
     name: str
     reason: str
@@ -72,7 +72,7 @@ class Promise:
     measured: str
     is_kept: bool
     n: int = 0
-    """How often ours was measured; 0 if a count would say nothing."""
+    """How often ours was measured; 0 if a count does not apply."""
 
 
 async def interleave(acts: Mapping[str, Act], rounds: int, *, rarely: frozenset[str] = frozenset()) -> list[Figure]:
@@ -173,7 +173,7 @@ def write(
     curves: Sequence[Curve] = (),
     idle: Sequence[Any] = (),
 ) -> Path:
-    """Keep what a benchmark found; what the benchmark found before is forgotten."""
+    """Write the results of a benchmark, replacing its earlier ones."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     report = {
@@ -193,6 +193,6 @@ def write(
 
 
 def load(name: str) -> dict[str, Any] | None:
-    """What a benchmark found the last time, or None if it never ran here."""
+    """Return the last results of a benchmark, or None if it never ran here."""
     path = RESULTS / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else None

@@ -61,7 +61,7 @@ async def in_thread(work: Callable[[], object]) -> None:
 
 
 async def measure_visible(directory: Path, rounds: int) -> list[Figure]:
-    """From the moment a commit returns to the moment the text can be read, and whole writes through the door."""
+    """Time a commit until its text can be read, and whole writes through the daemon's writer."""
     ref = SessionRef.of("acme", "s1")
     notes, unseen = DocumentKey.of_session(ref, "NOTES.md"), DocumentKey.of("acme", "s2", "session", "NOTES.md")
     followed, bare, door = [], [], []
@@ -109,7 +109,7 @@ async def measure_fan_out(directory: Path, beside: Path, rounds: int) -> list[Fi
                 took.setdefault(f"one text into {fan} mirrors", []).append(
                     await timed(lambda key=key, text=text: memory._mirrors.install(key, text, revisioned=True))  # type: ignore[misc]
                 )
-                while memory._mirrors.dirty:  # manifests follow; they belong to nobody else's time
+                while memory._mirrors.dirty:  # manifests follow; do not count them in another measurement
                     await anyio.sleep(0.001)
     return [figure(name, values) for name, values in took.items()]
 

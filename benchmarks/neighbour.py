@@ -23,7 +23,7 @@ from sandboxd.client import AsyncClient
 
 TURN = 50
 FLOOD_BYTES = 16_000_000
-"""What one call may say; then the flooder calls again."""
+"""The output of one call; then the flooder calls again."""
 NOISE = {
     "spinner": ["bash", "-c", "while :; do :; done"],
     "flooder": ["bash", "-c", f"yes flood | head -c {FLOOD_BYTES}"],
@@ -34,11 +34,11 @@ NOISE = {
 
 @asynccontextmanager
 async def noise(socket: Path) -> AsyncIterator[None]:
-    """All three at once, asked for by a process of its own: what it reads of the flood is no part of our figures."""
+    """Run all three from a separate process, so that reading the flood does not count in our figures."""
     command = [sys.executable, "-m", "benchmarks.neighbour", "--noise", str(socket)]
     async with await anyio.open_process(command, stderr=None) as process:
         assert process.stdout is not None
-        await process.stdout.receive()  # it says when it begins
+        await process.stdout.receive()  # it prints a line when it begins
         await anyio.sleep(0.3)
         try:
             yield

@@ -88,7 +88,7 @@ def draw_bars(chart: Chart, top: float) -> tuple[str, float]:
 
 
 def draw_curve(title: str, x: str, y: str, points: Sequence[tuple[float, float]], left: float, top: float) -> str:
-    """One curve in a frame of its own, with a linear scale that begins at 0 on both sides."""
+    """Draw one curve in its own frame, with linear axes that start at 0."""
     wide, high = WIDTH / 2 - 90, 130.0
     most_x = max(point[0] for point in points) or 1
     most_y = max(point[1] for point in points) * 1.15 or 1

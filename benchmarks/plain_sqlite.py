@@ -1,7 +1,7 @@
 """The baseline of the stores: a bare sqlite3 connection that does what SQLiteStore does to the file, by hand.
 
 The schema, the pragmas and the statements of a write are the store's. It has no threads, checks nothing, counts no
-tokens and tells nobody; it hashes the text only because the hash is a column.
+tokens and notifies no reader; it hashes the text only because the hash is a column.
 """
 
 from __future__ import annotations

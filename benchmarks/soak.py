@@ -1,7 +1,7 @@
-"""Hours of everything at once, bounded: does the daemon grow? Memory, fds, threads, tasks, containers and mounts.
+"""A soak test: hours of mixed load, to see whether the daemon's memory, fds, threads, tasks or mounts grow.
 
 `python -m benchmarks.soak --minutes N` runs creates, commands, tools, memory writes, refreshes and destroys, takes a
-sample every few seconds, fits a line through each figure and says flat or not; an answer that is wrong ends it. Then
+sample every few seconds, fits a line through each figure and reports whether it is flat; a wrong answer ends it. Then
 it looks for what all those sandboxes left behind. It writes benchmarks/results/soak.json.
 """
 
@@ -131,7 +131,7 @@ async def work(api: AsyncClient, session: str, user: str, call: int, dice: rando
 
 def check(what: str, found: object, wanted: object) -> None:
     if found != wanted:
-        raise RuntimeError(f"cannot go on: {what} should be {wanted!r} and is {found!r}")
+        raise RuntimeError(f"cannot continue: {what} should be {wanted!r} and is {found!r}")
 
 
 async def leave_in_the_middle(api: AsyncClient, session: str) -> None:
@@ -145,7 +145,7 @@ async def ask_for_what_is_not_there(api: AsyncClient, session: str) -> None:
         await api.read_file(session, "/workspace/never-written")
     except SandboxdError:
         return
-    raise RuntimeError("a file that nobody wrote was read")
+    raise RuntimeError("a file that was never written was read")
 
 
 async def fill_memories(api: AsyncClient) -> None:

@@ -1,7 +1,7 @@
 """Where the time goes when a sandbox comes from the pool, and when a session of 10,000 artifacts is mirrored again.
 
 `python -m benchmarks.stages [--rounds N]` times the stages from outside, in one process with the manager, prints how
-long each takes, and writes benchmarks/results/stages.json. It says what stands in the way of two promises and makes
+long each takes, and writes benchmarks/results/stages.json. It shows what limits two promises and makes
 none itself. Stages may overlap: threads read, hash and write at the same time.
 """
 
@@ -63,7 +63,7 @@ STAGES: tuple[tuple[Any, str, str], ...] = (
 
 
 class Clock:
-    """How long each stage took in the round under way; a stage that comes several times counts as a whole."""
+    """How long each stage took in the current round; repeated stages are summed."""
 
     def __init__(self) -> None:
         self.took: dict[str, list[float]] = {}

@@ -61,7 +61,7 @@ async def stores_in(directory: Path) -> AsyncIterator[dict[str, BaseStore]]:
 
 
 def in_blocks(call: Numbered, tasks: int) -> Act:
-    """An act of BLOCK calls, shared out among so many tasks; a call is told the number of its task."""
+    """Run BLOCK calls, distributed over this many tasks; each call gets its task's number."""
 
     async def work(number: int) -> None:
         for _ in range(BLOCK // tasks):
@@ -114,7 +114,7 @@ async def writes(directory: Path, rounds: int) -> Part:
         }
         return alone | together
 
-    async with SQLiteStore(directory / "memo.db") as ours:  # nobody else: a watcher of files would take its time
+    async with SQLiteStore(directory / "memo.db") as ours:  # no other reader: a file watcher would use CPU time
         acts = {"plain sqlite3": in_blocks(bare, 1), f"plain sqlite3, {TASKS} threads": in_blocks(in_thread, TASKS)}
         figures = await interleave_blocks(acts | contenders({"sqlite": ours}), rounds)
     async with stores_in(directory / "others") as others:
@@ -248,7 +248,7 @@ async def _write_and_hear(
 
 @asynccontextmanager
 async def _listening(place: Path) -> AsyncIterator[BufferedByteReceiveStream]:
-    """Another process that says when it hears of each change. On Linux perf_counter is one clock for all of them."""
+    """Another process that reports when it learns of each change. On Linux, perf_counter is one clock for all."""
     command = [sys.executable, "-m", "benchmarks.stores", "--listen", str(place)]
     async with await anyio.open_process(command, stderr=None) as process:
         assert process.stdout is not None

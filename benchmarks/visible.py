@@ -99,7 +99,7 @@ async def measure(root: Path, rounds: int) -> tuple[list[Figure], int, int]:
         verdict = json.loads(await lines.next())
         await api.destroy_sandbox("s")
     figures = [
-        figure("a commit that nobody sees", bare),
+        figure("a commit without readers", bare),
         figure("a commit", committed),
         figure("committed → read in the container", seen),
     ]

@@ -1,4 +1,4 @@
-"""A minute with sandboxd: a daemon of its own, tools, limits, memory, a kill -9 and what is left after it.
+"""A one-minute tour of sandboxd: its own daemon, tools, limits, memory, and recovery after a kill -9.
 
 Everything printed is real output. `make demo` runs it; it cleans up after itself.
 """
@@ -38,10 +38,10 @@ def show(text: str) -> None:
 
 def serve(root: Path) -> subprocess.Popen[bytes]:
     env = {**os.environ, "SANDBOXD_DATA": str(root / "data"), "SANDBOXD_SOCKET": str(root / "d.sock")}
-    env["SANDBOXD_POOL"] = "0"  # warm sandboxes outlive a daemon, and this tour leaves nothing behind
+    env["SANDBOXD_POOL"] = "0"  # warm sandboxes outlive the daemon, and this tour leaves nothing behind
     with (root / "daemon.log").open("ab") as log:
         daemon = subprocess.Popen([sys.executable, "-m", "sandboxd", "serve"], env=env, stdout=-1, stderr=log)
-    assert daemon.stdout is not None  # noqa: S101  # it was asked for
+    assert daemon.stdout is not None  # noqa: S101  # stdout is a pipe
     show(daemon.stdout.readline().decode())
     return daemon
 
@@ -56,7 +56,7 @@ def timed_ms(client: Client, session: str, count: int = 100) -> float:
 
 
 def appears_after_ms(client: Client, session: str, path: str, text: str, write: Callable[[], object]) -> float:
-    """How long after a write's answer a process inside sees the new text; it was waiting for it all along."""
+    """Return how long after a write's answer a process inside, which polls the file, sees the new text."""
     wait = f"import time\nprint(flush=True)\nwhile open({path!r}).read() != {text!r}: pass\nprint(time.time())"
     process = client.start_process(session, ["python3", "-c", wait])
     waiting = client.read_process(session, process.id, wait_s=10)
@@ -67,7 +67,7 @@ def appears_after_ms(client: Client, session: str, path: str, text: str, write: 
 
 
 def show_memory(client: Client) -> None:
-    say("Memory written by the platform is there as plain files")
+    say("Memory written by the platform appears as plain files")
     client.write_memo("research", "NOTES.md", "# Notes\n- the user measures twice\n")
     client.write_memo("ada", "USER.md", "# Ada\n- prefers short answers\n", scope="user")
     client.ensure_sandbox("writing", user="ada")
@@ -79,7 +79,7 @@ def show_memory(client: Client) -> None:
     show(client.tool("research", "Edit", edit).content)
     show(client.read_memo("research", "NOTES.md").text)
 
-    say("An edit of what somebody else changed meanwhile is refused, with the newer text")
+    say("An edit of text that has changed meanwhile is refused, with the newer text")
     seen = client.read_memo("research", "NOTES.md")
     client.append_memo("research", "NOTES.md", "- and sands it\n", actor="colleague")
     try:
@@ -88,13 +88,13 @@ def show_memory(client: Client) -> None:
         show(str(error))
         show(error.current.content if error.current else "")
 
-    say("A host job writes; a process inside that waits for it sees it")
+    say("A host job writes, and a process inside sees the change")
     text = "# Ada\n- prefers short answers\n- likes tea\n"
     took = appears_after_ms(
         client, "writing", USER, text, lambda: client.write_memo("ada", "USER.md", text, scope="user", actor="job")
     )
     show(f"{took:.1f} ms after the write was acknowledged (below zero: before)")
-    show(f"in the other sandbox, too: {client.exec('research', ['cat', USER]).stdout == text}")
+    show(f"in the other sandbox as well: {client.exec('research', ['cat', USER]).stdout == text}")
 
     show_compaction(client)
     client.destroy_sandbox("writing")
@@ -109,7 +109,7 @@ def show_compaction(client: Client) -> None:
     show(f"all of them can still be read: {client.load_messages('research', full=True) == talk}")
     show(client.exec("research", ["tail", "-n", "+5", NOTES]).stdout)
 
-    say("A long tool result becomes a stub; the whole of it appears inside as a file")
+    say("A long tool result becomes a stub; the full text appears inside as a file")
     result = {"role": "toolResult", "toolCallId": "call-7", "content": "one of very many lines of a log\n" * 2000}
     short = client.compact_tool_results("research", [result], keep_recent=0)
     show(short.messages[0]["content"][:300])
@@ -117,7 +117,7 @@ def show_compaction(client: Client) -> None:
 
 
 def tour(root: Path) -> None:
-    say("A daemon on a directory of its own")
+    say("A daemon with its own data directory")
     daemon = serve(root)
     client = Client(root / "d.sock")
     try:
@@ -139,7 +139,7 @@ def tour(root: Path) -> None:
         )
         show(client.tool("research", "Read", {"file_path": "/workspace/plan.md"}).content)
 
-        say("How long a command takes, there and back")
+        say("The round trip of a command")
         show(f"{timed_ms(client, 'research'):.2f} ms (median of 100)")
 
         say("A memory hog, a fork bomb, and the next call")
@@ -149,7 +149,7 @@ def tour(root: Path) -> None:
         show(f"bomb: timed out: {bomb.timed_out}, limits hit: {', '.join(bomb.limits_hit)}")
         show(client.exec("research", "echo still here").stdout)
 
-        say("Another tenant with the same session id sees nothing of it")
+        say("Another tenant with the same session id sees none of it")
         try:
             client.exec("research", "true", tenant="other")
         except NotFound as error:
@@ -172,7 +172,7 @@ def tour(root: Path) -> None:
         show(f"the same container as before: {again.container == sandbox.container}")
         show(client.exec("research", "cat /workspace/plan.md memo/session/NOTES.md").stdout)
 
-        say("And away with it")
+        say("Clean up")
         client.destroy_sandbox("research")
         show(f"sandboxes left: {len(client.list_sandboxes())}")
     finally:

@@ -1,4 +1,4 @@
-"""A scripted agent that runs a turn, calls tools, dies in the middle on purpose, and goes on where it was.
+"""A scripted agent that runs a turn, calls tools, is killed in the middle, and resumes where it stopped.
 
 No model is needed: the script plays one. `python examples/turn_agent.py` runs it; it cleans up after itself.
 """
@@ -49,13 +49,13 @@ def tool_call(id: str, tool: Tool, args: Mapping[str, Any], results: Tokenizable
 
 
 async def read_log(ctx: Any, args: Mapping[str, Any]) -> SpooledArtifact:
-    """A tool with a result that is too long for a model: it goes into the store, and the model gets a handle."""
+    """A tool with a result too long for a model: the store keeps it, and the model gets a handle."""
     lines = "".join(f"GET /page/{n} {500 if n == 4711 else 200}\n" for n in range(10_000))
     return SpooledArtifact(await ctx.store_retrievable_bytes("access.log", lines))
 
 
 async def load_history(ctx: TurnContext, next: Any) -> None:
-    """Nothing is in scope unasked: this middleware asks."""
+    """Middleware that requests the history, which is not in scope by default."""
     for earlier in await ctx.fetch_messages():
         ctx.turn_messages.add(earlier)
     for call in await ctx.fetch_tool_calls():
@@ -65,7 +65,7 @@ async def load_history(ctx: TurnContext, next: Any) -> None:
 
 
 async def play_model(ctx: DispatchContext, helpers: Reporter) -> None:
-    """One iteration. What a model would decide from the history, the script decides from it, too."""
+    """Run one iteration: the script decides from the history, as a model would."""
     done = {call.tool for call in ctx.turn_tool_calls}
     if not ctx.turn_messages:
         await ctx.store_message(message("user", QUESTION))

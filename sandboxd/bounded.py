@@ -1,4 +1,4 @@
-"""Many jobs, a few at once. Knows nothing of what a job is."""
+"""Bounded concurrency: runs many jobs, a few at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ J = TypeVar("J")
 
 
 async def each(jobs: list[J], work: Callable[[J], Awaitable[None]], at_once: int) -> None:
-    """Do every job, at most so many at once. The first failure ends the rest and is raised as it is."""
+    """Run every job, at most `at_once` concurrently. The first failure cancels the rest and is raised unwrapped."""
     remaining = iter(jobs)
     failures: list[SandboxdError | OSError] = []
 

@@ -1,6 +1,6 @@
 """ConsolidationOptions: the settings `SANDBOXD_CONSOLIDATION__<NAME>`, or the table `[consolidation]` of the file.
 
-A validated value that converts to the library's own settings. It reads no key and starts nothing.
+A validated value that converts to the library's own settings. It does not read the key file and starts nothing.
 """
 
 from __future__ import annotations
@@ -22,37 +22,51 @@ class ConsolidationOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     enabled: bool = True
-    """Whether the daemon runs users in the background. Runs on demand work either way."""
+    """Whether the daemon consolidates users in the background. Runs on demand work either way."""
     summariser: Literal["embedded", "openai", "anthropic", "command"] = "embedded"
+    """What summarises sessions; `embedded` needs no model."""
     model: str = ""
+    """The model of an `openai` or `anthropic` summariser, which require it."""
     base_url: str = ""
+    """The endpoint, if it is not the summariser's usual one."""
     key_file: Path | None = None
+    """The file with the API key."""
     key_variable: str = ""
-    """The environment variable with the key if there is no key file; defaults to the usual one of the summariser."""
+    """The environment variable with the API key, without a key file; the summariser's usual one by default."""
     command: str | tuple[str, ...] = ()
     """The program of a command summariser and its arguments, as a list or one shell-quoted line."""
     command_user: str | None = None
+    """The user to run the command as: when the daemon is root `nobody` by default, else only the daemon's own user."""
     summariser_timeout_s: float = Field(default=120, gt=0, le=DAY_S)
+    """The deadline of one call to the summariser, in seconds."""
     strict: bool = True
     """Whether the endpoint supports structured output with a JSON schema."""
     idle_s: float = Field(default=600, ge=0)
-    """A user must be idle for this long before a run."""
+    """How long, in seconds, a user must be idle before a run."""
     interval_s: float = Field(default=DAY_S, ge=0)
-    """A profile this old is updated if anything changed."""
+    """The age, in seconds, at which a profile is updated if anything changed."""
     sessions: int = Field(default=5, ge=1)
     """A profile is updated sooner after this many changed sessions."""
     scan_s: float = Field(default=60, gt=0, le=DAY_S)
+    """The time between two scans for users that are due, in seconds."""
     lease_s: float = Field(default=60, gt=0, le=DAY_S)
+    """How long, in seconds, a user's lease lasts unless it is renewed."""
     concurrency: int = Field(default=4, ge=1, le=64)
     """Users consolidated at once in the background, and as many on demand."""
     run_timeout_s: float = Field(default=1800, gt=0, le=DAY_S)
+    """The deadline of one run, in seconds."""
     run_calls: int | None = Field(default=100, ge=1)
+    """The most calls to the summariser in one run."""
     run_tokens: int | None = Field(default=1_000_000, ge=1)
+    """The most tokens that the summariser uses in one run, approximately; the next run continues from there."""
     scan_calls: int | None = Field(default=None, ge=1)
+    """The most calls to the summariser in one scan, over all users; unlimited by default."""
     scan_tokens: int | None = Field(default=None, ge=1)
+    """The most tokens that the summariser uses in one scan, over all users; unlimited by default."""
     retry_s: float = Field(default=60, gt=0, le=DAY_S)
-    """The pause after a first failure. It doubles with each further one, up to `retry_longest_s`."""
+    """The pause after a first failure, in seconds. It doubles with each further failure."""
     retry_longest_s: float = Field(default=21_600, gt=0)
+    """The longest pause after failures, in seconds."""
 
     @field_validator("command")
     @classmethod
@@ -69,7 +83,7 @@ class ConsolidationOptions(BaseModel):
         if self.summariser in ("openai", "anthropic") and not self.model:
             raise ValueError(f"cannot summarise with {self.summariser} without a model; set consolidation.model")
         if self.summariser == "command" and not self.command:
-            raise ValueError("cannot summarise with a command that is not named; set consolidation.command")
+            raise ValueError("cannot summarise with a command: none is set; set consolidation.command")
         return self
 
     def service_settings(self) -> ConsolidationSettings:

@@ -1,4 +1,4 @@
-"""Everything the daemon can answer with, as one tree.
+"""The errors that the daemon returns, as one tree.
 
     SandboxdError
     ├─ RequestError      InvalidRequest · Unauthorised · Conflict · OutsideSandbox · LimitReached · Busy
@@ -10,8 +10,8 @@
     │                    · HostError: HostFull · HostBusy · HostIO · HostCorrupt
     └─ InternalError     InvalidTransition · RegistryCorrupt
 
-Every error has a stable `code`, says whether trying again can help, and a message that starts with
-"cannot" and never holds document text. A command that exits 1 is a result, not an error.
+Every error has a stable `code`, a `retryable` flag, and a message that starts with "cannot" and never contains document
+text. A command that exits 1 is a result, not an error.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Unauthorised(RequestError):
 
 
 class NotFound(RequestError):
-    """There is no such thing, or it belongs to another tenant: the answer is the same."""
+    """The resource does not exist or belongs to another tenant; the caller cannot tell which."""
 
     code = "request.not_found"
 
@@ -83,7 +83,7 @@ class Busy(RequestError):
 
 
 class FileError(SandboxdError):
-    """A path of the sandbox is not what the call needs."""
+    """A path in the sandbox cannot be used for this call."""
 
     code = "file.error"
 
@@ -130,7 +130,7 @@ class NotReady(SandboxError):
 
 
 class Paused(SandboxError):
-    """The sandbox's container is frozen; it goes on where it was once it is unpaused."""
+    """The sandbox's container is frozen, and continues where it stopped once it is unpaused."""
 
     code = "sandbox.paused"
     retryable = True
@@ -171,14 +171,14 @@ class StoreUnavailable(DependencyError):
 
 
 class StoreCorrupt(StoreUnavailable):
-    """What the store holds cannot be read; asking again does not help."""
+    """The store's content cannot be read, and a retry does not help."""
 
     code = "store.corrupt"
     retryable = False
 
 
 class HostError(DependencyError):
-    """The host does not give the daemon what it needs for its own files."""
+    """The daemon cannot use its own files because of a fault of the host."""
 
     code = "host.error"
 
@@ -188,19 +188,19 @@ class HostFull(HostError):
 
 
 class HostBusy(HostError):
-    """Another process holds a file of the daemon."""
+    """Another process has locked one of the daemon's files."""
 
     code = "host.busy"
 
 
 class HostIO(HostError):
-    """A file of the daemon cannot be read or written: its device fails, or is read-only."""
+    """One of the daemon's files cannot be read or written: its device fails or is read-only."""
 
     code = "host.io"
 
 
 class HostCorrupt(HostError):
-    """A file of the daemon is not what it wrote."""
+    """One of the daemon's files is damaged."""
 
     code = "host.corrupt"
     retryable = False
@@ -218,16 +218,16 @@ class RegistryCorrupt(InternalError):
     code = "internal.registry_corrupt"
 
 
-_OUT_OF_SOMETHING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_EXHAUSTED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _BROKEN = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.EUCLEAN})
 
 
 def is_host_fault(error: OSError) -> bool:
-    """Say whether it is the host's fault and not the caller's or ours."""
-    return error.errno in _OUT_OF_SOMETHING or error.errno in _BROKEN
+    """Return whether the host is at fault, rather than the caller or the daemon."""
+    return error.errno in _EXHAUSTED or error.errno in _BROKEN
 
 
 def host_error(what: str, error: OSError) -> HostError:
-    """Return what a caller is told when the host is out of something, or broken."""
-    kind = HostFull if error.errno in _OUT_OF_SOMETHING else HostIO
+    """Return the error for a caller when the host has run out of a resource or a device fails."""
+    kind = HostFull if error.errno in _EXHAUSTED else HostIO
     return kind(f"cannot {what}: {error.strerror or error}")

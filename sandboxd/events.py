@@ -1,8 +1,8 @@
-"""What happens in the daemon, numbered, for readers to follow.
+"""The event bus: numbered events of the daemon, for readers to follow.
 
-Owns one bounded ring of events in memory. Ids only grow, also across restarts. It never blocks a publisher,
-never keeps a queue for a reader, and never holds command text, output or document text. Publishing costs the same
-however many readers wait: they are woken a few at a time, and the more there are, the more rarely.
+Owns one bounded ring of events in memory. Ids only grow, even across restarts. It never blocks a publisher, never keeps
+a queue for a reader, and never contains command text, output or document text. Publishing costs the same however many
+readers wait: readers are woken a few at a time, and less often the more there are.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import anyio
 
 CAPACITY = 4096
 MAX_BATCH = 200
-"""How many events a reader is given at once."""
+"""The most events that a reader gets at once."""
 PACE_S = 0.0005
-"""The time between two wake-ups for each reader that waits: 300 readers hear of what is new about 7 times a second,
-and take a tenth of the event loop's time. A reader alone hears of an event at once."""
+"""The interval between wake-ups, per waiting reader: 300 readers are woken about 7 times a second and use a tenth of
+the event loop's time. A single reader is woken at once."""
 _WOKEN_AT_ONCE = 16
-"""Readers that are woken in one pass of the event loop, so that calls do not wait for all of them."""
+"""The most readers woken in one pass of the event loop, so that calls do not wait for all of them."""
 
 Field = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened. The kind `gap` says that events up to and including `id` are lost to this reader."""
+    """One event. The kind `gap` means that this reader missed the events up to and including `id`."""
 
     id: int
     kind: str
@@ -43,7 +43,7 @@ class EventBus:
     """Publish from the event loop's own thread; any number of readers follow at their own pace.
 
     The first id is the start time in microseconds, so ids grow across restarts as long as fewer than a million
-    events a second are published and the clock does not go back; a reader who resumes with an id of an earlier
+    events a second are published and the clock does not go back; a reader that resumes with an id of an earlier
     run gets a gap.
     """
 
@@ -54,7 +54,7 @@ class EventBus:
         self._next = self._first
         self._waiting: deque[anyio.Event] = deque()
         self._woken: deque[anyio.Event] = deque()
-        """Readers whose turn comes in the next passes of the event loop."""
+        """Readers to wake in the next passes of the event loop."""
         self._is_waking = False
         self._has_news = False
         """Whether something was published since readers were last woken."""
@@ -64,7 +64,7 @@ class EventBus:
         """How many events readers missed because they were too slow or came too late."""
 
     def close(self) -> None:
-        """End every reader: the daemon stops. What is published afterwards is kept, and no reader hears of it."""
+        """End every reader, because the daemon stops. Later events are kept but reach no reader."""
         self._is_closed = True
         for reader in (*self._waiting, *self._woken):
             reader.set()
@@ -105,7 +105,7 @@ class EventBus:
             asyncio.get_running_loop().call_soon(self._wake_some)
             return
         self._is_waking = False
-        if self._has_news and self._waiting:  # published after the first readers had their turn
+        if self._has_news and self._waiting:  # published after the first readers were woken
             self._begin_waking()
 
     @asynccontextmanager
@@ -114,11 +114,11 @@ class EventBus:
         yield Reader(self, self._next if after is None else after + 1)
 
     def recent(self, after: int | None = None) -> list[Event]:
-        """Return what the ring still holds after this id, with a gap in front if some of it is gone."""
+        """Return the events after this id that the ring still has, with a gap in front if some are lost."""
         return self._from(self._oldest() if after is None else after + 1, self._capacity + 1)
 
     async def take(self, position: int, most: int) -> list[Event]:
-        """Wait for events from this position on, or the gap in front of them; none at the end.
+        """Wait for events from this position on, with a gap in front if some are lost; empty once the bus is closed.
 
         Cancelling loses nothing.
         """
@@ -150,12 +150,12 @@ class EventBus:
         return max(self._first, self._next - self._capacity)
 
     def _gap(self, position: int) -> Event | None:
-        """Return the gap a reader at this position has to jump, if any. An id from the future is a gap, too."""
+        """Return the gap that a reader at this position must skip, if any. An id from the future is a gap too."""
         oldest = self._oldest()
         if oldest <= position <= self._next:
             return None
         lost = oldest - position if position < oldest else 0
-        # Ids of an earlier run are not numbered one by one into this one, so such a gap has no honest count.
+        # Ids jump between runs of the daemon, so a gap that starts in an earlier run cannot be counted.
         counted = lost if position >= self._first else None
         self.dropped += counted or 0
         until = (oldest if position < oldest else self._next) - 1
@@ -168,7 +168,7 @@ class EventBus:
 
 
 class Reader:
-    """Where one subscriber is. Not a generator: waiting may be cancelled and begun again."""
+    """The position of one subscriber. Not a generator, so that waiting can be cancelled and resumed."""
 
     def __init__(self, bus: EventBus, position: int) -> None:
         self._bus = bus
@@ -184,7 +184,7 @@ class Reader:
         return events[0]
 
     async def batch(self, most: int = MAX_BATCH) -> list[Event]:
-        """Wait for news and return everything that is new, oldest first; nothing at the end."""
+        """Wait for new events and return them, oldest first; empty once the bus is closed."""
         events = await self._bus.take(self._position, most)
         if events:
             self._position = events[-1].id + 1

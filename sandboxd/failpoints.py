@@ -1,7 +1,8 @@
 """Failpoints: named steps at which a test may kill the daemon, fail a step, slow it down or block the event loop.
 
 Off unless `SANDBOXD_FAILPOINT` is set, for example `create.intent=kill;destroy.removed=error(ENOSPC)` or
-`create.launched=delay(500)`; `block(500)` holds the event loop, and `bug` raises what no caller expects. Every point
+`create.launched=delay(500)`; `block(500)` holds the event loop, and `bug` raises an error that no caller expects. Every
+point
 is named once, in `POINTS`, so a misspelt name is refused at start.
 """
 
@@ -70,7 +71,7 @@ _actions: dict[str, Callable[[], float]] = {}
 
 
 def arm(text: str) -> None:
-    """Replace what is armed by what `text` says; an empty text disarms everything."""
+    """Arm the failpoints that `text` names, and disarm all others."""
     actions: dict[str, Callable[[], float]] = {}
     for item in filter(None, text.split(";")):
         match = _SYNTAX.fullmatch(item.strip())
@@ -82,12 +83,12 @@ def arm(text: str) -> None:
 
 
 def is_armed() -> bool:
-    """Say whether anything is armed: who would do a step in two halves only for a point between them may ask."""
+    """Return whether any failpoint is armed, for code that splits a step only to have a failpoint in between."""
     return bool(_actions)
 
 
 async def reach(point: str) -> None:
-    """Do what is armed for this point; nothing at all when nothing is."""
+    """Run the action that is armed for this point, if any."""
     if _actions and (action := _actions.get(point)) is not None:
         await anyio.sleep(action())
 

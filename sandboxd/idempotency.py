@@ -1,8 +1,8 @@
-"""Answers to writes that carried an Idempotency-Key, kept so that a retry never does the work twice.
+"""Answers to writes that carried an Idempotency-Key, kept so that a retry never repeats the work.
 
 Owns one SQLite file. A key is claimed durably before the work starts, and its answer is durable before the
-caller gets it. It never runs anything itself and knows nothing of HTTP but status, headers and body. An answer ages
-by the time that daemons have run, never by the wall clock: a clock that jumps neither drops answers nor keeps them.
+caller gets it. It never runs anything itself and knows nothing of HTTP but status, headers and body. Answers age by the
+daemon's running time, not by the wall clock, so a clock that jumps neither expires nor preserves them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEEP_S = 24 * 3600
 MAX_KEYS = 100_000
 MAX_ANSWER_BYTES = 8_388_608
 
-_ADVICE = "stop the daemon and move the file away: it holds nothing but answers for retries of the last day"
+_ADVICE = "stop the daemon and move the file away: it holds only answers for retries of the last day"
 
 _LEGAL_KEY = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?")
 
@@ -61,7 +61,7 @@ class OutcomeUnknown(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A finished request: what was asked, as a digest, and what was answered. `body` is None if it was too large."""
+    """A finished request: a digest of the request, and its answer. `body` is None if it was too large to keep."""
 
     digest: bytes
     status: int
@@ -76,7 +76,7 @@ def parse_key(text: str) -> str:
 
 
 class IdempotencyStore:
-    """The file of answers. One owner at a time: what is `running` when it opens was interrupted by a crash."""
+    """Owns the file of answers, alone: a key that is `running` when the file is opened was cut off by a crash."""
 
     def __init__(
         self,
@@ -128,11 +128,11 @@ class IdempotencyStore:
             return None
         state, digest, status, headers, body = row
         if state == "running":
-            raise Busy("cannot answer yet: the first request with this Idempotency-Key is still running")
+            raise Busy("cannot answer yet: the first request with this Idempotency-Key is still running; try again")
         if state == "unknown":
             raise OutcomeUnknown(
                 "cannot tell the outcome: the first request with this Idempotency-Key was interrupted, "
-                "and may or may not have been carried out"
+                "and may or may not have been carried out; check its effect before you send it with a new key"
             )
         pairs = tuple((str(name), str(value)) for name, value in json.loads(headers))
         return Answer(digest, status, pairs, body)

@@ -1,7 +1,8 @@
-"""The default agent image: its name, which is the hash of what it is made from.
+"""The name of the default agent image, which is the hash of its inputs.
 
 The inputs are the files of the top-level `images/`, reached through `sandboxd/images`: a link in a checkout, a
-copied directory in an installed package, so both compute the same name. This module never builds or asks an engine.
+copied directory in an installed package, so both compute the same name. This module never builds an image or calls an
+engine.
 """
 
 from __future__ import annotations

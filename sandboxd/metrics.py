@@ -1,7 +1,6 @@
-"""What the daemon counts, as Prometheus text.
+"""The daemon's metrics, as Prometheus text.
 
-Owns one registry of its own. Labels hold kinds, states and error codes, all of them from small fixed sets;
-never an id, a path or a command.
+Owns its own registry. Labels are kinds, states and error codes from small fixed sets; never an id, a path or a command.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 
 @dataclass(slots=True)
 class PoolFigures:
-    """How the pool does, since the daemon started."""
+    """Counts of the pool since the daemon started."""
 
     ready: int = 0
     hits: int = 0
@@ -30,8 +29,8 @@ class PoolFigures:
 
 
 class Metrics:
-    """`states` tells how many sandboxes are in which state; `dropped` how many events were lost to readers;
-    `tasks` how much the daemon is at."""
+    """`states` returns the number of sandboxes by state, `dropped` the number of events that readers missed, and
+    `tasks` the number of running tasks."""
 
     def __init__(
         self,
@@ -56,7 +55,7 @@ class Metrics:
         self._histograms: dict[str, Histogram] = {}
 
     def record(self, kind: str, outcome: str, seconds: float) -> None:
-        """Count one call. Children are kept here because looking them up by label costs more than counting."""
+        """Count one call. Labelled children are cached, because looking them up costs more than counting."""
         counter = self._counters.get((kind, outcome))
         if counter is None:
             counter = self._counters[kind, outcome] = self._calls.labels(kind, outcome)
@@ -67,14 +66,14 @@ class Metrics:
         histogram.observe(seconds)
 
     def record_consolidation(self, outcome: str, seconds: float, calls: int, tokens: int) -> None:
-        """Count one run of one user: what came of it, and what its summariser was asked for."""
+        """Count one user's run: its outcome and what its summariser used."""
         self._consolidation.runs.labels(outcome).inc()
         self._consolidation.seconds.observe(seconds)
         self._consolidation.calls.inc(calls)
         self._consolidation.tokens.inc(tokens)
 
     def note_due(self, users: int) -> None:
-        """Keep how many users the last scan found due."""
+        """Record how many users the last scan found due."""
         self._consolidation.due.set(users)
 
     def render(self) -> bytes:
@@ -82,19 +81,19 @@ class Metrics:
 
 
 class _Consolidation:
-    """What is counted of consolidation."""
+    """Metrics of consolidation."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         name = "sandboxd_consolidation"
         self.runs = Counter(f"{name}_runs", "Runs by outcome.", ("outcome",), registry=registry)
         self.seconds = Histogram(f"{name}_seconds", "Time of a run.", registry=registry, buckets=_BUCKETS)
-        self.calls = Counter(f"{name}_calls", "Calls of summarisers.", registry=registry)
-        self.tokens = Counter(f"{name}_tokens", "Tokens that summarisers took, in and out.", registry=registry)
+        self.calls = Counter(f"{name}_calls", "Calls to summarisers.", registry=registry)
+        self.tokens = Counter(f"{name}_tokens", "Tokens that summarisers used, in and out.", registry=registry)
         self.due = Gauge(f"{name}_due_users", "Users that the last scan found due.", registry=registry)
 
 
 class _Observed(Collector):
-    """Figures that are read when asked for instead of being kept twice."""
+    """Values read from their owners at scrape time instead of being kept twice."""
 
     def __init__(
         self, states: Callable[[], Mapping[str, int]], dropped: Callable[[], int], tasks: Callable[[], int]
@@ -108,11 +107,11 @@ class _Observed(Collector):
         for state, count in self._states().items():
             sandboxes.add_metric((state,), count)
         yield sandboxes
-        yield CounterMetricFamily("sandboxd_events_dropped", "Events lost to readers.", value=self._dropped())
+        yield CounterMetricFamily("sandboxd_events_dropped", "Events that readers missed.", value=self._dropped())
         yield GaugeMetricFamily("sandboxd_tasks", "Tasks of the event loop.", value=self._tasks())
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing is described, so that registering does not ask the manager before it is ready."""
+        """Describe nothing, so that registering does not query the manager before it is ready."""
         return iter(())
 
 
@@ -124,7 +123,9 @@ class _ObservedPool(Collector):
         figures = self._pool()
         yield GaugeMetricFamily("sandboxd_pool_ready", "Warm sandboxes that can be claimed.", value=figures.ready)
         yield CounterMetricFamily("sandboxd_pool_hits", "Sandboxes that came from the pool.", value=figures.hits)
-        yield CounterMetricFamily("sandboxd_pool_misses", "Sandboxes that the pool did not have.", value=figures.misses)
+        yield CounterMetricFamily(
+            "sandboxd_pool_misses", "Sandboxes that the pool could not provide.", value=figures.misses
+        )
         refills = SummaryMetricFamily("sandboxd_pool_refill_seconds", "Time to make a warm sandbox.")
         refills.add_metric((), count_value=figures.refills, sum_value=figures.refill_seconds)
         yield refills

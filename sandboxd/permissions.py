@@ -1,7 +1,7 @@
-"""Who on the host may see what the daemon keeps: modes of directories and files, set when they are made.
+"""Permissions of the daemon's files: modes of directories and files, set when they are created.
 
-Everything is private to the daemon's user. What a container must reach is opened to the container's group, never to
-everyone; the private directory above it keeps out a host user that happens to have the same group or user id.
+Everything is private to the daemon's user. Files that a container must reach are open to the container's group, never
+to everyone; the private directory above them keeps out a host user that happens to have the same group or user id.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 PRIVATE_DIRECTORY: Final = 0o700
 PRIVATE_FILE: Final = 0o600
 SHARED_DIRECTORY: Final = 0o2750
-"""Set-group-id: what is made inside belongs to the container's group without another system call."""
+"""Set-group-id: new files inside get the container's group without another system call."""
 SHARED_FILE: Final = 0o440
 
 
 def make_private(path: Path) -> None:
-    """Make a directory that only this user may enter; one from an older daemon is tightened."""
+    """Make a directory that only this user may enter, or tighten one that an older daemon made."""
     path.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
     tighten(path)
 
@@ -33,7 +33,7 @@ def make_shared(path: str | Path, gid: int) -> None:
 
 
 def open_to_group(path: str | Path, gid: int, mode: int) -> None:
-    """Set group and mode where they differ: the group first, because the kernel may drop set-group-id with it."""
+    """Set group and mode where they differ; the group first, because changing it may clear set-group-id."""
     status = os.stat(path)
     if status.st_gid != gid:
         os.chown(path, -1, gid)
@@ -42,7 +42,7 @@ def open_to_group(path: str | Path, gid: int, mode: int) -> None:
 
 
 def tighten(path: Path) -> None:
-    """Take every right of group and others from a file or directory of ours; links and absent names are left alone."""
+    """Remove all permissions of group and others from a file or directory; skip links and missing names."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -53,12 +53,12 @@ def tighten(path: Path) -> None:
 
 
 def create_private(path: Path) -> None:
-    """Make sure that the file exists with mode 0600, before a library opens it that would follow the umask."""
+    """Create the file with mode 0600 before a library creates it with the umask's mode."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE))
     tighten(path)
 
 
 def is_readable_by_others(path: Path) -> bool:
-    """Say whether any user of the host can open this file: by its own mode and that of every directory above it."""
+    """Return whether any user of the host can open this file, by its mode and those of all directories above it."""
     real = path.resolve()
     return bool(real.stat().st_mode & 0o004) and all(parent.stat().st_mode & 0o001 for parent in real.parents)

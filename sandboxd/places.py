@@ -1,4 +1,4 @@
-"""Where things are by default: the data directory and the daemon's socket. Reads the environment, touches nothing."""
+"""Default paths of the data directory and the daemon's socket. Reads the environment and changes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def default_data() -> Path:
     home = home_directory()
     if home is None:
         raise InvalidRequest(
-            "cannot tell where the data directory and the socket are: this user has no home directory; "
+            "cannot choose the data directory and the socket: this user has no home directory; "
             "give --data and --socket, or set HOME"
         )
     return home / ".local" / "share" / "sandboxd"

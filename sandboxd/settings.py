@@ -1,6 +1,7 @@
 """Settings of the daemon: an option, else `SANDBOXD_<NAME>`, else `sandboxd.toml`, else the default.
 
-Everything is checked here, once, before anything starts.
+Every value is validated here, once, before anything starts. The docstring below a field becomes its line in
+docs/settings.md (`scripts/settings_reference.py`).
 """
 
 from __future__ import annotations
@@ -31,76 +32,86 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True)
 
     data: Path = Field(default_factory=default_data)
+    """The data directory. For an ordinary user it is `sandboxd` in `$XDG_DATA_HOME` or `~/.local/share`."""
     socket: Path = Field(default_factory=default_socket)
+    """The unix socket to listen on. For an ordinary user it is in `$XDG_RUNTIME_DIR`, else in the data directory."""
     tcp: str | None = None
+    """`HOST:PORT` to listen on as well; needs `token_file`."""
     token_file: Path | None = None
+    """The file whose first line is the token of TCP clients."""
     tls_cert: Path | None = None
     """The certificate of the TCP listener, with its chain, as PEM: TCP then speaks TLS only."""
     tls_key: Path | None = None
     """The private key of `tls_cert`, as PEM and without a password."""
     engine: Literal["auto", "docker", "bubblewrap"] = "auto"
+    """The container engine; `docker` includes Podman's compatible socket."""
     engine_fallback: bool = False
-    """Whether `auto` may use bubblewrap when Docker is configured or present but does not answer. Without a Docker
-    or Podman socket on the host it always may."""
+    """Whether `auto` may use bubblewrap when Docker is configured or present but does not answer. It always may when
+    the host has no Docker or Podman socket."""
     store: str | None = None
     """Where memory is kept. The default is `sqlite:///<data>/memo.db`."""
     store_timeout_s: float = Field(default=10, gt=0)
-    """How long one call to the store may take."""
+    """The deadline of one call to the store, in seconds."""
     outbox: bool = False
-    """Whether a write to memory while the store is down is kept and delivered later, instead of refused."""
+    """Whether a write to memory while the store is unavailable is queued durably instead of refused."""
     cache: CachePlace = "auto"
-    """Where mirrors and blobs are: in `memory` (a tmpfs), on `disk`, or in memory if there is plenty of it."""
+    """Where mirrors and blobs are kept: in `memory` (a tmpfs), on `disk`, or with `auto` in memory if it has room."""
     blob_cache_mb: int = Field(default=1024, ge=0)
-    """How much text the cache of mirrors may keep beyond what live mirrors show."""
+    """The most text, in MiB, that the blob cache keeps beyond what live mirrors show."""
     image: str | None = None
-    """The image of a sandbox that names none. The default is the one that `sandboxd image build` builds."""
+    """The image of sandboxes that do not name one. The default is the image that `sandboxd image build` builds."""
     build_image: bool = False
     """Whether `sandboxd serve` builds the default image if the engine does not have it."""
     runtime: str | None = None
     """The OCI runtime of containers, by the engine's name for it: `runsc` for gVisor. None is the engine's default."""
     pool: int = Field(default=2, ge=0, le=1000)
-    """How many sandboxes are kept warm for whoever comes next; 0 means that every one is made when it is asked for."""
+    """How many sandboxes to keep warm for the next sessions; with 0 each is created on request."""
     pool_max: int = Field(default=8, ge=0, le=1000)
-    """How many there may be when demand asks for more, of all images and limits together."""
+    """The most warm sandboxes under high demand, over all images and limits."""
     pool_shrink_s: float = Field(default=300, gt=0)
-    """After so long without a miss the pool gives one sandbox back that demand had added."""
+    """After this many seconds without a miss, the pool removes one sandbox that demand had added."""
     nice: int = Field(default=-10, ge=-20, le=0)
-    """How far the event loop goes before other processes of the host, as root; 0 is not at all."""
+    """The niceness of the event loop's thread when the daemon runs as root; 0 leaves it unchanged."""
     tmp_exec: bool = False
-    """Whether programs may run from /tmp, in containers launched from now on. From /var/tmp they always may."""
+    """Whether programs may run from /tmp in containers launched from now on. In /var/tmp they always may."""
     skills: Path | None = None
-    """A directory shown read-only at /skills in every container."""
+    """A directory to mount read-only at /skills in every container."""
     limits: Limits = Limits()
+    """Default limits of a sandbox; a create request may set its own."""
     consolidation: ConsolidationOptions = ConsolidationOptions()
-    """What happened in a user's sessions becomes USER.md, in the background."""
+    """Consolidation: a user's USER.md is made from their sessions, in the background."""
     idle_timeout_s: float = Field(default=1800, ge=0)
-    """A sandbox without a call and without running processes for so long gives up its container; 0 means never.
+    """A sandbox without calls or running processes for this many seconds loses its container; 0 means never.
 
-    It is `gone` with the cause `idle`. Its workspace is kept, and creating it again brings its files back.
+    It becomes `gone` with the cause `idle`. Its workspace is kept, and creating it again brings its files back.
     """
     start_timeout_s: float = Field(default=60, gt=0)
+    """How long a container may take to start, in seconds."""
     drain_s: float = Field(default=10, ge=0)
-    """How long calls may go on after SIGTERM."""
+    """How long calls in flight may continue after SIGTERM, in seconds."""
     loop_stall_s: float = Field(default=60, ge=0)
-    """An event loop that does not turn for so long ends the process, which is safe to start again; 0 means never."""
+    """An event loop that stalls for this many seconds ends the process, which is safe to restart; 0 means never."""
     max_sandboxes: int = Field(default=500, ge=1)
+    """The most sandboxes with a container, warm ones included."""
     max_timeout_s: float = Field(default=DEFAULT_MAX_TIMEOUT_S, gt=0, le=MAX_TIMEOUT_S)
-    """The longest timeout that a command or a tool may ask for. A call under way holds its place among `max_calls` and
-    the memory of its output until it ends, so a longer one lets slow commands of one tenant hold more for longer."""
+    """The longest timeout, in seconds, that a command or tool call may set. A call counts against `max_calls` and holds
+    memory for its output until it ends, so with a higher limit slow commands of one tenant hold both for longer."""
     max_document_bytes: int = Field(default=StoreLimits().document_bytes, ge=1_048_576, le=16_777_216)
-    """The largest document of memory. Each write keeps a whole revision in the store and the text in the cache of
-    mirrors; writing, showing and comparing take time and memory in proportion, and large texts are merged more rarely.
-    A store made by a `python:` factory keeps its own limit beside this one. Do not lower it below what is stored: a
-    larger document can then neither be read nor shown."""
+    """The largest document, in bytes. Each write stores a whole revision and caches the text for mirrors; the cost of
+    writing, showing and comparing grows with the size, and large texts are merged less often. A store made by a
+    `python:` factory has its own limit as well. Do not set it below the size of a stored document, which could then be
+    neither read nor shown."""
     max_calls: int = Field(default=1024, ge=4)
-    """Requests under way at once; one tenant may take three quarters of them."""
+    """The most requests in flight; one tenant may use three quarters of them."""
     wire: WireLimits = WireLimits()
-    """Bounds on connections, and on the time a request may take to arrive."""
+    """Limits on connections, and on the time a request may take to arrive."""
     call_memory_mb: int = Field(default=1024, ge=64)
-    """Memory that bodies and answers of calls under way may take; one tenant may take three quarters of it."""
+    """The most memory, in MiB, for bodies and answers of calls in flight; one tenant may use three quarters of it."""
     failpoint: str = ""
     config: Path | None = None
+    """The only settings file to read, instead of the usual ones. Set it as a variable."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The lowest level that is logged."""
 
     @field_validator("data", "socket", "skills", "token_file", "tls_cert", "tls_key")
     @classmethod
@@ -123,7 +134,7 @@ class Settings(BaseSettings):
     @classmethod
     def _is_a_directory(cls, path: Path | None) -> Path | None:
         if path is not None and not path.is_dir():
-            raise ValueError("it must be a directory that exists; make it, or leave the setting out")
+            raise ValueError("it must be an existing directory; create it, or leave the setting out")
         return path
 
     @model_validator(mode="after")
@@ -153,12 +164,12 @@ class Settings(BaseSettings):
 
     @property
     def uid(self) -> int:
-        """Who a container runs as: never root, and an ordinary user's daemon can only be itself."""
+        """The uid of containers: never root, and the daemon's own unless that is root."""
         return os.geteuid() or AGENT_UID
 
     @property
     def gid(self) -> int:
-        """As root always the same, whatever group root was started with: directories outlive the daemon."""
+        """The gid of containers. As root it is fixed, whatever root's group: directories outlive the daemon."""
         return AGENT_UID if os.geteuid() == 0 else os.getegid() or AGENT_UID
 
     @classmethod
@@ -174,7 +185,7 @@ class Settings(BaseSettings):
 
 
 def read_settings(**options: Any) -> Settings:
-    """Return the settings with these options in front. Raise InvalidRequest with one sentence if one is wrong."""
+    """Return the settings, these options first; raise InvalidRequest with one sentence if one is invalid."""
     try:
         return Settings(**options)
     except ValidationError as error:

@@ -1,7 +1,7 @@
 """Where settings come from besides options: `SANDBOXD_…` variables and TOML files, with every name checked.
 
-A name that is not a setting is refused with the nearest one that is, and so is a file that cannot be read. What a value
-may be is for `Settings` to say.
+A name that is not a setting is refused, with the nearest valid name, and so is a file that cannot be read. `Settings`
+validates the values.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from sandboxd.places import home_directory
 PREFIX = "SANDBOXD_"
 OTHER_VARIABLES = frozenset(
     {
-        "SANDBOXD_TENANT",  # of clients: whose sandboxes; beside SANDBOXD_SOCKET, which is a setting as well
-        "SANDBOXD_URL",  # of clients: a daemon behind TCP
-        "SANDBOXD_TOKEN",  # of clients: its token
+        "SANDBOXD_TENANT",  # for clients: the tenant; SANDBOXD_SOCKET, also for clients, is a setting too
+        "SANDBOXD_URL",  # for clients: the address of a daemon on TCP
+        "SANDBOXD_TOKEN",  # for clients: the token of that daemon
         "SANDBOXD_CALL",  # set by the runner inside a sandbox
-        "SANDBOXD_RUNNER_SECRET",  # the same
+        "SANDBOXD_RUNNER_SECRET",  # set by the daemon for the runner
     }
 )
-"""Variables that are not settings of the daemon and may be there."""
+"""Variables with the prefix that are not settings of the daemon."""
 OTHER_PREFIXES = ("SANDBOXD_TEST_",)
 _LIST = "`sandboxd serve --help` lists the settings"
 
@@ -50,7 +50,7 @@ class Environment(EnvSettingsSource):
                 raise InvalidRequest(f"cannot use {variable}: there is no such setting; {step}")
         try:
             return super().__call__()
-        except SettingsError as error:  # raised for a whole table given as something that is not JSON
+        except SettingsError as error:  # raised for a table whose variable is not JSON
             found = re.search(r'field "(\w+)"', str(error))
             variable = PREFIX + (found[1].upper() if found else "…")
             raise InvalidRequest(
@@ -79,11 +79,11 @@ class SettingsFiles(TomlConfigSettingsSource):
 
 
 def settings_files() -> list[Path]:
-    """Return the files that are read; a later one wins over an earlier one."""
+    """Return the settings files to read; a later file overrides an earlier one."""
     if named := os.environ.get("SANDBOXD_CONFIG"):
         if not Path(named).expanduser().is_file():
             raise InvalidRequest(
-                f"cannot read the settings file {named}: there is no such file; correct SANDBOXD_CONFIG or unset it"
+                f"cannot read the settings file {named}: the file does not exist; correct SANDBOXD_CONFIG or unset it"
             )
         return [Path(named)]
     home = home_directory()
@@ -105,7 +105,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def setting_names(model: type[BaseModel]) -> set[str]:
-    """Return the names of every setting, and of the settings in its tables as `table.name`."""
+    """Return the name of every setting; those in a table as `table.name`."""
     names = set()
     for name, field in model.model_fields.items():
         names.add(name)
@@ -115,7 +115,7 @@ def setting_names(model: type[BaseModel]) -> set[str]:
 
 
 def describe(error: ErrorDetails, options: Mapping[str, Any]) -> str:
-    """Return what is wrong with a value in one sentence that names the option, the variable or the file it is from."""
+    """Return one sentence on an invalid value that names its option, variable or file."""
     message = error["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
     message = "it must be a table of settings" if error["type"] == "model_type" else message
     message = message.replace("Input should be", "it must be", 1)
@@ -126,7 +126,7 @@ def describe(error: ErrorDetails, options: Mapping[str, Any]) -> str:
 
 
 def _origin(name: str, options: Mapping[str, Any]) -> str:
-    """Return where this value came from, as its writer knows it."""
+    """Return the option, variable or file that this value came from."""
     top = name.partition(".")[0]
     if top in options:
         return f"--{top.replace('_', '-')} {options[top]}"
@@ -140,7 +140,7 @@ def _origin(name: str, options: Mapping[str, Any]) -> str:
                 return f"{name} in {path}"
         if "." not in name:
             return name
-        name = name.rpartition(".")[0]  # of a value inside a list or a JSON object, the whole of it
+        name = name.rpartition(".")[0]  # a value inside a list or JSON object: look for the enclosing setting
 
 
 def _unknown(values: Mapping[str, Any], model: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -170,9 +170,9 @@ def _is_other(variable: str) -> bool:
 
 
 def _suggestion(name: str, names: set[str], spell: Callable[[str], str]) -> str:
-    """Return the next step for a name that is not a setting: the nearest that is one, if any is near."""
+    """Return the advice for a name that is not a setting: the nearest valid name, if one is close."""
     table, _, last = name.lower().rpartition(".")
-    if table in names:  # only the last part is wrong; the table's name would make all of its settings look near
+    if table in names:  # only the last part is wrong; with the table's name all of its settings would look close
         inside = {known.rpartition(".")[2]: known for known in names if known.startswith(f"{table}.")}
         near = [inside[found] for found in difflib.get_close_matches(last, inside, 1)] if inside else [table]
     else:

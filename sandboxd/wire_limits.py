@@ -1,4 +1,4 @@
-"""Bounds on what the daemon reads from its sockets: how many connections, and how long a client may take to send."""
+"""Limits on the daemon's sockets: the number of connections, and the time a client may take to send."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ class WireLimits(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_connections: int | None = Field(default=None, ge=2)
-    """Open TCP connections. The default is a quarter of the limit on open files, at most 4096. The unix socket has as
-    many of its own; the rest is for sandboxes, the engine and files."""
+    """Open TCP connections. The default is a quarter of the limit on open files, at most 4096. The unix socket has its
+    own, equal share; the rest is for sandboxes, the engine and files."""
     max_unauthenticated: int | None = Field(default=None, ge=1)
-    """Open TCP connections that have not sent a valid token. The default is a quarter of the above, at most 256."""
+    """Open TCP connections that have not sent a valid token. The default is a quarter of `max_connections`, at most
+    256."""
     head_timeout_s: float = Field(default=10, gt=0)
-    """How long a new connection may stay silent, and how long a request's line and headers may take to arrive."""
+    """How long, in seconds, a new connection may stay silent, and a request's line and headers may take to arrive."""
     body_timeout_s: float = Field(default=20, gt=0)
-    """The window in which a request body must make progress."""
+    """The window, in seconds, in which a request body must make progress."""
     body_min_bytes_per_s: int = Field(default=1024, ge=1)
-    """The progress: the average rate of a body in each window, unless the daemon itself paused reading."""
+    """The least average rate of a body in each window, except while the daemon itself pauses reading."""
     keep_alive_s: int = Field(default=75, ge=1)
-    """How long a connection may stay idle between requests. The clients drop theirs after 30 s."""
+    """How long, in seconds, a connection may stay idle between requests. The Python clients close theirs after 30 s."""
 
     def tcp_connections(self, open_files: int) -> int:
         """Return how many TCP connections may be open under this limit on open files."""

@@ -1,4 +1,4 @@
-"""What the Makefile's verbs do: environment, engine, image, run.
+"""The Makefile's targets: environment, engine, run, and the scripts that write generated files.
 
-Only the standard library is imported here, except by `image` and `run`, which run inside the environment.
+Only the standard library is imported, except by `run` and `settings_reference`, which run inside the environment.
 """

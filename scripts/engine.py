@@ -1,7 +1,7 @@
-"""A container engine that answers: find it, or on Debian and Ubuntu as root install and start it.
+"""Find a container engine that answers, or, as root on Debian and Ubuntu, install and start one.
 
-An engine counts only when it answers on its socket; a client program or a pid file proves nothing. An engine that
-already answers is left exactly as it is.
+An engine counts only if it answers on its socket; a client program or a pid file proves nothing. An engine that already
+answers is not changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PID_FILES = {
     Path("/var/run/docker/containerd/containerd.pid"): "containerd",
 }
 _LOG = Path("/var/log/sandboxd-dockerd.log")
-# Our containers have no network, so an engine without one serves as well. Tried in this order.
+# Our containers have no network, so an engine without one is enough. Tried in this order.
 _ATTEMPTS: tuple[tuple[str, ...], ...] = ((), ("--iptables=false",), ("--iptables=false", "--bridge=none"))
 
 
@@ -55,7 +55,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def addresses() -> Iterator[str]:
-    """Yield where an engine may answer. Somebody who set DOCKER_HOST means that engine and no other."""
+    """Yield the addresses where an engine may answer; only DOCKER_HOST if that is set."""
     if host := os.environ.get("DOCKER_HOST"):
         yield host
         return
@@ -92,7 +92,7 @@ def _version(address: str) -> dict[str, object]:
     elif scheme == "tcp" and not os.environ.get("DOCKER_TLS_VERIFY"):
         connection = http.client.HTTPConnection(rest.rstrip("/"), timeout=_PROBE_TIMEOUT_S)
     else:
-        # TLS and ssh are the client program's trade: it holds the keys.
+        # TLS and ssh need the client program, which has the keys.
         command = ["docker", "version", "--format", "{{json .Server}}"]
         asked = subprocess.run(command, capture_output=True, text=True, timeout=30)
         return _object(asked.stdout)
@@ -124,7 +124,7 @@ def ensure() -> FoundEngine:
 
 
 def _explain_why_not() -> None:
-    """Raise the sentence that fits, if nothing we may do can bring an engine up."""
+    """Raise SetupError with the reason if this script cannot start an engine."""
     if host := os.environ.get("DOCKER_HOST"):
         raise SetupError(f"cannot reach the engine that DOCKER_HOST names: {host}", "start it, or unset DOCKER_HOST")
     for address in addresses():
@@ -147,14 +147,14 @@ def _explain_why_not() -> None:
 
 
 def start() -> FoundEngine:
-    """Start the installed dockerd so that it outlives make, and wait until it answers."""
+    """Start the installed dockerd, detached from make, and wait until it answers."""
     if Path("/run/systemd/system").exists():
         run_step("systemctl start docker", ["systemctl", "start", "docker"], cannot="cannot start the docker service")
         if found := find():
             return found
         raise SetupError("cannot reach docker although its service runs", "journalctl -u docker")
     if _live_pid(Path("/var/run/docker.pid"), "dockerd") is not None:
-        say("dockerd is starting already")
+        say("dockerd is already starting")
         if found := _await_answer(None):
             return found
         raise SetupError(
@@ -164,7 +164,7 @@ def start() -> FoundEngine:
     for options in _ATTEMPTS:
         for path, program in _PID_FILES.items():
             if path.exists() and _live_pid(path, program) is None:
-                path.unlink()  # left by a crash; dockerd would refuse to start if the pid has been given away since
+                path.unlink()  # left by a crash; dockerd would refuse to start if the pid has been reused
         log_start = _LOG.stat().st_size if _LOG.exists() else 0
         say(" ".join(["starting dockerd", *options, f"(log: {_LOG})"]))
         if found := _await_answer(_spawn(options)):
@@ -174,7 +174,7 @@ def start() -> FoundEngine:
         complaint = _complaint(log_start)
         if not any(word in complaint for word in ("iptables", "nf_tables", "network controller", "bridge")):
             break
-    raise SetupError(f"cannot start dockerd: {complaint}", f"look at the end of {_LOG}")
+    raise SetupError(f"cannot start dockerd: {complaint}", f"read the end of {_LOG}")
 
 
 def _spawn(options: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -192,7 +192,7 @@ def _spawn(options: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _await_answer(process: subprocess.Popen[bytes] | None) -> FoundEngine | None:
-    """Wait until the engine answers; None if its process ends or the time is up. A set-up may look twice a second."""
+    """Wait until the engine answers; None if its process ends or the time is up. Polling is fine during set-up."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     while time.monotonic() < deadline:
         if found := find():
@@ -207,16 +207,16 @@ def _await_answer(process: subprocess.Popen[bytes] | None) -> FoundEngine | None
 
 
 def _complaint(log_start: int) -> str:
-    """Return dockerd's last word on why it did not start."""
+    """Return dockerd's last error message."""
     with _LOG.open("rb") as log:
         log.seek(log_start)
         lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
     fatal = [line for line in lines if "failed to start" in line or "level=fatal" in line]
-    return (fatal or lines or ["it ended without a word"])[-1].strip()
+    return (fatal or lines or ["it exited without a message"])[-1].strip()
 
 
 def _mount_cgroups() -> None:
-    """Without cgroups no engine can limit anything. A bare host has none mounted: Debian leaves that to an init."""
+    """Mount cgroups, without which an engine cannot set limits. A host without an init system has none mounted."""
     if " cgroup" not in Path("/proc/mounts").read_text() and Path("/sys/fs/cgroup").is_dir():
         command = ["mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup"]
         run_step("mounting cgroups", command, cannot="cannot mount cgroups", advice="run this as root, on the host")
@@ -233,7 +233,7 @@ def _live_pid(path: Path, program: str) -> int | None:
 
 
 def _root_path() -> str:
-    """The PATH of a login as root: `su` and cron leave out sbin, where dockerd and iptables are."""
+    """Return root's login PATH: `su` and cron leave out sbin, which has dockerd and iptables."""
     return f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/local/sbin:/usr/sbin:/sbin"
 
 

@@ -27,7 +27,7 @@ REQUIREMENTS = {"run": "requirements.txt", "dev": "requirements-dev.txt", "suite
 
 
 def wanted_stamp(kind: str) -> str:
-    """Return the kind with the hash of all that decides the environment's contents."""
+    """Return the kind with a hash of everything that determines the environment's contents."""
     inputs = {"requirements-suites.txt"} if kind == "suites" else {"requirements.txt", "pyproject.toml"}
     digest = hashlib.sha256()
     for name in sorted({*inputs, REQUIREMENTS[kind]}):
@@ -36,14 +36,14 @@ def wanted_stamp(kind: str) -> str:
 
 
 def is_up_to_date(kind: str) -> bool:
-    # The dev environment holds all of the run environment.
+    # The dev environment includes the run environment.
     good = {wanted_stamp(kind), wanted_stamp("dev" if kind == "run" else kind)}
     stamp = _stamp(_venv(kind))
     return stamp.exists() and stamp.read_text() in good and _works(_venv(kind))
 
 
 def build(kind: str) -> None:
-    """Make or update the environment of this kind; one that is up to date costs nothing."""
+    """Create or update the environment of this kind; do nothing if it is up to date."""
     with _one_at_a_time():
         if is_up_to_date(kind):
             return
@@ -55,7 +55,7 @@ def build(kind: str) -> None:
             _create(venv)
         stamp.unlink(missing_ok=True)
         pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
-        advice = "look at the lines above; pip uses this machine's own configuration (`pip config list`)"
+        advice = "read the output above; pip uses this machine's own configuration (`pip config list`)"
         run_step(
             f"installing {REQUIREMENTS[kind]}",
             [*pip, "-r", str(ROOT / REQUIREMENTS[kind])],
@@ -96,7 +96,7 @@ def _create(venv: Path) -> None:
 
 
 def _works(venv: Path) -> bool:
-    """Whether it has a Python that is new enough, and a pip. A link to a Python since removed does not exist."""
+    """Return whether it has a recent enough Python and pip. A link to a removed Python counts as missing."""
     python = venv / "bin" / "python"
     probe = "import pip, sys; sys.exit(sys.version_info < (3, 11))"
     return python.exists() and subprocess.run([python, "-c", probe], capture_output=True).returncode == 0
@@ -104,7 +104,7 @@ def _works(venv: Path) -> bool:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Hold the checkout: two makes at once must not install into one environment."""
+    """Lock the checkout: two makes must not install into one environment at once."""
     directory = os.open(ROOT, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
@@ -115,7 +115,7 @@ def _one_at_a_time() -> Iterator[None]:
 
 def _verb(arguments: Sequence[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in REQUIREMENTS:
-        raise SetupError("cannot tell which environment is meant", "say `run`, `dev` or `suites`")
+        raise SetupError("cannot tell which environment to set up", "give `run`, `dev` or `suites`")
     build(arguments[0])
     return 0
 

@@ -1,7 +1,7 @@
 """Write requirements.txt, -dev.txt and -suites.txt: every dependency of pyproject.toml as `name==version`.
 
-The resolver runs in an environment of its own, thrown away afterwards, with the machine's own pip configuration. No
-address and no path of the machine gets into the files. Usage: `scripts/with-python -m scripts.pin [--upgrade]`.
+The resolver runs in a temporary environment, with the machine's own pip configuration. The files contain no address
+and no local path. Usage: `scripts/with-python -m scripts.pin [--upgrade]`.
 """
 
 from __future__ import annotations

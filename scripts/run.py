@@ -1,7 +1,7 @@
-"""`make run`: an engine, then the daemon in the foreground, in the place of this process. It builds its image itself.
+"""`make run`: find an engine, then replace this process with the daemon, which builds its own image.
 
-Without a container engine the daemon runs on bubblewrap, which isolates less well, and says so. What the settings
-choose (engine, image, socket) is taken from the settings, as the daemon itself does.
+Without a container engine the daemon runs on bubblewrap, which isolates less well, and a message says so. Engine, image
+and socket come from the settings, as in the daemon itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Ctrl-C stops the daemon; memory stays.
 
 
 def prepare() -> dict[str, str]:
-    """Make ready what the settings ask for; return the environment the daemon needs on top of ours."""
+    """Prepare what the settings require; return the variables that the daemon needs in addition to ours."""
     try:
         settings = read_settings()
     except InvalidRequest as error:
@@ -44,7 +44,7 @@ def prepare() -> dict[str, str]:
             found = engine.ensure()
         except SetupError as error:
             if settings.engine == "docker" or "DOCKER_HOST" in os.environ:
-                raise  # somebody asked for that engine; a weaker one in its place would be a surprise
+                raise  # the settings name this engine; do not silently use a weaker one
             _require_bubblewrap(error)
             extra["SANDBOXD_ENGINE"] = "bubblewrap"
         else:
@@ -62,13 +62,13 @@ def _require_bubblewrap(why: SetupError) -> None:
     probe = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"]
     if shutil.which("bwrap") is None or subprocess.run(probe, capture_output=True).returncode != 0:
         raise why
-    say(f"going on with bubblewrap, which isolates less well than a container engine ({why})")
+    say(f"continuing with bubblewrap, which isolates less well than a container engine ({why})")
 
 
 def _verb(arguments: Sequence[str]) -> int:
     environment = {**os.environ, **prepare()}
     daemon = str(Path(sys.executable).parent / "sandboxd")
-    # In our place, so that signals reach the daemon itself.
+    # Replaces this process, so that signals reach the daemon itself.
     return os.execve(daemon, [daemon, "serve", *arguments], environment)  # noqa: S606  our own program, no shell
 
 

@@ -1,4 +1,4 @@
-"""How a verb of the Makefile ends: its exit code, or one sentence and the next step when it cannot go on."""
+"""The end of a Makefile target: its exit code, or one sentence and the next step if it fails."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sandboxd.progress import SetupError
 
 
 def stop(error: SetupError) -> NoReturn:
-    """Print the sentence and the next step, and leave with exit code 1."""
+    """Print the sentence and the next step, and exit with code 1."""
     mark = "\x1b[31merror:\x1b[0m" if sys.stderr.isatty() else "error:"
     print(f"{mark} {error}", file=sys.stderr)
     if error.advice:
@@ -19,7 +19,7 @@ def stop(error: SetupError) -> NoReturn:
 
 
 def main(verb: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Run a verb with the command line's arguments; a SetupError becomes its sentence, Ctrl-C becomes 130."""
+    """Run a target with the command line's arguments; print a SetupError, and exit with 130 on Ctrl-C."""
     try:
         raise SystemExit(verb(sys.argv[1:]))
     except SetupError as error:

@@ -1,4 +1,4 @@
-"""What every test may ask for: the event loop, an engine that answers, the agent image."""
+"""Fixtures for every test: the event loop, an engine that answers, the agent image."""
 
 from __future__ import annotations
 

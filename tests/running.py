@@ -1,4 +1,4 @@
-"""A real daemon in a process of its own, for the tests that need one: started, killed, started again."""
+"""A real daemon in its own process, which a test can start, kill and start again."""
 
 from __future__ import annotations
 

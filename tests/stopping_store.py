@@ -1,4 +1,4 @@
-"""A store that can be stopped from outside: while a file is there, every call fails as a database that is down does.
+"""A store that can be stopped from outside: while a file exists, every call fails like one to a database that is down.
 
 While the file says `hang`, every call hangs instead, and so does opening the store.
 """

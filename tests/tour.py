@@ -1,4 +1,4 @@
-"""A page's commands, run word for word as its reader would: what the page shows is what one gets."""
+"""Run the commands of a page exactly as written, and compare their output with the page."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What people would use instead, each behind one small contract, so that all of them do the same jobs.
+"""The alternatives to sandboxd, each behind one small contract, so that all of them do the same jobs.
 
-A peer runs in a process of its own (`worker`) with an interpreter of its own; it is never a dependency of the product.
-What a peer does not have it says with `Absent`; nobody is left out without a reason.
+A peer runs in its own process (`worker`) with its own interpreter; it is never a dependency of the product. A feature
+that a peer lacks raises `Absent`, so every gap has a stated reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Absent(Exception):
 
 
 class CommandFailed(Exception):
-    """A command of the benchmark ended with something else than 0: the figure would be worthless."""
+    """A command of the benchmark did not exit with 0, so the figure would be invalid."""
 
 
 class Session(Protocol):
@@ -79,7 +79,7 @@ class NothingBeforehand:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a worker is told at its start."""
+    """The start message of a worker."""
 
     image: str
     directory: Path
@@ -132,7 +132,7 @@ BASELINE = "posix_spawn"
 
 
 def pick(names: Sequence[str]) -> list[Entry]:
-    """Ours, the baseline and the peers whose name begins with one of these; "all" and "none" mean what they say."""
+    """Ours, the baseline and the peers whose name begins with one of these; or "all" or "none"."""
     for name in names:
         if name not in {"all", "none"} and not any(entry.name.startswith(name) for entry in ENTRIES):
             known = ", ".join(dict.fromkeys(entry.name.partition(",")[0] for entry in ENTRIES))

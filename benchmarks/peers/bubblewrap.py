@@ -1,4 +1,4 @@
-"""bubblewrap by hand: every command in namespaces of its own, nothing alive in between."""
+"""bubblewrap by hand: every command in its own namespaces, with no process kept between commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Bubble(FilesByCommand):
         self._directory = directory
         self._prefix = [
             *("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
-            # Not the whole root: every mount of every other contender's container would be bound, too.
+            # Not the whole root: that would also bind every mount of the other contenders' containers.
             *(part for name in _SYSTEM for part in ("--ro-bind-try", name, name)),
             *("--proc", "/proc", "--dev", "/dev"),
             *("--bind", str(directory), _ROOT, "--chdir", _ROOT),

@@ -1,4 +1,4 @@
-"""llm-sandbox on docker: a session of its own, or one from its pool of containers that are used again."""
+"""llm-sandbox on docker: a new session, or one from its pool of reused containers."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Daemon:
         await self._api.write_memo(USER, "USER.md", DOCUMENT, scope="user")
 
     async def settle(self) -> None:
-        """Wait until the pool is full again. Nobody tells when it is, so this has to look."""
+        """Wait until the pool is full again, by polling: the library has no event for it."""
         if not self._pooled:
             return
         with anyio.move_on_after(_SETTLE_S):

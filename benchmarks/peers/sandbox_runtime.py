@@ -1,4 +1,4 @@
-"""Anthropic's sandbox-runtime, used as a library from a Node process that stays: no Node start in any figure."""
+"""Anthropic's sandbox-runtime, used as a library from a persistent Node process: no Node start in any figure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ALONE = (
 
 
 class Node:
-    """The process with the library in it. Many commands may be under way; answers carry the number of theirs."""
+    """The process that runs the library. Many commands may be in flight; each answer has its command's number."""
 
     def __init__(self, process: Process) -> None:
         assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""One contender in a process of its own: a line of JSON asks, a line of JSON answers, times are taken in here.
+"""One contender in its own process: one line of JSON per request and per answer, with times taken in here.
 
 So no interpreter, event loop or library of one contender is in the figures of another, and the way of the question is
 in none. `python -m benchmarks.peers.worker MODULE OPTIONS` runs in whatever environment the contender needs.
@@ -74,7 +74,7 @@ class Contender:
         return {"took_ms": await play(session, calls[chunk * CHUNK : (chunk + 1) * CHUNK])}
 
     async def rate(self, names: list[str], clients: int, seconds: float) -> object:
-        """Commands a second of so many clients, shared out over the sessions."""
+        """Return commands per second with this many clients, distributed over the sessions."""
         sessions = [self._sessions[name] for name in names]
         done = 0
 
@@ -144,7 +144,7 @@ async def _try(verb: Callable[..., Awaitable[object]], arguments: dict[str, Any]
 
 
 def reason_of(error: BaseException) -> str:
-    """One line; of a group, the first of those that are no groups."""
+    """Return one line of an exception; of a group, the first exception that is not a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     said = " ".join(str(error).split())[:200]

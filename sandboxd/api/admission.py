@@ -1,4 +1,4 @@
-"""How many requests may be under way, in all and for each tenant. Decides at once: nothing ever queues here.
+"""Admission: how many requests may be in flight, in total and per tenant. Requests never queue here.
 
 A tenant alone may use almost all of it. When all places are taken, a tenant that holds more than an equal share is
 told to try again later, so a tenant that floods the daemon never locks another out.
@@ -11,15 +11,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sandboxd.errors import Busy
 
 MAX_CALLS = 1024
-"""Under way in all. Each may hold a body and an answer, so this bounds memory as well as waiting."""
+"""The most requests in flight. Each may hold a body and an answer, so this bounds memory as well as delay."""
 RESERVED = 0.25
-"""The part of it that one tenant cannot take: room for the first calls of others."""
+"""The share that one tenant cannot take: room for the first calls of others."""
 
 _PREFIX = "/v1/tenants/"
 
 
 class Admission:
-    """Counts what is under way. One event loop, so no locks."""
+    """Counts requests in flight. It runs on one event loop, so it needs no locks."""
 
     def __init__(self, most: int = MAX_CALLS) -> None:
         self._most = most
@@ -35,9 +35,9 @@ class Admission:
         """Count a call of this tenant, or raise Busy. Every `enter` needs a `leave`."""
         mine = self._under_way.get(tenant, 0)
         if mine >= self._most_each:
-            raise Busy(f"cannot take this call: {mine} of this tenant are under way; try again")
+            raise Busy(f"cannot take this call: this tenant has {mine} calls in flight; try again")
         if self._total >= self._most and mine >= self._share(mine):
-            raise Busy(f"cannot take this call: the daemon has {self._total} under way; try again")
+            raise Busy(f"cannot take this call: the daemon has {self._total} calls in flight; try again")
         self._under_way[tenant] = mine + 1
         self._total += 1
 
@@ -50,7 +50,7 @@ class Admission:
         self._total -= 1
 
     def _share(self, mine: int) -> int:
-        """What each tenant may hold when all is taken. At least one, so each may pass the bound with its first."""
+        """Return each tenant's share at the limit: at least one, so a first call may exceed the limit."""
         tenants = len(self._under_way) + (not mine)
         return max(1, self._most // tenants)
 

@@ -1,4 +1,4 @@
-"""Artifacts: the full text of tool results of a session, listed, read and written."""
+"""Artifacts: list, read and write the full text of a session's tool results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def read_artifact(services: Services, request: Request) -> Response:
     key = _key(request)
     text = await ask_store(services, "read_tool_result_artifact", key.session, key.tool_call)
     if text is None:
-        raise Absent(f"cannot find the artifact {key.tool_call}: it was never written")
+        raise Absent(f"cannot find the artifact {key.tool_call}: it does not exist")
     if not isinstance(text, str):
         raise unusable("an artifact is not text")
     try:
@@ -91,7 +91,7 @@ ENDPOINTS = (
         list_artifacts,
         "artifact",
         Access.READ,
-        "The artifacts of the session",
+        "List the artifacts of the session",
         answers={200: ArtifactsAnswer},
     ),
     Endpoint(
@@ -100,7 +100,7 @@ ENDPOINTS = (
         read_artifact,
         "artifact",
         Access.READ,
-        "The full text of a tool result. Never written: 404 `memo.absent`",
+        "Return the full text of a tool result; 404 `memo.absent` if it was never written",
         answers={200: TEXT},
     ),
     Endpoint(
@@ -109,7 +109,7 @@ ENDPOINTS = (
         write_artifact,
         "artifact",
         Access.WRITE,
-        "Keep the full text of a tool result; the same text again changes nothing",
+        "Store the full text of a tool result; storing the same text again changes nothing",
         body_limit=MAX_TEXT_BYTES,
         body=TEXT,
         answers={200: WrittenAnswer, 202: QueuedAnswer},

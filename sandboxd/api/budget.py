@@ -1,8 +1,8 @@
-"""How much memory calls may hold at once, in all and for each tenant. Decides at once: nothing queues here.
+"""Memory budget: how much memory calls may hold at once, in total and per tenant. Calls never queue here.
 
-A call reserves what it may return, and what it sends, before anything runs; it gives back what it turns out not to
-need, and the rest when its answer has left. A tenant may hold at most three times what is free: alone three quarters
-of it all, beside others less, and there is always room for a tenant that comes later.
+A call reserves memory for its body and its largest possible answer before it runs, releases what it does not need, and
+releases the rest once its answer is sent. A tenant may hold at most three times what is free: three quarters of the
+budget alone, less beside others, and there is always room for one more tenant.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from sandboxd.errors import Busy, InvalidRequest
 
 MIB = 1024 * 1024
 MEMORY_BYTES = 1024 * MIB
-"""Enough for about 500 commands at once with the default bound of their output: one in each sandbox."""
+"""Enough for about 500 concurrent commands with the default output limit: one in each sandbox."""
 SMALL_BYTES = 65_536
-"""Bodies and answers up to this size are not counted: the number of calls bounds them."""
+"""Bodies and answers up to this size are not counted: the limit on calls bounds them."""
 STREAM_BYTES = 524_288
-"""What a streamed file or command holds: the window of its runner, and the piece on its way to the client."""
+"""What a streamed file or command holds: the runner's window and the chunk being sent to the client."""
 
 _PER_FREE = 3
 _ALLOTMENT = "sandboxd.allotment"
 
 
 class ByteBudget:
-    """Counts the bytes that calls hold. One event loop, so no locks."""
+    """Counts the bytes that calls hold. It runs on one event loop, so it needs no locks."""
 
     def __init__(self, most: int = MEMORY_BYTES) -> None:
         self._most = most
@@ -41,7 +41,7 @@ class ByteBudget:
         return self._total
 
     def take(self, tenant: str, size_bytes: int) -> None:
-        """Reserve memory, or raise Busy; InvalidRequest if it could never fit."""
+        """Reserve memory; raise Busy if it does not fit now, InvalidRequest if it never could."""
         held = self._held.get(tenant, 0) + size_bytes
         if size_bytes > self._most_each:
             raise InvalidRequest(
@@ -66,13 +66,13 @@ class ByteBudget:
         self._total -= size_bytes
 
     async def turn(self) -> None:
-        """Wait for the next turn to render a piece: one in each pass of the event loop, over all answers."""
+        """Wait for a turn to render a chunk: all answers together render one in each pass of the event loop."""
         async with self._rendering:
             pass
 
 
 class Allotment:
-    """The memory of one call. Closed when its answer has left."""
+    """The memory of one call. Closed once its answer is sent."""
 
     __slots__ = ("_budget", "_held", "_tenant")
 
@@ -88,12 +88,12 @@ class Allotment:
             self._held += size_bytes
 
     def take_large(self, size_bytes: int) -> None:
-        """Reserve it unless it is small."""
+        """Reserve memory for this call unless the size is small."""
         if size_bytes > SMALL_BYTES:
             self.take(size_bytes)
 
     def shrink(self, size_bytes: int) -> None:
-        """Give back everything above this size."""
+        """Release everything above this size."""
         if self._held > size_bytes:
             self._budget.give_back(self._tenant, self._held - size_bytes)
             self._held = size_bytes

@@ -1,4 +1,4 @@
-"""If-Match and If-None-Match: what a document must be for a write to happen."""
+"""If-Match and If-None-Match: the precondition of a write."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_condition(request: Request) -> Condition:
 
 
 async def expectation(condition: Condition, memory: Memory, key: DocumentKey) -> Expected:
-    """Return what the store is to compare. That a document exists can be looked up: once written, it stays written."""
+    """Return the revision for the store to compare. Existence can be looked up first: a document is never unwritten."""
     if condition.must_exist and await memory.read(key) is None:
         raise conflict(key, ANY, None)
     return condition.expected

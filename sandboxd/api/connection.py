@@ -1,8 +1,8 @@
-"""One HTTP connection of the daemon: uvicorn's httptools protocol, with a bound on everything it reads.
+"""One HTTP connection: uvicorn's httptools protocol, with a bound on everything it reads.
 
 uvicorn parses, runs the app and frames the answers. This subclass adds what it lacks: bounds on heads, trailers, chunk
-extensions and requests sent ahead, and deadlines. Over a bound the client gets a problem, unless an answer is under
-way, and the connection ends. It knows no routes.
+extensions and pipelined requests, and deadlines. When a bound is exceeded, the client gets a problem, unless an answer
+is already being sent, and the connection is closed. It knows nothing of routes.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ from sandboxd.api.request_clock import PACED, RequestClock
 _log = structlog.get_logger("sandboxd.api")
 
 MAX_HEAD_BYTES = 65_536
-"""Of a request's line and headers, and of what may arrive without any progress: a trailer or a chunk's extension."""
+"""The limit on a request line with its headers, and on bytes without progress: a trailer or a chunk extension."""
 MAX_HEADERS = 100
 _PIECE_BYTES = 2048
-"""A read of the socket, up to 256 KiB, is parsed in pieces, because the parser cannot stop in the middle of one. This
-bounds the requests that are parsed while an earlier one is being answered: what follows stays unparsed and unread."""
+"""A read of up to 256 KiB is parsed in pieces of this size, because the parser cannot stop within one. This bounds the
+requests parsed while an earlier one is being answered: the rest stays unparsed and unread."""
 
 _HANG_UP_LOOK_S = 1.0
-"""How often to look whether a client is gone whose body waits: a socket that is not read does not tell."""
+"""How often to check that a client with an unread body is still connected: an unread socket reports no close."""
 
-_HEAD_TOO_LARGE = f"cannot read this request: its headers are longer than {MAX_HEAD_BYTES} bytes or over {MAX_HEADERS}"
+_HEAD_TOO_LARGE = (
+    f"cannot read this request: it has more than {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} lines of headers; send fewer"
+)
 _STALLED = f"cannot read this request: a trailer or chunk extension is longer than {MAX_HEAD_BYTES} bytes"
 
 
 class _Flow(FlowControl):
     is_held = False
-    """Whether bytes wait unparsed: then an app that asks for more does not make the socket readable."""
+    """Whether unparsed bytes wait: an app that asks for more must then not resume reading the socket."""
     was_paused = False
 
     def pause_reading(self) -> None:
@@ -66,13 +68,13 @@ class Connection(HttpToolsProtocol):
         self._weakly = weakref.ref(self)
         self._is_trusted = False
         self._running: RequestResponseCycle | None = None
-        """The exchange whose app runs, or ran last. `self.cycle` is the one parsed last, which may still wait."""
+        """The exchange whose app is running or ran last. `self.cycle` is the one parsed last, which may be queued."""
         self._task: asyncio.Task[Any] | None = None
-        """What runs it."""
+        """The task that runs it."""
         self._hang_up_timer: asyncio.TimerHandle | None = None
         self._unparsed = b""
         self._part: Literal["none", "head", "body"] = "none"
-        """Which part of a request is being read."""
+        """The part of a request that is being read."""
         self._parts_begun = self._parts_watched = 0
         self._bytes_without_progress = 0
         self._head_bytes = 0
@@ -102,7 +104,7 @@ class Connection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self.pipeline.clear()
         if self._running is not None:
-            self.cycle = self._running  # one that never ran refers to this connection for ever
+            self.cycle = self._running  # a cycle that never ran would keep a reference to this connection
         self._unparsed = b""
 
     def discard(self) -> None:
@@ -118,7 +120,7 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
     def trust(self) -> None:
-        """The request under way has a valid token."""
+        """Record that the current request has a valid token."""
         if not self._is_trusted:
             self._is_trusted = True
             self._table.trust(self)
@@ -135,7 +137,7 @@ class Connection(HttpToolsProtocol):
             try:
                 self.parser.feed_data(piece)
             except httptools.HttpParserUpgrade:
-                self.cycle.keep_alive = False  # no other protocol is spoken here; what follows would be in it
+                self.cycle.keep_alive = False  # upgrades are not supported; what follows would be in the other protocol
                 return
             except httptools.HttpParserError:
                 self._refuse("request.invalid", "cannot read this request: it is not HTTP/1.1")
@@ -153,7 +155,7 @@ class Connection(HttpToolsProtocol):
             self._hang_up_timer = self.loop.call_later(_HANG_UP_LOOK_S, self._look_for_hang_up)
 
     def _look_for_hang_up(self) -> None:
-        """End the work for a client that closed its connection while its body waits to be read."""
+        """Cancel the call of a client that disconnected while its body waits to be read."""
         self._hang_up_timer = None
         if not self.flow.read_paused or self.transport.is_closing():
             return
@@ -164,7 +166,7 @@ class Connection(HttpToolsProtocol):
             self._hang_up_timer = self.loop.call_later(_HANG_UP_LOOK_S, self._look_for_hang_up)
 
     def _watch_part(self) -> None:
-        """Time what the client still owes of a request."""
+        """Start the deadline for the part of a request that has not arrived."""
         self._parts_watched = self._parts_begun
         if self._part == "head":
             self._clock.expect_head(self)
@@ -192,7 +194,7 @@ class Connection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._part == "body":
-            return  # a trailer: its bytes are counted, and it has no use
+            return  # a trailer: counted and dropped
         self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes + len(self.url) > MAX_HEAD_BYTES or len(self.headers) >= MAX_HEADERS:
             self._refuse_size()
@@ -202,7 +204,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         if self.expect_100_continue:
-            self.cycle.keep_alive = False  # once refused, the client may or may not send the body
+            self.cycle.keep_alive = False  # after a refusal the client may or may not send the body
         self._clock.body_bytes = 0
         self._begin("body")
 
@@ -221,14 +223,14 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, partial(self._run, app, cycle))
 
     async def _run(self, app: ASGIApp, cycle: RequestResponseCycle, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app. An answer that is not complete breaks the connection: that is how a client learns.
+        """Run the app; close the connection if its answer is incomplete, which is how the client notices.
 
-        uvicorn would answer 500 for a call that the drain cuts short, although its outcome is unknown.
+        uvicorn would answer 500 for a call that the drain interrupts, although its outcome is unknown.
         """
         self._task = asyncio.current_task()
         try:
             await app(scope, receive, send)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # the boundary has answered all it can
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # the boundary has already answered what can be answered
             if isinstance(error, Exception):
                 _log.error("connection broken", exc_info=error)
         finally:
@@ -246,7 +248,7 @@ class Connection(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def _refuse(self, code: str, detail: str) -> None:
-        """Say what is wrong, unless an answer is under way, and close the connection."""
+        """Send a problem, unless an answer is already being sent, and close the connection."""
         if self._part == "body":
             may_answer = self._running is self.cycle and not self.cycle.response_started
         else:
@@ -268,17 +270,19 @@ class Connection(HttpToolsProtocol):
             self._running.message_event.set()
 
     def is_late(self, *, is_moving: bool) -> bool:
-        """For the clock: nothing is late while an answer is under way, or while the daemon does not read."""
+        """End a late request; nothing is late while an answer is being sent or the daemon is not reading."""
         was_paused, self.flow.was_paused = self.flow.was_paused, self.flow.read_paused
         cycle = self.cycle
-        if self._part != "body" or cycle.response_complete:  # answered without its body: enough has been thrown away
+        if (
+            self._part != "body" or cycle.response_complete
+        ):  # answered without reading its body: enough of it has been discarded
             return self.is_idle
         is_held_up = was_paused or self._running is not cycle or cycle.waiting_for_100_continue
         return not (is_moving or is_held_up or cycle.response_started or PACED in cycle.scope)
 
     def end_late_request(self) -> None:
         if self._parts_begun == 0:
-            self.transport.close()  # a connection that never sent a byte expects no answer
+            self.transport.close()  # a connection that sent no byte expects no answer
         else:
             part = "headers arrive" if self._part == "head" else "body arrives"
             self._refuse("request.timeout", f"cannot wait for this request: its {part} too slowly; send it again")

@@ -1,13 +1,13 @@
-"""The open connections of a server: how many there may be, and which one has to go when there are too many.
+"""The open connections of a server: the caps on them, and which connection is closed at a cap.
 
-TCP connections are capped, those without a valid token more tightly. The unix socket, the operator's way in, has a cap
-of its own, so that no flood of TCP connections closes it. At a cap the oldest connection without a token is dropped,
-then the one that has been idle for longest; when every connection is busy, the newcomer is.
+TCP connections are capped, those without a valid token more tightly. The unix socket, which the operator uses, has a
+cap of its own, so a flood of TCP connections cannot close it. At a cap the oldest connection without a token is closed,
+then the one that has been idle longest; when every connection is busy, the new one is closed.
 
-Request bodies that are still arriving are capped too, at half of the calls that may be under way. A call holds its
-place in admission while its body arrives, so half-sent bodies can never take more than that half, and a tenant, which
-may use three quarters, always keeps room for calls. One body more than the cap ends the slowest of the others with
-408. Only bodies of authenticated requests count: a stranger cannot push out anybody's upload.
+Request bodies that are still arriving are capped too, at half of the calls that may be in flight. A call is admitted
+before its body arrives, so partial bodies can never take more than that half, and a tenant, which may use three
+quarters, always keeps room for calls. At the cap, one more body ends the slowest of the others with 408. Only bodies of
+authenticated requests count: a client without a token cannot end another client's upload.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sandboxd.wire_limits import WireLimits
 
 
 class Peer(Protocol):
-    """A connection, as the table sees it."""
+    """What the table needs of a connection."""
 
     @property
     def is_idle(self) -> bool: ...
     @property
     def idle_since(self) -> float: ...
     def body_rate(self) -> float:
-        """Return the bytes per second of the body that is arriving; infinite while the daemon does not read."""
+        """Return the rate of the arriving body in bytes per second; infinite while the daemon is not reading."""
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -44,7 +44,7 @@ class ConnectionTable:
         self._max_strangers = limits.unauthenticated(open_files)
         self._max_unix = limits.unix_connections(open_files)
         self._max_bodies = max(1, max_calls // 2)
-        self._strangers: dict[Peer, None] = {}  # in the order in which they came
+        self._strangers: dict[Peer, None] = {}  # in order of arrival
         self._trusted: dict[Peer, None] = {}
         self._unix: dict[Peer, None] = {}
         self._bodies: dict[Peer, None] = {}
@@ -62,7 +62,7 @@ class ConnectionTable:
             self._drop(_longest_idle(self._unix, peer))
 
     def trust(self, peer: Peer) -> None:
-        """The peer has sent a valid token."""
+        """Record that the peer has sent a valid token."""
         if peer in self._strangers:
             del self._strangers[peer]
             self._trusted[peer] = None
@@ -74,7 +74,7 @@ class ConnectionTable:
         self._bodies.pop(peer, None)
 
     def begin_body(self, peer: Peer) -> None:
-        """The head of a request is here and its body is not."""
+        """Record that a request's head has arrived and its body has not."""
         if peer not in self._bodies and len(self._bodies) >= self._max_bodies:
             slowest = min(self._bodies, key=lambda other: other.body_rate())
             del self._bodies[slowest]

@@ -1,6 +1,6 @@
-"""Consolidation of a user's memory: run it now, see how a user stands, see how all of a tenant's do.
+"""Consolidation of a user's memory: run it now, and report the status of one user or of a tenant's users.
 
-What a run came to and why it failed is decided elsewhere; here it becomes an answer.
+The consolidation service decides how a run ended; this module renders that as an answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TENANT = "/v1/tenants/{tenant}"
 def _consolidation(services: Services) -> ConsolidationService:
     memory_of(services)
     if services.consolidation is None:
-        raise StoreUnavailable("cannot consolidate: this daemon has no store")
+        raise StoreUnavailable("cannot consolidate: this daemon has no store; serve with --store")
     return services.consolidation
 
 
@@ -111,8 +111,7 @@ ENDPOINTS = (
         consolidate,
         "consolidation",
         Access.WRITE,
-        "Make the user's USER.md from what happened in their sessions, now. Another run has the user: 409 "
-        "`consolidation.held`",
+        "Make the user's USER.md from their sessions now; 409 `consolidation.held` while another run holds the user",
         body_limit=MAX_JSON_BYTES,
         body=ConsolidationBody,
         answers={200: ConsolidationAnswer},
@@ -123,7 +122,7 @@ ENDPOINTS = (
         get_state,
         "consolidation",
         Access.READ,
-        "How the user stands: due or not and why, the last run, what failed and until when it is left alone",
+        "Return the user's status: whether and why a run is due, the last run, failures and the next retry",
         answers={200: ConsolidationStateAnswer},
         operation_id="get_consolidation",
     ),
@@ -133,7 +132,7 @@ ENDPOINTS = (
         list_states,
         "consolidation",
         Access.READ,
-        "The same for every user of the tenant that a run was made for, or has one to come",
+        "Return the status of every user of the tenant with a past or pending run",
         answers={200: ConsolidationStatesAnswer},
         operation_id="list_consolidations",
     ),

@@ -1,4 +1,4 @@
-"""Events: what happens in the daemon, as a stream of numbered server-sent events."""
+"""Events of the daemon, as a stream of numbered server-sent events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def follow_events(services: Services, request: Request) -> Response:
     after = query.after
     if (last := header(request, b"last-event-id")) is not None:
         if not (last.isascii() and last.isdecimal() and len(last) <= 19):
-            raise InvalidRequest("cannot resume: Last-Event-ID must be the number of an event")
+            raise InvalidRequest("cannot resume: Last-Event-ID must be the id of an event, a whole number")
         after = int(last)
     feed = services.feed
     return Streamed(_follow(feed, after) if query.follow else _recent(feed, after), services.watch)
@@ -39,7 +39,7 @@ async def _follow(feed: EventFeed, after: int | None) -> Source:
     with feed.admit():
         async with feed.bus.subscribe(after) as events:
             yield EVENTS_HEAD
-            yield KEEP_ALIVE  # the client sees at once that it is subscribed
+            yield KEEP_ALIVE  # tells the client at once that it is subscribed
             while True:
                 piece = KEEP_ALIVE
                 with anyio.move_on_after(KEEP_ALIVE_S):
@@ -57,7 +57,7 @@ ENDPOINTS = (
         follow_events,
         "events",
         Access.READ,
-        "What happens, numbered. Resumes after `Last-Event-ID`; a `gap` event says that some were lost",
+        "Stream numbered events. Resumes after `Last-Event-ID`; a `gap` event means that some were lost",
         query=EventsQuery,
         answers={200: "text/event-stream"},
     ),

@@ -1,6 +1,6 @@
-"""Commands: run to their end, answered whole or as they go, their stdin given whole or streamed.
+"""Commands: run to completion, with stdin and output each sent whole or streamed.
 
-This is the hot path. One parse of the body, one call, one dump of the answer.
+This is the hot path: one parse of the body, one call, one dump of the answer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sandboxd.events import EventBus
 from sandboxd.runner.calls import Exec, ExecResult
 
 WITH_STDIN = "application/vnd.sandboxd.exec"
-"""The media type of a body that is the call, as one line of JSON, and then the raw bytes of stdin."""
+"""The media type of a body that holds the call as one line of JSON, followed by the raw bytes of stdin."""
 
 
 async def run_command(services: Services, request: Request) -> Response:
@@ -46,7 +46,7 @@ async def run_command(services: Services, request: Request) -> Response:
     else:
         body = await read_json(request, ExecBody, MAX_STDIN_JSON_BYTES)
         call, encoding, receive = body.call(), body.encoding, request.receive
-        del body  # its stdin is in the call
+        del body  # stdin is part of the call
     if wants_events(request):
         memory.take(STREAM_BYTES)
         return Streamed(_events(services, request, ref, call, encoding), services.watch, receive)
@@ -59,7 +59,7 @@ async def run_command(services: Services, request: Request) -> Response:
 
 
 async def _read_with_stdin(request: Request) -> tuple[Exec, OutputEncoding, Receive]:
-    """Read the call; its stdin is the rest of the body, which is read as fast as the command reads it."""
+    """Read the call; the rest of the body is its stdin, read only as fast as the command reads it."""
     if header(request, b"idempotency-key") is not None:
         raise InvalidRequest(
             "cannot use an Idempotency-Key with streamed stdin: how much of it is read depends on the command; "
@@ -68,7 +68,7 @@ async def _read_with_stdin(request: Request) -> tuple[Exec, OutputEncoding, Rece
     body, rest = await read_json_line(request, ExecBody, MAX_STDIN_JSON_BYTES)
     if body.stdin:
         raise InvalidRequest("cannot use stdin in the JSON: this body has it after the first line")
-    if rest.is_empty:  # then there is no stdin, which is not the same for a command as an empty one
+    if rest.is_empty:  # no stdin at all, which a command can tell from an empty one
         return body.call(), body.encoding, request.receive
     request.scope[PACED] = True
     return body.call(rest), body.encoding, rest.receive
@@ -97,14 +97,14 @@ async def _events(
 
 
 class _Decoder:
-    """Bytes of one stream as events. In text, a character cut in two between pieces is put together again."""
+    """Turns the bytes of one stream into events. In text, a character split between two pieces is rejoined."""
 
     def __init__(self, encoding: OutputEncoding) -> None:
         self._encoding: OutputEncoding = encoding
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, piece: bytes) -> dict[str, str]:
-        """Return the data of the next event, empty if there is nothing to say yet."""
+        """Return the data of the next event; empty if there is none yet."""
         if self._encoding == "auto":
             chosen = render.lossless(piece)
             return {"data": encode(piece, chosen), "encoding": chosen}

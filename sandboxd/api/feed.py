@@ -1,4 +1,4 @@
-"""The events of the daemon as readers of the API get them: rendered once for all, and a bounded number of readers."""
+"""The daemon's events for API readers: rendered once for all of them, with a limit on their number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_READERS = 512
 
 
 class EventFeed:
-    """Keeps the bytes of as many events as the bus does."""
+    """Caches the rendered bytes of every event that the bus keeps."""
 
     def __init__(self, bus: EventBus, *, most_readers: int = MAX_READERS) -> None:
         self.bus = bus
@@ -23,10 +23,10 @@ class EventFeed:
 
     @contextmanager
     def admit(self) -> Iterator[None]:
-        """Count a reader, or raise LimitReached. They have no tenant: events are those of the whole daemon."""
+        """Count a reader, or raise LimitReached. The limit has no tenant: events are those of the whole daemon."""
         if self._readers >= self._most_readers:
             raise LimitReached(
-                f"cannot follow events: {self._readers} readers do; end one, or ask again and again with follow=false"
+                f"cannot follow events: {self._readers} readers already do; close one, or poll with follow=false"
             )
         self._readers += 1
         try:
@@ -44,6 +44,6 @@ class EventFeed:
             return rendered
         content = {"id": event.id, "kind": event.kind, "at": event.at, **event.fields}
         rendered = sse(event.kind, content, event.id)
-        if event.kind != "gap":  # a gap is one reader's own, and has the id of an event
+        if event.kind != "gap":  # a gap is specific to one reader and shares the id of an event
             self._rendered[place] = (event.id, rendered)
         return rendered

@@ -1,6 +1,6 @@
-"""Files of the workspace, as raw bytes, streamed both ways.
+"""Files of the workspace, as raw bytes, streamed in both directions.
 
-The bytes pass through; the daemon itself never opens a path that a container can write.
+The daemon only passes the bytes on; it never opens a path that a container can write.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ async def _content(services: Services, ref: SessionRef, path: str) -> Source:
             size = reader.stat.size_bytes
             yield Head("application/octet-stream", headers={"content-length": str(size)})
             async for piece in reader:
-                # A file that grows meanwhile ends where it ended when it was opened; one that shrinks breaks the
-                # connection, because the length has been promised.
+                # A file that grows while it is sent is cut at the size it had when opened; one that shrinks breaks the
+                # connection, because content-length has been sent.
                 yield piece[:size]
                 size -= len(piece)
                 if size <= 0:
@@ -44,7 +44,7 @@ async def _content(services: Services, ref: SessionRef, path: str) -> Source:
 async def write_file(services: Services, request: Request) -> Response:
     query = read_query(request, FileQuery)
     if is_under(query.path, MEMO) or is_under(query.path, SKILLS):
-        raise ReadOnly(f"cannot write {query.path}: it is read-only; documents are written with PUT .../memo/NAME")
+        raise ReadOnly(f"cannot write {query.path}: it is read-only; write documents with PUT .../memo/NAME")
     allotment(request).take(STREAM_BYTES)
     with services.manager.call(session_ref(request)) as runner:
         request.scope[BEGUN] = True
@@ -62,7 +62,7 @@ ENDPOINTS = (
         read_file,
         "file",
         Access.READ,
-        "The bytes of a file",
+        "Return the bytes of a file",
         query=ReadableFileQuery,
         answers={200: "application/octet-stream"},
     ),
@@ -72,7 +72,7 @@ ENDPOINTS = (
         write_file,
         "file",
         Access.WRITE,
-        "Write a file; it is the old one until it is the new one",
+        "Write a file; readers see the old file until the new one is complete",
         body_limit=MAX_FILE_BYTES,
         body="application/octet-stream",
         query=FileQuery,

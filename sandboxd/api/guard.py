@@ -1,6 +1,6 @@
-"""The lock of the TCP listener: a bearer token, the right Host, and no browsers.
+"""Authentication of the TCP listener: a bearer token, the right Host header, and no browsers.
 
-A unix socket is locked by its file mode and passes. Everything else needs all three, on every route.
+A unix socket is protected by its file mode and passes. Every other request needs all three, on every route.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sandboxd.errors import InvalidRequest, RequestError, Unauthorised
 from sandboxd.permissions import is_readable_by_others
 
 CONNECTION = "sandboxd.connection"
-"""In the scope of a connection's first requests: a weak reference to it, to tell it that it sent a valid token."""
+"""Scope key of a weak reference to the connection, to report that it sent a valid token."""
 _MIN_TOKEN_CHARS = 16
 
 
@@ -82,15 +82,19 @@ class TcpGuard:
         hosts, tokens = [], []
         for name, value in scope["headers"]:
             if name == b"origin":
-                return Forbidden("cannot answer a browser: requests with an Origin are refused")
+                return Forbidden(
+                    "cannot answer a browser: requests with an Origin header are refused; call the API from a program"
+                )
             if name == b"host":
                 hosts.append(value.decode("latin-1").lower())
             elif name == b"authorization":
                 tokens.append(value)
         if len(hosts) != 1 or hosts[0] not in self._hosts:
-            return Forbidden("cannot answer for this Host: it is not the address this daemon listens on")
+            return Forbidden(
+                "cannot answer for this Host header: it does not name the address that this daemon listens on"
+            )
         if len(tokens) != 1 or not self._is_token(tokens[0]):
-            return Unauthorised("cannot answer without the token: send Authorization: Bearer TOKEN")
+            return Unauthorised("cannot answer without a valid token; send Authorization: Bearer TOKEN")
         return None
 
     def _is_token(self, value: bytes) -> bool:
@@ -99,6 +103,6 @@ class TcpGuard:
 
 
 def is_unix(scope: Scope) -> bool:
-    """A unix socket has a path and no port. Anything unclear is not one."""
+    """Return whether the request came over a unix socket, which has a path and no port; False if unclear."""
     server = scope.get("server")
     return server is not None and len(server) == 2 and server[1] is None

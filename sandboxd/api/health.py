@@ -1,4 +1,4 @@
-"""Health: is it alive, can it work, what has it counted, what does it offer."""
+"""Health: liveness, readiness, metrics and the daemon's capabilities."""
 
 from __future__ import annotations
 
@@ -39,8 +39,24 @@ async def get_openapi(services: Services, request: Request) -> Response:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/healthz", get_health, "health", Access.READ, "Is it alive", answers={200: HealthAnswer}),
-    Endpoint("GET", "/readyz", get_readiness, "health", Access.READ, "Can it work", answers={200: ReadyAnswer}),
+    Endpoint(
+        "GET",
+        "/healthz",
+        get_health,
+        "health",
+        Access.READ,
+        "Return whether the daemon is alive",
+        answers={200: HealthAnswer},
+    ),
+    Endpoint(
+        "GET",
+        "/readyz",
+        get_readiness,
+        "health",
+        Access.READ,
+        "Return whether the daemon is ready: engine, store and disk",
+        answers={200: ReadyAnswer},
+    ),
     Endpoint("GET", "/metrics", get_metrics, "health", Access.READ, "Prometheus text", answers={200: "text/plain"}),
     Endpoint(
         "GET", "/openapi.json", get_openapi, "health", Access.READ, "This document", answers={200: "application/json"}

@@ -1,6 +1,7 @@
 """Documents of a session and of a user: list, read, write with compare-and-swap, append, history, diff, restore.
 
-One set of functions for both; the path says whose. Everything is written through `Memory`, never to the store itself.
+The same functions serve both; the path says whose document it is. Every write goes through `Memory`, never to the
+store directly.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ MARKDOWN = "text/markdown"
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose documents a request is about, and the session it came through."""
+    """The owner of the documents that a request names, and the session it came through."""
 
     tenant: TenantId
     owner: OwnerId
@@ -62,7 +63,7 @@ async def _owner(services: Services, request: Request, query: ScopeQuery) -> Own
     params = request.scope["path_params"]
     if "user" in params:
         if query.scope != "session":
-            raise InvalidRequest("cannot use scope here: the path says whose documents these are")
+            raise InvalidRequest("cannot use scope here: the path already names the owner; leave scope out")
         return Owner(TenantId(params["tenant"]), OwnerId(UserId(params["user"])), Scope.USER, None)
     ref = session_ref(request)
     if query.scope == "user":
@@ -77,7 +78,7 @@ async def _key(services: Services, request: Request, query: ScopeQuery) -> tuple
 
 
 def _absent(key: DocumentKey) -> Absent:
-    return Absent(f"cannot find {key.name}: it was never written")
+    return Absent(f"cannot find {key.name}: it does not exist")
 
 
 async def list_documents(services: Services, request: Request) -> Response:
@@ -193,7 +194,7 @@ def _endpoints(base: str, whose: str, prefix: str) -> tuple[Endpoint, ...]:
             list_documents,
             "memo",
             Access.READ,
-            f"The documents of the {whose}",
+            f"List the documents of the {whose}",
             query=ScopeQuery,
             answers={200: DocumentsAnswer},
             operation_id=f"list{prefix}_documents",
@@ -204,7 +205,7 @@ def _endpoints(base: str, whose: str, prefix: str) -> tuple[Endpoint, ...]:
             read_document,
             "memo",
             Access.READ,
-            "The text of a document; its ETag is the revision. Never written: 404 `memo.absent`",
+            "Return the text of a document; its ETag is the revision. 404 `memo.absent` if it was never written",
             query=ReadQuery,
             answers={200: MARKDOWN},
             operation_id=f"read{prefix}_document",
@@ -230,7 +231,7 @@ def _endpoints(base: str, whose: str, prefix: str) -> tuple[Endpoint, ...]:
             append_document,
             "memo",
             Access.WRITE,
-            "Add to the end of a document",
+            "Append to a document",
             body_limit=MAX_TEXT_BYTES,
             body=MARKDOWN,
             query=ScopeQuery,
@@ -245,7 +246,7 @@ def _endpoints(base: str, whose: str, prefix: str) -> tuple[Endpoint, ...]:
             list_history,
             "memo",
             Access.READ,
-            "The revisions of a document, newest first",
+            "List the revisions of a document, newest first",
             query=HistoryQuery,
             answers={200: HistoryAnswer},
             operation_id=f"list{prefix}_history",
@@ -256,7 +257,7 @@ def _endpoints(base: str, whose: str, prefix: str) -> tuple[Endpoint, ...]:
             diff_document,
             "memo",
             Access.READ,
-            "The unified diff between two revisions",
+            "Return the unified diff between two revisions",
             query=DiffQuery,
             answers={200: "text/x-diff"},
             operation_id=f"diff{prefix}_document",

@@ -1,4 +1,4 @@
-"""What the memory routes share: the store, the session's user, the author of a write, and texts as bodies."""
+"""What the memory routes share: the store, the session's user, the author of a write, and text bodies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sandboxd.memory.outcomes import Queued, Written
 T = TypeVar("T")
 
 MAX_TEXT_BYTES = 67_108_864
-"""No text is larger, however a store is set; it bounds what is read to compare a retry with the first request."""
+"""The largest text of any store; it bounds what is read to compare a retry with the first request."""
 MAX_ACTOR_CHARS = 100
 MAX_REASON_CHARS = 1000
 AUTHOR_HEADERS = ("X-Memo-Actor", "X-Memo-Reason")
@@ -35,12 +35,12 @@ AUTHOR_HEADERS = ("X-Memo-Actor", "X-Memo-Reason")
 
 def memory_of(services: Services) -> Memory:
     if services.memory is None:
-        raise StoreUnavailable("cannot use memory: this daemon has no store")
+        raise StoreUnavailable("cannot use memory: this daemon has no store; serve with --store")
     return services.memory
 
 
 def remembers_requests(services: Services) -> bool:
-    """Say whether the store knows a retry of a document's write by its request."""
+    """Return whether the store recognises a retried document write by its request id."""
     return services.memory is not None and services.memory.capabilities.revisions
 
 
@@ -54,16 +54,16 @@ def can(services: Services, verb: str) -> bool:
 
 
 async def ask_store(services: Services, verb: str, *args: Any, writes: bool = False, **named: Any) -> Any:
-    """Call a method of the store, through the one client that has a deadline and maps errors."""
+    """Call a method of the store through the store client, which sets the deadline and maps errors."""
     return await memory_of(services).client.call(verb.replace("_", " "), verb, *args, writes=writes, **named)
 
 
 _UNUSABLE = (AttributeError, TypeError, InvalidKey, PydanticSerializationError, UnicodeError)
-"""Raised when a store's answer does not have the shape that it must have."""
+"""Raised when a store's answer does not have the expected shape."""
 
 
 def foreign_answer(noun: str, build: Callable[[], Any], status: int = 200) -> Response:
-    """Answer with what a store returned. An answer that is not `noun`, or not JSON, is StoreUnavailable."""
+    """Answer with what a store returned; raise StoreUnavailable if that is not `noun` or not JSON."""
     try:
         return render.json_answer(build(), status)
     except _UNUSABLE as error:
@@ -77,7 +77,7 @@ def unusable(why: str) -> StoreUnavailable:
 async def foreign_list(
     request: Request, noun: str, items: Callable[[], Iterable[T]], describe: Callable[[T], Any]
 ) -> Response:
-    """Answer with a list that a store returned, however long it is."""
+    """Answer with a list of any length that a store returned."""
     try:
         return await pieces.list_answer(items(), describe, allotment(request))
     except _UNUSABLE as error:
@@ -92,7 +92,7 @@ async def find_session(services: Services, ref: SessionRef) -> Any:
 
 
 async def user_of(services: Services, ref: SessionRef) -> UserId:
-    """Return whose session it is: the sandbox's user, else the one the store knows."""
+    """Return the session's user: the sandbox's, else the one in the store."""
     try:
         return services.manager.get(ref).user
     except NotFound:
@@ -103,21 +103,21 @@ async def user_of(services: Services, ref: SessionRef) -> UserId:
 
 
 async def require_session(services: Services, ref: SessionRef) -> None:
-    """Raise NotFound if neither a sandbox nor the store knows the session, so that nothing is not an empty answer."""
+    """Raise NotFound if neither a sandbox nor the store has the session: an empty answer would hide that."""
     if services.memory is not None and not can(services, "get_session"):
-        return  # then nobody can say that there is none
+        return  # a store without sessions cannot tell that there is none
     await user_of(services, ref)
 
 
 def author_of(request: Request, verb: str, content: str, session: SessionId | None) -> Author:
-    """Who writes, as the headers say it. The Idempotency-Key goes to the store, too, where it outlives any crash."""
+    """Return the author from the headers. The Idempotency-Key goes to the store as well, where it survives a crash."""
     actor = _text_header(request, b"x-memo-actor", MAX_ACTOR_CHARS) or "host"
     reason = _text_header(request, b"x-memo-reason", MAX_REASON_CHARS)
     return Author(actor, session, reason, request_of(request, verb, content))
 
 
 def request_of(request: Request, verb: str, content: str | bytes) -> str | None:
-    """Return a name for this very request: another verb or another content under the same key is another request."""
+    """Return an id for this request; a different verb or content under the same key gives a different id."""
     key = header(request, b"idempotency-key")
     if key is None:
         return None
@@ -137,7 +137,7 @@ def _text_header(request: Request, name: bytes, most: int) -> str:
 
 
 async def read_text(request: Request, noun: str, limit: int) -> str:
-    """Read a body that is text. It is refused before more than `limit` bytes of it are read."""
+    """Read a text body; refuse it before more than `limit` bytes are read."""
     media, _, parameters = (header(request, b"content-type") or "").lower().partition(";")
     charset = parameters.replace(" ", "").replace('"', "").partition("charset=")[2].partition(";")[0]
     if media.strip().startswith("multipart/") or charset not in ("", "utf-8", "utf8"):
@@ -152,7 +152,7 @@ async def read_text(request: Request, noun: str, limit: int) -> str:
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"cannot store this {noun}: byte {error.start} is not UTF-8") from None
     if "\0" in text:
-        raise InvalidRequest(f"cannot store this {noun}: it holds a NUL character")
+        raise InvalidRequest(f"cannot store this {noun}: it contains a NUL character")
     allotment(request).take_large(sys.getsizeof(text))
     return text
 

@@ -1,6 +1,6 @@
-"""The bodies, queries and answers of the memory routes, as pydantic models. As strict as those in `models`.
+"""The bodies, queries and answers of the memory routes, as pydantic models as strict as those in `models`.
 
-Messages are JSON objects that are kept as given, so nothing is said here about what is in them.
+Messages are JSON objects that are stored as given, so their contents are not checked here.
 """
 
 from __future__ import annotations
@@ -36,37 +36,48 @@ Message = dict[str, Any]
 
 class ScopeQuery(Query):
     scope: Literal["session", "user"] = Field(
-        default="session", description="With `user`, the documents of the session's user."
+        default="session", description="`user` selects the documents of the session's user."
     )
 
 
 class ReadQuery(ScopeQuery):
-    revision: int | None = Field(default=None, ge=1, le=MAX_REVISION, description="An old revision.")
+    revision: int | None = Field(
+        default=None, ge=1, le=MAX_REVISION, description="An old revision; the newest by default."
+    )
 
 
 class WriteQuery(ScopeQuery):
     merge: bool = Field(
-        default=False, description="When it moved on, try a three-way merge from the revision in If-Match."
+        default=False, description="If the document has changed, try a three-way merge from If-Match's revision."
     )
 
 
 class HistoryQuery(ScopeQuery):
-    limit: int | None = Field(default=None, ge=1, le=MAX_REVISION, description="Only the newest so many.")
+    limit: int | None = Field(
+        default=None, ge=1, le=MAX_REVISION, description="Return at most this many, newest first."
+    )
 
 
 class DiffQuery(ScopeQuery):
     before: int | None = Field(
-        default=None, alias="from", ge=0, le=MAX_REVISION, description="By default the one before `to`; 0 is nothing."
+        default=None,
+        alias="from",
+        ge=0,
+        le=MAX_REVISION,
+        description="The revision before `to` by default; 0 is the empty text.",
     )
-    after: int | None = Field(default=None, alias="to", ge=1, le=MAX_REVISION, description="By default the newest.")
+    after: int | None = Field(default=None, alias="to", ge=1, le=MAX_REVISION, description="The newest by default.")
 
 
 class MessagesQuery(Query):
-    limit: int | None = Field(default=None, ge=0, le=2**31, description="Only the newest so many.")
+    limit: int | None = Field(default=None, ge=0, le=2**31, description="Return only this many of the newest messages.")
     budget: int | None = Field(
-        default=None, ge=0, le=MAX_TOKENS, description="Only the newest that fit so many tokens; at least one."
+        default=None,
+        ge=0,
+        le=MAX_TOKENS,
+        description="Return the newest messages within this many tokens; at least one.",
     )
-    full: bool = Field(default=False, description="Every message there ever was, with the archives in their place.")
+    full: bool = Field(default=False, description="Return every message, archived ones included.")
 
 
 class SessionsQuery(Query):
@@ -78,13 +89,15 @@ class RestoreBody(Body):
 
 
 class RefreshBody(Body):
-    path: MemoPath | None = Field(default=None, description="A memo path as the container sees it; all without it.")
-    content: CleanText | None = Field(default=None, description="Its text, used if it is the newest.")
+    path: MemoPath | None = Field(
+        default=None, description="A memo path as the container sees it; all files by default."
+    )
+    content: CleanText | None = Field(default=None, description="The text to install if it is the newest.")
 
 
 class UserRefreshBody(Body):
     name: Annotated[str, AfterValidator(_document_name)]
-    content: CleanText | None = Field(default=None, description="Its text, used if it is the newest.")
+    content: CleanText | None = Field(default=None, description="The text to install if it is the newest.")
 
 
 class SessionBody(Body):
@@ -103,13 +116,13 @@ class TurnBody(MessagesBody):
 
 
 class CompactionBody(Body):
-    force: bool = Field(default=False, description="Compact now, however few messages there are.")
+    force: bool = Field(default=False, description="Compact now, even if there are few messages.")
     trigger_tokens: int = Field(default=_DEFAULTS.trigger_tokens, ge=0, le=MAX_TOKENS)
     compact_fraction: float = Field(default=_DEFAULTS.compact_fraction, gt=0, le=1, allow_inf_nan=False)
     min_messages: int = Field(default=_DEFAULTS.min_messages, ge=0, le=2**31)
     workspace_snapshot: CleanText | None = Field(default=None, max_length=65_536)
     summary: CleanText | None = Field(
-        default=None, max_length=262_144, description="The summary; without it, an outline is made without a model."
+        default=None, max_length=262_144, description="The summary; an outline made without a model by default."
     )
 
 
@@ -120,17 +133,19 @@ class ToolResultsBody(MessagesBody):
 
 
 class ConsolidationBody(Body):
-    dry_run: bool = Field(default=False, description="Say what would change, and change nothing.")
+    dry_run: bool = Field(default=False, description="Return what would change, and change nothing.")
 
 
 class WrittenAnswer(BaseModel):
     revision: int
     sha256: str
-    merged: bool = Field(default=False, description="It had moved on, and both changes are in this revision.")
+    merged: bool = Field(default=False, description="Whether this revision also merges a change by another writer.")
 
 
 class QueuedAnswer(BaseModel):
-    queued: Literal[True] = Field(description="The store is away. It is kept durably and goes there in its order.")
+    queued: Literal[True] = Field(
+        description="The store is unavailable; the write is saved and delivered later, in order."
+    )
 
 
 class DocumentAnswer(BaseModel):
@@ -176,7 +191,7 @@ class ArtifactsAnswer(BaseModel):
 
 
 class RefreshedAnswer(BaseModel):
-    refreshed: int = Field(description="How many files changed; 0 when no live sandbox shows them.")
+    refreshed: int = Field(description="The number of files that changed; 0 when no live sandbox shows them.")
 
 
 class MirrorFileAnswer(BaseModel):
@@ -185,8 +200,8 @@ class MirrorFileAnswer(BaseModel):
     sha256: str
     size: int
     in_sync: bool
-    lag_ms: float = Field(description="How long the revision took to appear, or how long it is overdue.")
-    pending: bool = Field(description="Shown, and not yet in the store, which is away.")
+    lag_ms: float = Field(description="How long the revision took to appear, or how overdue it is.")
+    pending: bool = Field(description="Shown, but not yet in the store, which is unavailable.")
 
 
 class RefusedAnswer(BaseModel):
@@ -199,7 +214,7 @@ class RefusedAnswer(BaseModel):
 
 class MirrorAnswer(BaseModel):
     items: list[MirrorFileAnswer]
-    refused: list[RefusedAnswer] = Field(description="Queued writes that the store will never take; they are kept.")
+    refused: list[RefusedAnswer] = Field(description="Queued writes that the store rejected for good; they are kept.")
 
 
 class SessionAnswer(BaseModel):
@@ -228,12 +243,12 @@ class AppendedAnswer(BaseModel):
 
 class CompactionAnswer(BaseModel):
     compacted: bool
-    archived: int = Field(description="How many messages the summary stands for.")
+    archived: int = Field(description="The number of messages that the summary replaces.")
 
 
 class ToolResultsAnswer(BaseModel):
-    items: list[Message] = Field(description="The messages, with a stub in the place of each long tool result.")
-    artifacts: list[str] = Field(description="The ids of the artifacts that hold them.")
+    items: list[Message] = Field(description="The messages, each long tool result replaced by a stub.")
+    artifacts: list[str] = Field(description="The ids of the artifacts that hold the results.")
 
 
 class FailedSessionAnswer(BaseModel):
@@ -242,13 +257,13 @@ class FailedSessionAnswer(BaseModel):
 
 
 class ConsolidationAnswer(BaseModel):
-    changed: bool = Field(description="Whether USER.md is another text now; of a dry run, whether it would be.")
-    revision: int | None = Field(description="The revision of USER.md, of a dry run the one it would be.")
+    changed: bool = Field(description="Whether USER.md changed; in a dry run, whether it would.")
+    revision: int | None = Field(description="The revision of USER.md; in a dry run, the next one.")
     diff: str
-    sessions: list[str] = Field(description="The sessions that the profile is made of, the newest change first.")
+    sessions: list[str] = Field(description="The sessions that the profile draws on, last changed first.")
     outcome: Literal["written", "unchanged", "nothing"]
     reason: str
-    failed: list[FailedSessionAnswer] = Field(description="Sessions that could not be summarised this time.")
+    failed: list[FailedSessionAnswer] = Field(description="Sessions that could not be summarised in this run.")
     dry_run: bool
     calls: int
     tokens: int
@@ -256,7 +271,7 @@ class ConsolidationAnswer(BaseModel):
 
 class FailureAnswer(BaseModel):
     reason: str
-    count: int = Field(description="How many times in a row.")
+    count: int = Field(description="The number of failures in a row.")
     retry_at: datetime
 
 
@@ -268,8 +283,8 @@ class ConsolidationStateAnswer(BaseModel):
     tenant: str
     user: str
     due: bool
-    why: str = Field(description="Why the user is due, or not.")
-    look_again_at: datetime | None = Field(description="When that may change by itself.")
+    why: str = Field(description="Why a run is due or not.")
+    look_again_at: datetime | None = Field(description="When `due` may next change without new messages.")
     changed_sessions: int
     last_activity: datetime | None
     runs: int
@@ -277,10 +292,10 @@ class ConsolidationStateAnswer(BaseModel):
     last_outcome: str | None
     unfinished: bool = Field(description="The last run stopped at its budget.")
     revision: int | None
-    held_by: str | None = Field(description="Who runs the user now. A list of users does not say it.")
+    held_by: str | None = Field(description="The holder of the user's lease; null in lists.")
     failure: FailureAnswer | None
     failed_sessions: list[SessionFailureAnswer]
-    background: bool = Field(description="Whether this daemon looks by itself who is due.")
+    background: bool = Field(description="Whether this daemon runs due users in the background.")
 
 
 class ConsolidationStatesAnswer(BaseModel):

@@ -1,6 +1,6 @@
 """Messages of a session: append, load, turns, compaction of the log and of tool results.
 
-They are asked of the store directly; what compaction writes to memory is shown by the mirrors like any other change.
+Messages go to the store directly; what compaction writes to memory reaches the mirrors like any other change.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ async def compact_results(services: Services, request: Request) -> Response:
 
 
 async def _write(services: Services, ref: SessionRef, verb: str, *args: Any, **named: Any) -> None:
-    """Write to the session. One that has a sandbox, and that the store has not met yet, is introduced first."""
+    """Write to the session; create it in the store first if it only has a sandbox so far."""
     try:
         await ask_store(services, verb, ref.tenant, ref.session, *args, writes=True, **named)
     except Absent as absent:
@@ -152,7 +152,7 @@ async def _write(services: Services, ref: SessionRef, verb: str, *args: Any, **n
 
 
 def _request(services: Services, request: Request, verb: str, body: MessagesBody) -> dict[str, str]:
-    """The Idempotency-Key for a store that knows its retries; nothing for one that does not."""
+    """Return the Idempotency-Key as an argument for a store that recognises retries; nothing for other stores."""
     if not takes_requests(services, verb):
         return {}
     found = request_of(request, verb, body.model_dump_json().encode())
@@ -202,7 +202,7 @@ ENDPOINTS = (
         load_messages,
         "session",
         Access.READ,
-        "The messages of the session, oldest first",
+        "Return the messages of the session, oldest first",
         query=MessagesQuery,
         answers={200: MessagesAnswer},
     ),
@@ -224,7 +224,7 @@ ENDPOINTS = (
         compact,
         "session",
         Access.WRITE,
-        "Archive the oldest messages, put a summary in their place and into NOTES.md, if that is due",
+        "Archive the oldest messages, if due, and put a summary in their place and in NOTES.md",
         body_limit=MAX_JSON_BYTES,
         body=CompactionBody,
         answers={200: CompactionAnswer},
@@ -236,7 +236,7 @@ ENDPOINTS = (
         compact_results,
         "session",
         Access.WRITE,
-        "Keep the long tool results among these messages as artifacts, and return the messages with stubs instead",
+        "Store the long tool results among these messages as artifacts, and return the messages with stubs",
         body_limit=MAX_STDIN_JSON_BYTES,
         body=ToolResultsBody,
         answers={200: ToolResultsAnswer},

@@ -1,4 +1,4 @@
-"""Mirrors: look at one, and have it, or one document of a user in all of theirs, read again from the store."""
+"""Mirrors: report the state of a session's mirror, and refresh it, or one user document in all mirrors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def refresh_mirror(services: Services, request: Request) -> Response:
     ref = session_ref(request)
     body = await read_optional_json(request, RefreshBody, MAX_STDIN_JSON_BYTES)
     if body.content is not None and body.path is None:
-        raise InvalidRequest("cannot refresh: there is a content, and no path that it belongs to")
+        raise InvalidRequest("cannot refresh: content needs the path that it belongs to; add path")
     request.scope[BEGUN] = True
     return render.json_answer({"refreshed": await memory.refresh(ref, body.path, body.content)})
 
@@ -79,7 +79,7 @@ ENDPOINTS = (
         refresh_mirror,
         "mirror",
         Access.WRITE,
-        "Read one file of the session's mirror again from the store, or all of them",
+        "Refresh one file of the session's mirror from the store, or all files",
         body_limit=MAX_STDIN_JSON_BYTES,
         body=RefreshBody,
         answers={200: RefreshedAnswer},
@@ -90,7 +90,7 @@ ENDPOINTS = (
         refresh_user_mirrors,
         "mirror",
         Access.WRITE,
-        "Read one document of the user again, in every live mirror of theirs",
+        "Refresh one document of the user in every live mirror",
         body_limit=MAX_STDIN_JSON_BYTES,
         body=UserRefreshBody,
         answers={200: RefreshedAnswer},
@@ -101,7 +101,7 @@ ENDPOINTS = (
         get_mirror,
         "mirror",
         Access.READ,
-        "Every file of the session's mirror, compared with the store; and queued writes that it refused for good",
+        "Compare every file of the session's mirror with the store; list queued writes that the store rejected",
         answers={200: MirrorAnswer},
     ),
 )

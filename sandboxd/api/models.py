@@ -1,6 +1,6 @@
-"""The bodies, queries and answers of the wire, as pydantic models: the checks of the API and its OpenAPI schemas.
+"""The bodies, queries and answers of the API, as pydantic models: its validation and its OpenAPI schemas.
 
-Unknown fields are refused and nothing is converted, so a typing error of a caller is never half understood.
+Unknown fields are refused and values are not converted, so a misspelt field is an error and never ignored.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from sandboxd.runner.calls import (
 from sandboxd.tools.context import AbsolutePath, SandboxPath
 
 MAX_ARGUMENT_BYTES = 131_071
-"""The kernel refuses a longer single argument or variable."""
+"""The kernel refuses a longer argument or environment variable."""
 MAX_STRINGS = 262_144
-"""Of a command or an environment. The kernel has no room for the pointers to so many."""
+"""The most words of a command or variables of an environment: the kernel has no room for more pointers."""
 MAX_SANDBOX_ENV_CHARS = 262_144
-"""Of an environment that is kept with a sandbox."""
+"""The size limit of an environment that is kept with a sandbox."""
 
 Encoding = Literal["text", "base64"]
 OutputEncoding = Literal["text", "base64", "auto"]
@@ -42,7 +42,7 @@ OutputEncoding = Literal["text", "base64", "auto"]
 
 def _clean(text: str) -> str:
     if "\0" in text:
-        raise ValueError("must not hold a NUL character")
+        raise ValueError("must not contain a NUL character")
     if len(text) > MAX_ARGUMENT_BYTES // 4 and len(text.encode()) > MAX_ARGUMENT_BYTES:
         raise ValueError(
             f"must be at most {MAX_ARGUMENT_BYTES} bytes long, which is what the kernel takes for one argument or "
@@ -62,13 +62,13 @@ def _absolute(text: str) -> str:
 def _variables(env: dict[str, str]) -> dict[str, str]:
     for name in env:
         if not name or "=" in name:
-            raise ValueError("must have names that are not empty and hold no `=`")
+            raise ValueError("must have names that are not empty and contain no `=`")
     return env
 
 
 def _small(env: dict[str, str]) -> dict[str, str]:
     if sum(len(name) + len(value) for name, value in env.items()) > MAX_SANDBOX_ENV_CHARS:
-        raise ValueError(f"must be at most {MAX_SANDBOX_ENV_CHARS} characters in all")
+        raise ValueError(f"must be at most {MAX_SANDBOX_ENV_CHARS} characters in total")
     return env
 
 
@@ -101,11 +101,11 @@ def decode(data: str, encoding: Encoding, field: str) -> bytes:
     try:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError(f"{field} must be base64, as encoding says") from None
+        raise ValueError(f"{field} must be base64, because encoding is base64") from None
 
 
 def is_text(*outputs: bytes) -> bool:
-    """Whether every one of them is UTF-8, so that nothing is lost when it is written as text."""
+    """Return whether all of them are UTF-8, so that text loses nothing."""
     try:
         for output in outputs:
             output.decode()
@@ -131,13 +131,13 @@ class ProcessBody(Body):
     command: Command = Field(description="A string runs under bash, a list runs as it is.")
     cwd: Directory = "/workspace"
     env: Environment = Field(default_factory=dict)
-    tty: bool = Field(default=False, description="Give the process a terminal of its own.")
+    tty: bool = Field(default=False, description="Run the process in a terminal.")
     term: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")] | None = Field(
         default=None, description="The terminal's TERM, xterm-256color by default; `env` may set it as well."
     )
-    echo: bool | None = Field(default=None, description="Whether the terminal shows what is typed; true by default.")
-    rows: int | None = Field(default=None, ge=1, le=10_000, description="Of the terminal, 24 by default.")
-    columns: int | None = Field(default=None, ge=1, le=10_000, description="Of the terminal, 80 by default.")
+    echo: bool | None = Field(default=None, description="Whether the terminal echoes input; true by default.")
+    rows: int | None = Field(default=None, ge=1, le=10_000, description="Rows of the terminal; 24 by default.")
+    columns: int | None = Field(default=None, ge=1, le=10_000, description="Columns of the terminal; 80 by default.")
 
     @model_validator(mode="after")
     def _terminal_is_wanted(self) -> ProcessBody:
@@ -167,7 +167,7 @@ class ExecBody(Body):
         gt=0,
         le=MAX_TIMEOUT_S,
         allow_inf_nan=False,
-        description="At most what the daemon's setting max_timeout_s says: 3600, unless it is changed.",
+        description="At most the daemon's setting max_timeout_s, which is 3600 by default.",
     )
     max_output_bytes: int = Field(default=DEFAULT_OUTPUT_BYTES, ge=0, le=MAX_OUTPUT_BYTES)
     merge_stderr: bool = Field(
@@ -182,7 +182,7 @@ class ExecBody(Body):
     @model_validator(mode="after")
     def _stdin_fits(self) -> ExecBody:
         if self.stdin and len(self._stdin_bytes()) > MAX_STDIN_BYTES:
-            raise ValueError(f"stdin must be at most {MAX_STDIN_BYTES} bytes long; a streamed one may be longer")
+            raise ValueError(f"stdin must be at most {MAX_STDIN_BYTES} bytes long; stream it if it is longer")
         return self
 
     def call(self, stdin: AsyncIterable[bytes] | None = None) -> Exec:
@@ -200,7 +200,7 @@ class ExecBody(Body):
 class StdinBody(Body):
     data: str = ""
     encoding: Encoding = "text"
-    eof: bool = Field(default=False, description="Close the process's stdin after this.")
+    eof: bool = Field(default=False, description="Close the process's stdin after this write.")
 
     @model_validator(mode="after")
     def _data_fits(self) -> StdinBody:
@@ -228,23 +228,36 @@ class SignalBody(Body):
 
 
 class KillQuery(Query):
-    signal: SignalName = Field(default="KILL", description="What the process and everything it started get first.")
+    signal: SignalName = Field(
+        default="KILL", description="The signal that the process and all its descendants get first."
+    )
     grace_s: float = Field(
-        default=5, ge=0, le=600, allow_inf_nan=False, description="After so long what is left of them is killed."
+        default=5,
+        ge=0,
+        le=600,
+        allow_inf_nan=False,
+        description="Seconds until the processes that are left are killed.",
     )
 
 
 class DestroyQuery(Query):
-    missing_ok: bool = Field(default=False, description="Whether a sandbox that is not there counts as removed.")
+    missing_ok: bool = Field(default=False, description="Whether a missing sandbox counts as removed.")
 
 
 class ProcessQuery(Query):
-    offset: int = Field(default=0, ge=0, le=2**53, description="Where to start reading.")
+    offset: int = Field(default=0, ge=0, le=2**53, description="The offset to read from.")
     limit: int = Field(
-        default=262_144, ge=1, le=MAX_READ_BYTES, description="How many bytes at most; no more than these are kept."
+        default=262_144,
+        ge=1,
+        le=MAX_READ_BYTES,
+        description="The most bytes to return; the daemon keeps no more than this maximum.",
     )
     wait_s: float = Field(
-        default=0, ge=0, le=60, allow_inf_nan=False, description="Wait so long for output when there is none yet."
+        default=0,
+        ge=0,
+        le=60,
+        allow_inf_nan=False,
+        description="Seconds to wait for output when there is none yet.",
     )
     encoding: OutputEncoding = Field(default="text", description="How `data` is written in JSON, as for a command.")
 
@@ -260,8 +273,10 @@ class ReadableFileQuery(Query):
 
 
 class EventsQuery(Query):
-    after: int | None = Field(default=None, ge=0, le=2**63, description="Start after this id; as Last-Event-ID.")
-    follow: bool = Field(default=True, description="False ends the stream after what is there now.")
+    after: int | None = Field(default=None, ge=0, le=2**63, description="Start after this id, like Last-Event-ID.")
+    follow: bool = Field(
+        default=True, description="Whether to wait for new events; false ends the stream after past ones."
+    )
 
 
 class SandboxAnswer(BaseModel):
@@ -296,8 +311,10 @@ class ExecAnswer(BaseModel):
     timed_out: bool
     truncated: bool
     duration_ms: float
-    limits_hit: list[str] = Field(description="Limits the kernel enforced meanwhile: memory, pids.")
-    encoding: Encoding | None = Field(default=None, description="Of stdout and stderr, if `auto` was asked for.")
+    limits_hit: list[str] = Field(description="Limits that the kernel enforced during the call: memory, pids.")
+    encoding: Encoding | None = Field(
+        default=None, description="The encoding of stdout and stderr, if the request said `auto`."
+    )
 
 
 class ProcessAnswer(BaseModel):
@@ -310,11 +327,11 @@ class ProcessAnswer(BaseModel):
 
 
 class KilledAnswer(ProcessAnswer):
-    ended_by: SignalName = Field(description="The signal after which nothing of it was left: the asked one, or KILL.")
+    ended_by: SignalName = Field(description="The signal that ended the last process: the requested one, or KILL.")
 
 
 class SignalAnswer(BaseModel):
-    signalled: int = Field(description="How many processes got the signal.")
+    signalled: int = Field(description="The number of processes that got the signal.")
 
 
 class StdinAnswer(BaseModel):
@@ -330,10 +347,10 @@ class ProcessesAnswer(BaseModel):
 
 class ProcessOutputAnswer(BaseModel):
     process: ProcessAnswer
-    offset: int = Field(description="Where data starts: later than asked for when older output has been dropped.")
+    offset: int = Field(description="The offset of data: past the requested one if older output was discarded.")
     data: str
     next_offset: int
-    encoding: Encoding | None = Field(default=None, description="Of data, if `auto` was asked for.")
+    encoding: Encoding | None = Field(default=None, description="The encoding of data, if the request said `auto`.")
 
 
 class FileAnswer(BaseModel):

@@ -1,7 +1,7 @@
-"""A write with an Idempotency-Key: done at most once, answered as often as asked.
+"""Idempotency keys: a write with a key runs at most once, and every repeat gets the same answer.
 
-Sits between a route and the wire. It hashes the body as the route reads it and keeps the answer as the route sends
-it, so a body is never held twice. A request that failed before anything was done gives its key back.
+Sits between a route and the connection. It hashes the body as the route reads it and stores the answer as the route
+sends it, so a body is never held twice. A request that failed before it changed anything releases its key.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sandboxd.errors import Busy, Conflict, HostFull, InvalidRequest, SandboxdEr
 from sandboxd.idempotency import MAX_ANSWER_BYTES, Answer, IdempotencyStore, OutcomeUnknown, parse_key
 
 REPEATED = "sandboxd.repeated"
-"""In the scope of a route that judges repeats: the first request with this key was cut short, nobody knows where."""
+"""Scope key for routes that handle repeats: the first request with this key was interrupted at an unknown point."""
 UNSETTLED = "sandboxd.unsettled"
-"""Set in the scope by a route whose answer is worth no keeping: a retry shall try again."""
+"""Scope key set by a route whose answer is not stored: a retry runs again."""
 BEGUN = "sandboxd.begun"
-"""Set in the scope by a route when it hands work to a sandbox: from then on a failure has an unknown outcome."""
+"""Scope key set by a route when it passes work to a sandbox: a later failure has an unknown outcome."""
 
 
 async def answer_once(
@@ -50,7 +50,7 @@ async def answer_once(
     except HostFull:
         if not repeatable:
             raise
-        # Doing it twice is the same as doing it once, and it may be what frees the disk.
+        # It is idempotent by itself, and it may be what frees the disk.
         await app(scope, receive, send)
         return
     if known is not None:
@@ -93,7 +93,7 @@ async def answer_once(
     except BaseException:
         with anyio.CancelScope(shield=True):
             if recorder.is_kept:
-                pass  # the work was done and its answer is kept; only the sending was cut short
+                pass  # the answer is stored; only sending it was interrupted
             elif repeatable or not scope.get(BEGUN):
                 await store.release(place, key)
             else:
@@ -102,7 +102,7 @@ async def answer_once(
 
 
 async def _claim(store: IdempotencyStore, place: str, key: str, repeatable: bool) -> tuple[Answer | None, bool]:
-    """Claim the key, and say whether a crash cut short its first request: then it is done again, if it may be."""
+    """Claim the key; return whether a crash interrupted its first request, which then runs again if it may."""
     try:
         return await store.begin(place, key), False
     except OutcomeUnknown:
@@ -113,7 +113,7 @@ async def _claim(store: IdempotencyStore, place: str, key: str, repeatable: bool
 
 
 def _place(scope: Scope) -> str:
-    """Where a key counts: its tenant (or none), the verb and the path."""
+    """Return the scope of a key: tenant (or none), verb and path."""
     return f"{scope['path_params'].get('tenant', '')} {scope['method']} {scope['path']}"
 
 
@@ -124,7 +124,7 @@ def _digest_of_head(request: Request) -> hashlib._Hash:
 
 async def _replay(answer: Answer, digest: bytes, request: Request, memory: Allotment, send: Send) -> None:
     if answer.digest != digest:
-        raise Conflict("cannot use this Idempotency-Key again: it was used for another request")
+        raise Conflict("cannot reuse this Idempotency-Key: it belongs to another request; send a new key")
     if answer.body is None:
         raise OutcomeUnknown(
             f"cannot answer again: the first request was carried out with status {answer.status}, "
@@ -135,9 +135,9 @@ async def _replay(answer: Answer, digest: bytes, request: Request, memory: Allot
 
 
 class _Recorder:
-    """Passes an answer on and keeps a copy; the copy is durable before the last piece leaves.
+    """Forwards an answer and stores a copy, which is durable before the last chunk is sent.
 
-    Without memory for the copy of a large answer, only its status is kept.
+    If there is no memory for the copy of a large answer, only its status is stored.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Large answers, rendered and sent in bounded pieces: the event loop turns between them, slow readers are waited for.
+"""Large answers, rendered and sent in bounded pieces, with backpressure from slow readers.
 
-A piece is rendered only when the one before it has been taken, so an answer needs little memory beside the value that
-it is made from. Small answers never come here.
+The event loop runs between pieces. A piece is rendered only once the previous one is sent, so an answer needs little
+memory beside the value it is rendered from. Small answers are sent whole elsewhere.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from starlette.types import Receive, Scope, Send
 from sandboxd.api.budget import SMALL_BYTES, Allotment
 
 PIECE_BYTES = 20_481
-"""Of what is rendered, a multiple of three for base64. As JSON it is up to six times as much, which the C library
-still takes from its heap: fresh pages from the system for every piece cost more than rendering it."""
+"""The size of a piece before rendering, a multiple of three for base64. As JSON it grows up to sixfold, which the C
+library still takes from its heap: fresh pages from the system for every piece would cost more than rendering it."""
 STALL_S = 60.0
-"""A client that takes nothing of its answer for so long is cut off: its answer holds memory that others need."""
+"""A client that reads nothing of its answer for this long is disconnected: its answer holds memory others need."""
 
 _OBJECT_WEIGHT = 4
 """A value of a store takes about this many times the memory of its JSON."""
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Pieces(Response):
-    """A response made of pieces. Its length is not known before it has been sent, unless the headers say it."""
+    """A response sent in pieces. Its length is unknown in advance unless the headers state it."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Pieces(Response):
         media_type: str | None = _JSON,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self.status_code = status  # as Starlette's own streams: without `body`, whose length would be promised
+        self.status_code = status  # like Starlette's own streams: no `body`, which would fix content-length
         self.media_type = media_type
         self.background = None
         self.init_headers(headers)
@@ -79,7 +79,7 @@ def object_answer(
 
 
 def text_answer(text: str, allotment: Allotment, headers: Mapping[str, str]) -> Response:
-    """Answer with the text itself. It counts from here on; without room for it the answer is Busy."""
+    """Answer with the text itself. Its memory is reserved from here on; raise Busy if there is none."""
     encoded = text.encode()
     if len(encoded) <= SMALL_BYTES:
         return Response(encoded, headers=headers)
@@ -95,7 +95,7 @@ def bytes_answer(content: bytes, allotment: Allotment, headers: Mapping[str, str
 async def list_answer(
     items: Iterable[T], describe: Callable[[T], Any], allotment: Allotment, status: int = 200, **members: Any
 ) -> Response:
-    """Answer with `items` and other members. It counts as it is rendered, and may be refused with Busy until then."""
+    """Answer with `items` and other members. Memory is reserved while rendering; raise Busy if there is none."""
     rendered: list[bytes] = []
     size = unseen = 0
     for item in items:
@@ -136,7 +136,7 @@ def _object(fields: dict[str, Any], texts: dict[str, str | bytes], is_base64: bo
 
 
 def _string(text: str | bytes, is_base64: bool) -> Iterator[bytes]:
-    """Yield the inside of a JSON string."""
+    """Yield the contents of a JSON string, without its quotes."""
     if isinstance(text, str):
         for start in range(0, len(text), PIECE_BYTES):
             yield to_json(text[start : start + PIECE_BYTES])[1:-1]
@@ -151,7 +151,7 @@ def _string(text: str | bytes, is_base64: bool) -> Iterator[bytes]:
 
 
 def _list(rendered: list[bytes], tail: bytes) -> Iterator[bytes]:
-    """Yield a list, small items together and large ones in slices. Drops each item once it is sent."""
+    """Yield a JSON list, small items together and large ones in slices; drop each item once it is sent."""
     batch = bytearray(b'{"items":[')
     for index, item in enumerate(rendered):
         rendered[index] = b""

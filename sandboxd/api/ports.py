@@ -1,4 +1,4 @@
-"""What the routes need from the rest of the daemon, as Protocols: a manager, the runner it lends, the memory."""
+"""What the routes need from the rest of the daemon, as Protocols: the manager, its runners and memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sandboxd.tools.context import ToolMemory, ToolRunner
 
 
 class FileReader(Protocol):
-    """An open file of the container: what it is, then its bytes."""
+    """An open file of the container: its metadata, then its bytes."""
 
     @property
     def stat(self) -> FileStat: ...
@@ -38,7 +38,7 @@ class FileReader(Protocol):
 
 
 class Runner(ToolRunner, Protocol):
-    """Everything the API asks of the process inside the container. `runner.client.RunnerClient` is one."""
+    """The calls that the API makes to the runner. `runner.client.RunnerClient` implements it."""
 
     def stream(self, call: Exec) -> AbstractAsyncContextManager[AsyncIterator[Output | ExecResult]]: ...
     async def start_process(self, call: Exec, *, tty: bool | Terminal = False) -> Process: ...
@@ -56,13 +56,13 @@ class Runner(ToolRunner, Protocol):
 
 
 class Manager(Protocol):
-    """The sandboxes. `manager.SandboxManager` is one."""
+    """The sandboxes. `manager.SandboxManager` implements it."""
 
     @property
     def events(self) -> EventBus: ...
 
     async def ensure_sandbox(self, ref: SessionRef, request: SandboxRequest) -> tuple[SandboxView, bool]:
-        """Return the session's sandbox, ready, and whether it was made by this call."""
+        """Return the session's sandbox once it is ready, and whether this call created it."""
 
     def check_room(self) -> None:
         """Raise if the host has no room for another sandbox."""
@@ -80,10 +80,10 @@ class Manager(Protocol):
         """Lend the sandbox's runner for one call. Raises NotFound, NotReady or Gone."""
 
     async def stats(self, ref: SessionRef) -> Stats:
-        """Return what the sandbox uses now."""
+        """Return the sandbox's current resource usage."""
 
     async def collect_garbage(self) -> Any:
-        """Compare registry, engine and disk now, remove what belongs to nobody, and return the report."""
+        """Reconcile registry, engine and disk now, remove orphans, and return the report."""
 
 
 class Memory(ToolMemory, Protocol):
@@ -97,10 +97,10 @@ class Memory(ToolMemory, Protocol):
 
     @property
     def client(self) -> StoreClient:
-        """The store for everything that is not mirrored: sessions, messages, usage."""
+        """The store, for data that is not mirrored: sessions, messages, usage."""
 
     async def read(self, key: DocumentKey, revision: int | None = None) -> Document | None:
-        """Return the document as it is, or as it was; None if that was never written."""
+        """Return the newest or the given revision; None if it was never written."""
 
     async def write(
         self,
@@ -111,7 +111,7 @@ class Memory(ToolMemory, Protocol):
         author: Author = HOST,
         merge: bool = False,
     ) -> Written | Queued:
-        """Commit if it is still `expected`, then show it; RevisionConflict if it moved on."""
+        """Commit if the revision is still `expected`, then show it; raise RevisionConflict if it is not."""
 
     async def append(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Written | Queued: ...
     async def list(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> Sequence[DocumentEntry]: ...
@@ -120,16 +120,16 @@ class Memory(ToolMemory, Protocol):
     async def restore(self, key: DocumentKey, revision: int, author: Author = HOST) -> Written | Queued: ...
 
     async def compact(self, ref: SessionRef, summarize: Summarize, **options: Any) -> bool:
-        """Compact the session's log if it is due, and show its notes; return whether it was due."""
+        """Compact the session's log if due, and show its notes; return whether it was due."""
 
     async def refresh(self, ref: SessionRef, path: str | None = None, content: str | None = None) -> int:
-        """Read again what the session's mirror shows; return how many files changed, 0 without a live sandbox."""
+        """Refresh the session's mirror from the store; return how many files changed, 0 without a live sandbox."""
 
     async def refresh_user(self, tenant: TenantId, user: UserId, name: str, content: str | None = None) -> int:
-        """The same for one document of a user, in every live mirror of theirs."""
+        """Refresh one document of a user in every live mirror; return how many files changed."""
 
     async def inspect(self, ref: SessionRef) -> Sequence[MirrorFile]:
         """Compare every file of the session's mirror with the store."""
 
     def refused(self, ref: SessionRef | None = None) -> Sequence[Refused]:
-        """Return the queued writes that the store will never take: of one session and its user, or all."""
+        """Return queued writes that the store rejected for good: of one session and its user, or all."""

@@ -1,7 +1,7 @@
 """Errors as `application/problem+json`: one table from code to status, one function from error to problem.
 
-A problem never holds a traceback, output or document text, but for one: who lost a race for a document gets the text
-that won.
+A problem never contains a traceback, output or document text, with one exception: a revision conflict carries the
+current text.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ STATUS_BY_CODE = {
     "memo.unsupported": 501,
     "memo.error": 400,
 }
-"""A code that is not here is the daemon's own fault: 500."""
+"""A code that is not listed is an internal error: 500."""
 
 
 def status_of(code: str) -> int:
@@ -109,7 +109,7 @@ def problem_of(error: SandboxdError | MemoError) -> dict[str, Any]:
 
 
 def _members(error: SandboxdError | MemoError) -> dict[str, Any]:
-    """What a caller can act on beside the code."""
+    """Return the members beside the code that a caller can act on."""
     if isinstance(error, Gone):
         return {"cause": error.cause}
     if isinstance(error, RevisionConflict):
@@ -129,7 +129,7 @@ def _members(error: SandboxdError | MemoError) -> dict[str, Any]:
 def large_problem(
     error: SandboxdError | MemoError, allotment: Allotment, headers: dict[str, str] | None = None
 ) -> Response:
-    """Answer with an error that may carry the text of a document. Without room for the text, the answer is Busy."""
+    """Answer with an error that may carry a document's text; answer Busy if there is no memory for the text."""
     content = problem_of(error)
     text = content.pop("text", None)
     if text is None:
@@ -148,7 +148,7 @@ def render(content: dict[str, Any], headers: dict[str, str] | None = None) -> Re
 
 
 def as_answer(content: dict[str, Any]) -> bytes:
-    """Return a problem as the bytes of a whole answer, the last of its connection."""
+    """Return a problem as the bytes of a complete answer that closes the connection."""
     body = to_json(content)
     head = f"HTTP/1.1 {content['status']} {content['title']}\r\ncontent-type: {MEDIA_TYPE}\r\n"
     return f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode("ascii") + body

@@ -1,4 +1,4 @@
-"""Background processes: start, list, read their output, write to them, signal them, kill their tree."""
+"""Background processes: start, list, read output, write stdin, signal, and kill with all descendants."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ ENDPOINTS = (
         read_process,
         "process",
         Access.READ,
-        "A process and its output from an offset",
+        "Return a process and its output from an offset",
         query=ProcessQuery,
         answers={200: ProcessOutputAnswer},
     ),
@@ -141,7 +141,7 @@ ENDPOINTS = (
         write_process,
         "process",
         Access.WRITE,
-        "Write to a process's stdin as much as it takes",
+        "Write to a process's stdin; the answer says how much was taken",
         body_limit=MAX_STDIN_JSON_BYTES,
         body=StdinBody,
         answers={200: StdinAnswer},
@@ -153,7 +153,7 @@ ENDPOINTS = (
         resize_process,
         "process",
         Access.WRITE,
-        "Tell a process the size of its terminal",
+        "Resize the terminal of a process",
         body_limit=MAX_JSON_BYTES,
         body=SizeBody,
         answers={204: None},
@@ -164,7 +164,7 @@ ENDPOINTS = (
         signal_process,
         "process",
         Access.WRITE,
-        "Send a signal to a process, to its terminal's foreground or to what it started",
+        "Send a signal to a process, its terminal's foreground group or its descendants",
         body_limit=MAX_JSON_BYTES,
         body=SignalBody,
         answers={200: SignalAnswer},
@@ -176,7 +176,7 @@ ENDPOINTS = (
         kill_process,
         "process",
         Access.WRITE,
-        "Kill a process and everything it started; with a signal, ask them to end first and kill what is left",
+        "Kill a process and its descendants; with a signal, send that first and kill what is left",
         query=KillQuery,
         answers={200: KilledAnswer},
     ),

@@ -1,4 +1,4 @@
-"""Refusals that only the wire knows: what is wrong with a request before anybody looks at what it asks for."""
+"""Errors of the HTTP layer alone: problems with a request that are found before its content is read."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ class BodyTooLarge(RequestError):
     code = "request.too_large"
 
 
-class ClientLeft(Exception):  # not an error: there is nobody left to answer
-    """The client closed its connection before the answer."""
+class ClientLeft(Exception):  # not an error: no client is left to answer
+    """Raised when the client closed its connection before the answer."""

@@ -1,4 +1,4 @@
-"""Values of the daemon as JSON answers. One `to_json` each, unless they are large; nothing is decided here."""
+"""Render the daemon's values as JSON answers: one `to_json` each, unless they are large."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sandbox(view: SandboxView) -> dict[str, Any]:
 
 
 def outcome(result: ExecResult) -> dict[str, Any]:
-    """How a command ended, without its output."""
+    """Return how a command ended, without its output."""
     return {
         "exit_code": result.exit_code,
         "timed_out": result.timed_out,
@@ -48,7 +48,7 @@ def outcome(result: ExecResult) -> dict[str, Any]:
 
 
 def exec_result(result: ExecResult, encoding: OutputEncoding, memory: Allotment) -> Response:
-    """Answer with a result whose output is reserved. What it did not need is given back at once."""
+    """Answer with a result whose memory is reserved; release at once what it does not need."""
     memory.shrink(len(result.stdout) + len(result.stderr))
     texts: dict[str, str | bytes] = {"stdout": result.stdout, "stderr": result.stderr}
     fields = outcome(result)
@@ -58,7 +58,7 @@ def exec_result(result: ExecResult, encoding: OutputEncoding, memory: Allotment)
 
 
 def lossless(*outputs: bytes) -> Encoding:
-    """Return text for small outputs that are UTF-8. A large one is not looked through: base64 is as fast to write."""
+    """Return text for small UTF-8 outputs. A large one is not scanned: base64 is as fast to write."""
     return "text" if sum(map(len, outputs)) <= SMALL_BYTES and is_text(*outputs) else "base64"
 
 
@@ -90,7 +90,7 @@ def file_stat(stat: FileStat) -> dict[str, Any]:
 
 
 def moment(seconds: float) -> datetime | None:
-    """A time that came from inside the container, where anybody can set a file's time to anything."""
+    """Return a file time from inside the container, where any process can set it to any value."""
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):

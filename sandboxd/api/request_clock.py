@@ -1,7 +1,7 @@
 """The deadlines of one connection: for the head of a request, then for its body.
 
-A request that arrives in one read never starts a timer. A body is judged in windows: each must bring a minimum of
-bytes, unless the daemon itself held it up. It decides nothing else about a connection.
+A request that arrives in one read never starts a timer. A body is measured in windows: each must bring a minimum of
+bytes, unless the daemon itself paused reading. Nothing else about a connection is decided here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 from sandboxd.wire_limits import WireLimits
 
 PACED = "sandboxd.paced"
-"""Set in the scope by a route whose body feeds a command: it may come slowly, because the command has a timeout."""
+"""Scope key set by a route whose body feeds a command: it may be slow, because the command has a timeout."""
 
 
 class Owner(Protocol):
@@ -23,8 +23,8 @@ class Owner(Protocol):
 
 
 class RequestClock:
-    # The owner is passed to each call and kept only by a running timer: a closed connection must not wait for the
-    # garbage collector.
+    # The owner is passed to each call and referenced only by a running timer, so that a closed connection is freed
+    # without the garbage collector.
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: WireLimits) -> None:
         self._loop = loop
@@ -33,7 +33,7 @@ class RequestClock:
         self._body_since = 0.0
         self._window_bytes = 0
         self.body_bytes = 0
-        """Of the body that is arriving; counted by the owner."""
+        """Bytes of the arriving body, counted by the owner."""
 
     def expect_head(self, owner: Owner) -> None:
         self.stop()
@@ -50,7 +50,7 @@ class RequestClock:
             self._timer = None
 
     def body_rate(self) -> float:
-        """Return the average bytes per second, with a second of grace for a body that has just begun."""
+        """Return the average bytes per second; a body that has just begun counts as one second old."""
         return self.body_bytes / (self._loop.time() - self._body_since + 1)
 
     def _look_at_head(self, owner: Owner) -> None:

@@ -1,7 +1,7 @@
-"""Paths that could mean two things are refused before routing.
+"""Ambiguous paths are refused before routing.
 
-A proxy in front of the daemon may decide by the path who may pass, so the daemon must read a path as the proxy does:
-the same segments, the same tenant. What could be read in two ways is an error: an encoded separator or control
+A proxy in front of the daemon may authorise by path, so the daemon must read a path as the proxy does: the same
+segments, the same tenant. A path that can be read in two ways is an error: one with an encoded separator or control
 character, an empty, `.` or `..` segment, an encoding that is not UTF-8, and percent-encoding of a letter, a digit or
 one of `-._`, which never needs it. Other percent-encoding works as usual.
 """
@@ -21,7 +21,7 @@ _AMBIGUOUS = re.compile(
 
 
 def check_path(raw: bytes) -> None:
-    """Raise InvalidRequest unless this path, as it came over the wire, can be read in one way only."""
+    """Raise InvalidRequest if this raw path can be read in more than one way."""
     if b"%" not in raw and b"//" not in raw and b"/." not in raw and b"\\" not in raw:
         return
     is_ambiguous = _AMBIGUOUS.search(raw) is not None

@@ -1,6 +1,6 @@
-"""Reading a request: bounded bodies, JSON into a checked value, ids and query. Every refusal says what is wrong.
+"""Reading a request: bounded bodies, JSON into validated values, ids and query. Every refusal says what is wrong.
 
-Nothing is read whole before its size is known to be within the bound.
+A body is read whole only once its size is known to be within the bound.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ MAX_STDIN_JSON_BYTES = 25_165_824
 _NAMED_PROBLEMS = 3
 _JSON_WEIGHT = 8
 _CONTAINER_BYTES = 128
-"""What parsed JSON takes in memory at most: so many bytes for each byte of it, and for each list or object."""
+"""The most memory that parsed JSON takes, in bytes: per byte of its text, and per list or object."""
 _JSON_MEDIA = ("application/json", "application/x-www-form-urlencoded")
-"""The second is what `curl -d` says when nobody tells it otherwise. No browser gets this far: see `guard`."""
+"""The second is the default of `curl -d`. Requests from browsers never get here: see `guard`."""
 
 
 def session_ref(request: Request) -> SessionRef:
@@ -38,7 +38,7 @@ def session_ref(request: Request) -> SessionRef:
 
 
 def header(request: Request, name: bytes) -> str | None:
-    """Return a header's value. Reads the raw list: Starlette's mapping costs more than the few headers are worth."""
+    """Return a header's value from the raw list, which for few headers is cheaper than Starlette's mapping."""
     for key, value in request.scope["headers"]:
         if key == name:
             return bytes(value).decode("latin-1")
@@ -50,7 +50,7 @@ def wants_events(request: Request) -> bool:
 
 
 async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
-    """Yield the body piece by piece, never more than `limit` bytes of it."""
+    """Yield the body in chunks, at most `limit` bytes in total."""
     _refuse_declared_size(request, limit)
     seen = 0
     while True:
@@ -68,7 +68,7 @@ async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """Read a body whole. Memory for a large one is reserved before it is read; without room it is Busy."""
+    """Read a whole body. Memory for a large one is reserved first; raise Busy if there is none."""
     declared = _refuse_declared_size(request, limit)
     memory = allotment(request)
     memory.take_large(declared)
@@ -86,7 +86,7 @@ async def read_body(request: Request, limit: int) -> bytes:
         pieces += piece
         if len(pieces) > limit:
             raise _too_large(limit)
-        if len(pieces) > reserved:  # its size was not declared: reserve as much again
+        if len(pieces) > reserved:  # its size was not declared: double the reservation
             memory.take(len(pieces))
             reserved += len(pieces)
     return bytes(pieces)
@@ -98,9 +98,9 @@ async def read_json(request: Request, model: type[M], limit: int = MAX_JSON_BYTE
 
 
 class RestOfBody:
-    """What follows the first line of a body, read as it is asked for and without any bound.
+    """The rest of a body after its first line, read on demand and without a size limit.
 
-    Not a generator: the task that iterates it may be cancelled at any point, and nothing is left to be closed.
+    Not a generator: the task that iterates it may be cancelled at any point, and no generator is left to close.
     """
 
     def __init__(self, request: Request, first: bytes, more: bool) -> None:
@@ -111,7 +111,7 @@ class RestOfBody:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is known already that nothing follows."""
+        """Whether the rest is known to be empty."""
         return not self._first and not self._more
 
     def __aiter__(self) -> Self:
@@ -130,13 +130,13 @@ class RestOfBody:
         return first
 
     async def receive(self) -> Message:
-        """Return what the server says after the body. For a watch of the client: it must not take the body itself."""
+        """Return the ASGI message after the body. For the disconnect watch, which must not consume the body."""
         await self._is_over.wait()
         return await self._request.receive()
 
 
 async def read_json_line(request: Request, model: type[M], limit: int) -> tuple[M, RestOfBody]:
-    """Read the first line of a body, which is JSON; return it and the rest of the body."""
+    """Read the JSON in the first line of a body; return its value and the rest of the body."""
     memory = allotment(request)
     line, reserved, more, newline, rest = bytearray(), SMALL_BYTES, True, b"", b""
     while more and not newline:
@@ -155,7 +155,7 @@ async def read_json_line(request: Request, model: type[M], limit: int) -> tuple[
 
 
 async def read_json_objects(request: Request, model: type[M], limit: int) -> M:
-    """Read a body of objects that are kept as given, which take more memory than their text."""
+    """Read a body of objects that are kept as given, and reserve the larger memory of parsed JSON."""
     _refuse_other_media(request)
     raw = await read_body(request, limit)
     if len(raw) > SMALL_BYTES:
@@ -164,7 +164,7 @@ async def read_json_objects(request: Request, model: type[M], limit: int) -> M:
 
 
 async def read_optional_json(request: Request, model: type[M], limit: int = MAX_JSON_BYTES) -> M:
-    """Read a body that may be left out: nothing at all, whatever its media type, is an empty object."""
+    """Read an optional body: a missing one, whatever its media type, is an empty object."""
     raw = await read_body(request, limit)
     if raw:
         _refuse_other_media(request)
@@ -194,7 +194,7 @@ def read_query(request: Request, model: type[M]) -> M:
 
 
 def describe(error: ValidationError) -> str:
-    """Say which fields are wrong and why, without repeating what was sent."""
+    """Return an error that names the invalid fields and why, without repeating what was sent."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     text = "; ".join(_describe_one(one) for one in problems[:_NAMED_PROBLEMS])
     if len(problems) > _NAMED_PROBLEMS:
@@ -210,14 +210,14 @@ def _describe_one(one: ErrorDetails) -> str:
 
 
 def declared_size(request: Request) -> int | None:
-    """Return how many bytes the request says its body has, None if it does not say."""
+    """Return the declared size of the body in bytes; None if it is not declared."""
     declared = header(request, b"content-length")
-    # The server has refused what is not a number, and the pieces are counted anyway.
+    # The server has refused values that are not numbers, and the chunks are counted anyway.
     return int(declared[:20]) if declared is not None and declared.isdecimal() else None
 
 
 def _refuse_declared_size(request: Request, limit: int) -> int:
-    """Return how many bytes the request says its body has, 0 if it does not say."""
+    """Return the declared size of the body in bytes; 0 if it is not declared."""
     size = declared_size(request) or 0
     if size > limit:
         raise _too_large(limit)

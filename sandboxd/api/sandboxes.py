@@ -1,4 +1,4 @@
-"""Sandboxes: make, look at, list, remove; and collect what belongs to nobody."""
+"""Sandboxes: create, inspect, list and remove them; and collect orphans."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ async def ensure_sandbox(services: Services, request: Request) -> Response:
         network=body.network,
     )
     request.scope[BEGUN] = True
-    if not _is_there(services, ref):  # one that runs does not need the store, which may be away
-        services.manager.check_room()  # before anything of it is written anywhere
+    if not _is_there(services, ref):  # a running sandbox does not need the store, which may be unavailable
+        services.manager.check_room()  # before anything is written
         await introduce_session(services, ref, wanted.user, wanted.agent)
     view, created = await services.manager.ensure_sandbox(ref, wanted)
     return render.json_answer(render.sandbox(view), 201 if created else 200)
@@ -46,7 +46,7 @@ def _is_there(services: Services, ref: SessionRef) -> bool:
 
 
 def _limits(body: SandboxBody, default: Limits) -> Limits:
-    """What is not asked for stays as the daemon is set."""
+    """Limits that are not given keep the daemon's defaults."""
     return default.model_copy(update=body.limits.model_dump(exclude_unset=True)) if body.limits else default
 
 
@@ -80,11 +80,11 @@ async def collect_garbage(services: Services, request: Request) -> Response:
 
 
 class GarbageAnswer(BaseModel):
-    """What was found and set right."""
+    """What garbage collection found and repaired."""
 
     containers: int
     directories: int
-    sandboxes: int = Field(description="Sandboxes found dead, or whose destruction was taken up again.")
+    sandboxes: int = Field(description="Sandboxes that were found dead, or whose removal was resumed.")
 
 
 _SANDBOX = f"{SESSION}/sandbox"
@@ -96,13 +96,19 @@ ENDPOINTS = (
         ensure_sandbox,
         "sandbox",
         Access.WRITE,
-        "Make the session's sandbox, or return the one it has",
+        "Create the session's sandbox, or return the existing one",
         body_limit=MAX_JSON_BYTES,
         body=SandboxBody,
         answers={201: SandboxAnswer, 200: SandboxAnswer},
     ),
     Endpoint(
-        "GET", _SANDBOX, get_sandbox, "sandbox", Access.READ, "The session's sandbox", answers={200: SandboxAnswer}
+        "GET",
+        _SANDBOX,
+        get_sandbox,
+        "sandbox",
+        Access.READ,
+        "Return the session's sandbox",
+        answers={200: SandboxAnswer},
     ),
     Endpoint(
         "DELETE",
@@ -120,7 +126,7 @@ ENDPOINTS = (
         list_sandboxes,
         "sandbox",
         Access.READ,
-        "Every sandbox of a tenant",
+        "List the sandboxes of a tenant",
         answers={200: SandboxesAnswer},
     ),
     Endpoint(
@@ -129,7 +135,7 @@ ENDPOINTS = (
         get_stats,
         "sandbox",
         Access.READ,
-        "What the sandbox uses now",
+        "Return the current resource usage of the sandbox",
         answers={200: StatsAnswer},
     ),
     Endpoint(
@@ -138,7 +144,7 @@ ENDPOINTS = (
         collect_garbage,
         "gc",
         Access.WRITE,
-        "Compare registry, engine and disk now and remove what belongs to no sandbox",
+        "Reconcile registry, engine and disk now and remove orphans",
         answers={200: GarbageAnswer},
     ),
 )

@@ -1,4 +1,4 @@
-"""Sessions of the store: make one without a sandbox, look at it, list them."""
+"""Sessions of the store: create one without a sandbox, inspect it, list them."""
 
 from __future__ import annotations
 
@@ -54,13 +54,15 @@ async def list_sessions(services: Services, request: Request) -> Response:
 
 
 async def introduce_session(services: Services, ref: SessionRef, user: UserId, agent: AgentId | None) -> None:
-    """Make the store's session of a sandbox, so that it stays its user's when the sandbox is gone."""
+    """Create the sandbox's session in the store, so that it keeps its user after the sandbox is gone."""
     if services.memory is None or not can(services, "get_or_create"):
         return
     try:
         await ask_store(services, "get_or_create", ref.tenant, user, agent or DEFAULT_AGENT, ref.session, writes=True)
     except SessionTaken:
-        raise Conflict("cannot create this sandbox: the session belongs to another user") from None
+        raise Conflict(
+            "cannot create this sandbox: the session belongs to another user; use another session id"
+        ) from None
 
 
 def _refuse_another_user(services: Services, ref: SessionRef, user: UserId) -> None:
@@ -93,7 +95,7 @@ ENDPOINTS = (
         ensure_session,
         "session",
         Access.WRITE,
-        "Make a session without a sandbox, or return the one there is. Of another user: 409",
+        "Create a session without a sandbox, or return the existing one; 409 if it belongs to another user",
         body_limit=MAX_JSON_BYTES,
         body=SessionBody,
         answers={201: SessionAnswer, 200: SessionAnswer},
@@ -105,7 +107,7 @@ ENDPOINTS = (
         list_sessions,
         "session",
         Access.READ,
-        "The sessions of a tenant, the newest change first",
+        "List the sessions of a tenant, last changed first",
         query=SessionsQuery,
         answers={200: SessionsAnswer},
     ),

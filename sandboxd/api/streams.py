@@ -1,6 +1,6 @@
-"""Answers that are sent piece by piece: raw bytes and server-sent events.
+"""Streamed answers: raw bytes and server-sent events.
 
-The first thing a source yields is the head of the answer, so whatever fails before it is still a proper problem.
+A source first yields the head of the answer, so an error before that is still answered with a problem.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Source = AsyncGenerator[Head | bytes, None]
 
 
 class Streamed(Response):
-    """A response whose source runs while it is sent, and is cancelled when the client goes away."""
+    """A response whose source runs while it is sent, and is cancelled when the client disconnects."""
 
     def __init__(self, source: Source, watch: DisconnectWatch, receive: Receive | None = None) -> None:
-        """`receive` tells when the client is gone, if the source itself still reads the request's body."""
+        """`receive` reports a disconnect, for a source that still reads the request's body."""
         super().__init__()
         self._source = source
         self._watch = watch
@@ -56,6 +56,6 @@ class Streamed(Response):
 
 
 def sse(event: str, content: Any, number: int | None = None) -> bytes:
-    """One server-sent event. Its data is one line of JSON."""
+    """Return one server-sent event with its data as one line of JSON."""
     prefix = b"" if number is None else b"id: %d\n" % number
     return prefix + b"event: " + event.encode() + b"\ndata: " + to_json(content) + b"\n\n"

@@ -1,6 +1,6 @@
-"""A summary that needs no model: the outline of what the user said. Pure, and the same for the same messages.
+"""A summary without a model: an outline of what the user said. Pure and deterministic.
 
-It is for compaction over the API when the caller brings no summary of its own.
+Used for compaction over the API when the caller gives no summary.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LEFT_OUT = " earlier lines left out]"
 
 
 def outline(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Return the first line of each user message; of an earlier outline, all of its lines. The oldest go first."""
+    """Return the first line of each user message and all lines of an earlier outline, oldest first."""
     lines = [line for message in messages if message.get("role") == "user" for line in _lines(message)]
     if not lines:
         return f"{len(messages)} messages in which the user said nothing."

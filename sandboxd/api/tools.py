@@ -1,4 +1,4 @@
-"""Tools: list them with their schemas, call one. Every tool answers in the same shape."""
+"""Tools: list them with their schemas, and call one. Every result has the same shape."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from sandboxd.tools import run_tool
 from sandboxd.tools.context import ToolContext
 
 TOOL_BYTES = 2 * DEFAULT_OUTPUT_BYTES
-"""What a tool may hold until its result is cut for the model: the output of a command."""
+"""Memory that a tool may hold until its result is shortened for the model: the output of a command."""
 
 
 async def list_tools(services: Services, request: Request) -> Response:
-    services.manager.get(session_ref(request))  # somebody else's session has no tools either
+    services.manager.get(session_ref(request))  # refuse a session of another tenant before naming tools
     return render.json_answer({"items": [tool.describe() for tool in services.toolbox.values()]})
 
 
@@ -34,10 +34,10 @@ async def call_tool(services: Services, request: Request) -> Response:
     ref = session_ref(request)
     tool = services.toolbox.get(request.scope["path_params"]["tool"])
     if tool is None:
-        raise ToolNotFound(f"cannot find this tool: there are {', '.join(services.toolbox)}")
+        raise ToolNotFound(f"cannot find this tool; choose one of {', '.join(services.toolbox)}")
     arguments = await read_json(request, tool.arguments, MAX_STDIN_JSON_BYTES)
     is_keyed = header(request, b"idempotency-key") is not None
-    # The key goes to the store with the write: it knows a retry, also after a crash. Nothing else that a tool does can.
+    # The store gets the key with the write and recognises a retry even after a crash; no other tool call can be.
     is_repeatable = is_keyed and tool.writes_memory(arguments) and remembers_requests(services)
     if request.scope.get(REPEATED) and not is_repeatable:
         raise OutcomeUnknown(
@@ -71,7 +71,7 @@ ENDPOINTS = (
         call_tool,
         "tool",
         Access.WRITE,
-        "Call a tool. The body is its arguments",
+        "Call a tool; the body holds its arguments",
         body_limit=MAX_STDIN_JSON_BYTES,
         body="application/json",
         answers={200: ToolAnswer},
@@ -84,7 +84,7 @@ ENDPOINTS = (
         list_tools,
         "tool",
         Access.READ,
-        "The tools, with the JSON schemas of their arguments",
+        "List the tools with the JSON schemas of their arguments",
         answers={200: ToolsAnswer},
     ),
 )

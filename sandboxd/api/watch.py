@@ -1,7 +1,7 @@
-"""Notices that a client has gone away and cancels what it asked for, so that its commands do not run on.
+"""Cancels the call of a client that disconnected, so that its commands do not keep running.
 
-A call younger than 100 ms is only noted in a queue, which costs microseconds where a task of its own would cost a
-tenth of a millisecond. One task looks at the queue, and only while something is in it.
+A call younger than 100 ms is only put in a queue, which costs microseconds; a task of its own would cost a tenth of a
+millisecond. One task serves the queue, and only while it is not empty.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PATIENCE_S = 0.1
 
 
 class _Guard:
-    """One call under way. A class, because a generator's context manager costs twice as much."""
+    """One call in flight. A class, because a generator's context manager costs twice as much."""
 
     __slots__ = ("_scope", "due", "is_over", "receive", "watcher")
 
@@ -52,7 +52,7 @@ class _Guard:
 
 
 class DisconnectWatch:
-    """Runs inside `open()`, for the whole life of the app."""
+    """Watches calls for disconnects. It runs inside `open()`, for the lifetime of the app."""
 
     def __init__(self) -> None:
         self._queue: deque[_Guard] = deque()
@@ -72,7 +72,7 @@ class DisconnectWatch:
         self._is_open = False
 
     def guard(self, receive: Receive) -> AbstractContextManager[None]:
-        """Run a call whose body has been read. Raises ClientLeft after cancelling it if the client goes away."""
+        """Run a call whose body has been read; cancel it and raise ClientLeft if the client disconnects."""
         if not self._is_open:
             raise RuntimeError("cannot watch for disconnects: the app's lifespan has not started")
         guard = _Guard(receive, anyio.current_time() + PATIENCE_S)

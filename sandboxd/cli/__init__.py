@@ -1,6 +1,6 @@
-"""The command line: one file per noun, put together in `app.py`. A client, except for `serve`, `doctor` and `image`.
+"""The command line: one file per noun, assembled in `app.py`. A client, except for `serve`, `doctor` and `image`.
 
-Nothing is imported here before it is needed: a command line that runs one command must start fast.
+Modules are imported only when needed, so that a single command starts fast.
 """
 
 from __future__ import annotations

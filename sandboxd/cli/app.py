@@ -1,6 +1,6 @@
-"""All commands in one program. Exit codes: 0 done, 1 what was asked for failed, 2 wrong usage, 3 no daemon here.
+"""All commands in one program. Exit codes: 0 success, 1 failure, 2 usage error, 3 no daemon.
 
-A command's module is loaded when the command is asked for; only the overview loads them all.
+A command's module is loaded when the command runs; only the overview loads all of them.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ COMMANDS: dict[str, str] = {
     "gc": "garbage:collect",
     "bench": "bench:bench",
 }
-"""Name → module and function, or group of commands, in the order of the overview."""
+"""Name → module and function or command group, in the order of the overview."""
 
 _SETTINGS: dict[str, dict[str, Any]] = {
-    # What follows the session belongs to the command that is run, also when it looks like an option of ours.
+    # Words after the session belong to the command to run, even if they look like our options.
     "exec": {"ignore_unknown_options": True, "allow_interspersed_args": False},
 }
 
@@ -47,7 +47,7 @@ _UsageError: type[Any] = typer.BadParameter.__bases__[0]  # its own module diffe
 
 
 def run(words: Sequence[str]) -> int:
-    """Run one command line and return its exit code. Every mistake in it is one sentence and the next step."""
+    """Run one command line and return its exit code; report a usage error as one sentence and the next step."""
     command = get_command(build(words))
     as_json = "--json" in words
     try:
@@ -60,7 +60,7 @@ def run(words: Sequence[str]) -> int:
         message = error.format_message().strip().removesuffix(".").partition(", unable to parse")[0]
         message = message.replace("Input should be", "it must be")
         wrong = InvalidRequest(f"cannot run `{path}`: {message[:1].lower()}{message[1:]}")
-        return report(wrong, as_json, next_step=f"`{path} --help` shows how it is used.")
+        return report(wrong, as_json, next_step=f"`{path} --help` shows the usage.")
     except SandboxdError as error:
         return report(error, as_json)
     except typer.Abort:
@@ -68,10 +68,10 @@ def run(words: Sequence[str]) -> int:
 
 
 def build(words: Sequence[str]) -> typer.Typer:
-    """Build the program for this command line: with the one command it names, or with all of them."""
+    """Build the program for this command line: with only the command it names, or with all."""
     app = typer.Typer(
         name="sandboxd",
-        epilog="Exit codes: 0 done, 1 what was asked for failed, 2 wrong usage, 3 no daemon here. "
+        epilog="Exit codes: 0 success, 1 failure, 2 usage error, 3 no daemon. "
         "`sandboxd COMMAND --help` shows an example of each.",
         no_args_is_help=True,
         add_completion=False,
@@ -93,7 +93,7 @@ def build(words: Sequence[str]) -> typer.Typer:
 
 
 def _help(command: Any) -> str:
-    """Return a command's docstring with each paragraph on one line: the terminal wraps it to its own width."""
+    """Return a command's docstring with each paragraph on one line, for the terminal to wrap."""
     paragraphs = cleandoc(command.__doc__).split("\n\n")
     return "\n\n".join(" ".join(paragraph.split("\n")) for paragraph in paragraphs)
 
@@ -113,6 +113,6 @@ def _overview(
 ) -> None:
     """Give every AI agent a hardened container and its memory as plain files.
 
-    Example: start the daemon with `sandboxd serve`; in another terminal, make a sandbox with `sandboxd create demo` and
-    run a command in it with `sandboxd exec demo 'echo hello'`.
+    Example: start the daemon with `sandboxd serve`; in another terminal, create a sandbox with `sandboxd create demo`
+    and run a command in it with `sandboxd exec demo 'echo hello'`.
     """

@@ -1,4 +1,4 @@
-"""`bench`: how fast this daemon is on this machine, in one small table."""
+"""`bench`: the speed of this daemon on this machine, as a small table."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from sandboxd.cli.output import print_json, print_table
 
 
 def bench(
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=100_000, help="Calls of each kind.")] = 200,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, max=100_000, help="Number of calls of each kind.")
+    ] = 200,
     tenant: Tenant = "default",
     socket: Socket = None,
     json: Json = False,
 ) -> None:
-    """Measure how fast calls are here: make a sandbox, time calls in it, remove it.
+    """Measure the speed of calls: create a sandbox, time calls in it, remove it.
 
     Example: sandboxd bench --count 500
     """

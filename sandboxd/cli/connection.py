@@ -1,4 +1,4 @@
-"""A client for one command: opened, closed, and its errors turned into a sentence and an exit code."""
+"""A client for one command; its errors become a sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def connected(
     *,
     session: str | None = None,
 ) -> Iterator[Client]:
-    """Give a client. A command that works in the sandbox of one session names it, so that an error can say more."""
+    """Yield a client. A command on one session passes its name, for more helpful errors."""
     with Client(socket, tenant=tenant) as client:
         try:
             yield client
@@ -33,7 +33,7 @@ def connected(
 
 
 def _restart(client: Client, session: str | None, socket: Path | None) -> str | None:
-    """Return the step that brings a dead sandbox back with its files; None if it is being removed."""
+    """Return the command that restarts a dead sandbox with its files; None if it is being removed."""
     try:
         sandbox = None if session is None else client.get_sandbox(session)
     except KNOWN_ERRORS:
@@ -43,4 +43,4 @@ def _restart(client: Client, session: str | None, socket: Path | None) -> str | 
     words = ["sandboxd", "create", sandbox.session, "--user", sandbox.user, "--tenant", sandbox.tenant]
     if socket is not None:
         words += ["--socket", str(socket)]
-    return f"Bring it back with its files: `{shlex.join(words)}`"
+    return f"Restart it with its files: `{shlex.join(words)}`"

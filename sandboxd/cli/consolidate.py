@@ -1,7 +1,7 @@
-"""`consolidate`: what happened in users' sessions becomes their USER.md, now, once, or for as long as it runs.
+"""`consolidate`: update users' USER.md from their sessions, once or continuously.
 
-A daemon is asked, which does the same by itself in the background. With --store, or to watch, the work is done in this
-process, beside any daemon: the lease of a user is in the store.
+By default the daemon does the work, as it also does in the background. With --store or --watch this process does it,
+beside any daemon: a lease in the store protects each user.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ DEFAULT_TENANT = "default"
 
 
 def consolidate(
-    user: Annotated[str | None, typer.Option("--user", "-u", help="This user, due or not.")] = None,
-    everybody: Annotated[bool, typer.Option("--all", help="Every user, due or not.")] = False,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Run this user, due or not.")] = None,
+    all_users: Annotated[bool, typer.Option("--all", help="Run every user, due or not.")] = False,
     once: Annotated[
-        bool, typer.Option("--once", help="The users that are due, then end: for cron. The default.")
+        bool, typer.Option("--once", help="Run the users that are due, then exit; for cron. The default.")
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Users as they become due, until stopped; in this process.")
+        bool, typer.Option("--watch", help="Run users as they become due, in this process, until stopped.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
-    status: Annotated[bool, typer.Option("--status", help="Show which users are due, and what failed.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Show which users are due and what failed.")] = False,
     store: Annotated[
         str | None, typer.Option("--store", help="Work in this process on this store, instead of asking a daemon.")
     ] = None,
@@ -42,7 +42,7 @@ def consolidate(
             "--tenant",
             "-t",
             envvar="SANDBOXD_TENANT",
-            help="The tenant of the users; with --store, all tenants by default.",
+            help="The tenant of the users; all tenants by default with --store.",
         ),
     ] = None,
     socket: Socket = None,
@@ -52,9 +52,9 @@ def consolidate(
 
     Example: sandboxd consolidate --user alice --dry-run    or    sandboxd consolidate --status
 
-    To undo it: sandboxd memo restore --user alice USER.md 3
+    To undo a run: sandboxd memo restore --user alice USER.md 3
     """
-    chosen = [name for name, is_set in (("--all", everybody), ("--once", once), ("--watch", watch)) if is_set]
+    chosen = [name for name, is_set in (("--all", all_users), ("--once", once), ("--watch", watch)) if is_set]
     if user is not None:
         chosen.append("--user")
     _check(chosen, dry_run, status, tenant, watch)
@@ -62,7 +62,7 @@ def consolidate(
         from sandboxd.cli import consolidate_store
 
         consolidate_store.act(
-            consolidate_store.Wish(store, tenant, user, everybody, watch, dry_run, status), as_json=json
+            consolidate_store.Wish(store, tenant, user, all_users, watch, dry_run, status), as_json=json
         )
         return
     with connected(socket, tenant or DEFAULT_TENANT, json) as client:
@@ -74,22 +74,22 @@ def consolidate(
                 advance(user)
             print_one(user, result, json)
         else:
-            _ask_for_many(client, everybody=everybody, dry_run=dry_run, as_json=json)
+            _ask_for_many(client, all_users=all_users, dry_run=dry_run, as_json=json)
 
 
 def _check(chosen: list[str], dry_run: bool, status: bool, tenant: str | None, watch: bool) -> None:
     if len(chosen) > 1:
         raise typer.BadParameter(f"choose one of {', '.join(chosen)}", param_hint="options")
     if status and (dry_run or chosen not in ([], ["--user"])):
-        raise typer.BadParameter("--status goes with --user or alone", param_hint="--status")
+        raise typer.BadParameter("use --status alone or with --user", param_hint="--status")
     if watch and (dry_run or tenant is not None):
-        raise typer.BadParameter("--watch serves all tenants, and has no dry run", param_hint="--watch")
+        raise typer.BadParameter("--watch serves all tenants and has no dry run", param_hint="--watch")
 
 
-def _ask_for_many(client: Client, *, everybody: bool, dry_run: bool, as_json: bool) -> None:
+def _ask_for_many(client: Client, *, all_users: bool, dry_run: bool, as_json: bool) -> None:
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
-    users = [state for state in client.list_consolidations() if everybody or state.due]
+    users = [state for state in client.list_consolidations() if all_users or state.due]
     items: list[Item] = []
     with show_progress(len(users)) as advance, ThreadPoolExecutor(AT_ONCE) as threads:
         asked = [threads.submit(_ask, client, state, dry_run) for state in users]

@@ -1,6 +1,6 @@
-"""What `consolidate` prints: results, coloured diffs, how users stand, and progress while it takes long.
+"""What `consolidate` prints: results, coloured diffs, users' status, and progress of long runs.
 
-Results go to stdout, progress to a terminal on stderr and nowhere else.
+Results go to stdout; progress goes to stderr, only if that is a terminal.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from sandboxd.cli.output import print_json, print_line, print_table
 from sandboxd.client.results import Consolidated, ConsolidationFailure, ConsolidationState
 
 HELD = "consolidation.held"
-_NOTHING = {"unchanged": "is unchanged", "nothing": "is not written: there is nothing to say"}
+_NOTHING = {"unchanged": "is unchanged", "nothing": "was not written: there is nothing to record"}
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What came of one user: a result, or the code and the text of an error."""
+    """The outcome for one user: a result, or the code and text of an error."""
 
     tenant: str
     user: str
@@ -33,7 +33,7 @@ class Item:
 
     @property
     def is_failure(self) -> bool:
-        """Somebody whom another run has just now is being done: no failure of many."""
+        """Return whether the run failed. A user that another run holds is being processed, which is not a failure."""
         return self.result is None and self.code != HELD
 
 
@@ -72,7 +72,7 @@ def item_fields(item: Item) -> dict[str, Any]:
 
 
 def print_item(item: Item, as_json: bool) -> None:
-    """One line for one user, as it is done."""
+    """Print one line for one user when it is done."""
     if as_json:
         print_json(item_fields(item))
     else:
@@ -80,7 +80,7 @@ def print_item(item: Item, as_json: bool) -> None:
 
 
 def print_diff(diff: str) -> None:
-    """A unified diff: coloured, and with nothing in it that a terminal would obey; as it is for a program."""
+    """Print a unified diff: on a terminal in colour and without control characters, else as it is."""
     if not sys.stdout.isatty():
         sys.stdout.write(diff)
         sys.stdout.flush()
@@ -101,7 +101,7 @@ def print_status(states: Sequence[ConsolidationState], as_json: bool) -> None:
 
 @contextmanager
 def show_progress(total: int) -> Iterator[Callable[[str], None]]:
-    """Show how far many users are, or that one takes its time, and give what to call when one is done."""
+    """Show progress over many users, or a spinner for one; yield the function to call when a user is done."""
     if not sys.stderr.isatty() or total == 0:
         yield lambda _: None
         return

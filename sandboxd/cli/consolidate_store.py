@@ -1,6 +1,6 @@
-"""`consolidate` in this process, on a store: one user, whoever is due, everybody, or watching until it is stopped.
+"""`consolidate` in this process, on a store: one user, all due users, all users, or watching until stopped.
 
-The same service and the same settings as the daemon's. Mirrors of live sandboxes follow the store by themselves.
+Uses the same service and settings as the daemon. Mirrors of live sandboxes follow the store.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ DEFAULT_TENANT = "default"
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the command line asked for."""
+    """The options of the command line."""
 
     store: str | None
     tenant: str | None
     user: str | None
-    everybody: bool
+    all_users: bool
     watch: bool
     dry_run: bool
     status: bool
@@ -47,7 +47,7 @@ class Wish:
 def act(wish: Wish, *, as_json: bool) -> None:
     settings = load_settings(as_json, store=wish.store)
     if not wish.watch:
-        # Every reason is part of what is printed at the end; a service has nothing but its log.
+        # A command prints every reason at the end; a service only has its log.
         logging.getLogger("memo.consolidation").setLevel(logging.ERROR)
     try:
         failures = anyio.run(_act, wish, settings, as_json, backend_options={"use_uvloop": True})
@@ -100,8 +100,8 @@ async def _run_many(store: Any, settings: Settings, wish: Wish, as_json: bool) -
                 advance(progress.result.user.user)
 
         service = make_service(store, settings.consolidation, observe=observe)
-        # Those that are due are looked at again under their lease: whoever was faster has done the work.
-        users = found if wish.everybody else None
+        # Due users are checked again under their lease: another process may have done the work.
+        users = found if wish.all_users else None
         results = await service.run_once(users, tenant=wish.tenant, dry_run=wish.dry_run)
         await service.aclose()
     items = [_item(result) for result in results if result.outcome is not Outcome.NOT_DUE]
@@ -110,7 +110,7 @@ async def _run_many(store: Any, settings: Settings, wish: Wish, as_json: bool) -
 
 
 async def _chosen(store: Any, settings: Settings, wish: Wish) -> list[UserRef]:
-    if wish.everybody:
+    if wish.all_users:
         return [user for user in await store.list_users() if wish.tenant in (None, user.tenant)]
     states = await make_service(store, settings.consolidation).status(wish.tenant)
     return [state.user for state in states if state.is_due]
@@ -128,7 +128,7 @@ async def _watch(store: Any, settings: Settings, as_json: bool) -> None:
             tasks.start_soon(_watch_then_end, service, tasks.cancel_scope)
             _say_watching(as_json)
             async for _ in signals:
-                if service.is_stopping:  # asked twice: whoever asks cannot wait
+                if service.is_stopping:  # a second signal: stop without waiting
                     tasks.cancel_scope.cancel()
                 service.stop()
                 tasks.cancel_scope.deadline = anyio.current_time() + settings.drain_s
@@ -137,14 +137,14 @@ async def _watch(store: Any, settings: Settings, as_json: bool) -> None:
 
 async def _watch_then_end(service: UserMemoryConsolidationService, scope: anyio.CancelScope) -> None:
     await service.watch()
-    scope.cancel()  # nobody waits for signals any more
+    scope.cancel()  # signals are no longer awaited
 
 
 def _say_watching(as_json: bool) -> None:
     if as_json:
         print_json({"event": "ready", "pid": os.getpid()})
     else:
-        sys.stderr.write("watching; end with Ctrl-C or SIGTERM\n")
+        sys.stderr.write("watching; stop with Ctrl-C or SIGTERM\n")
 
 
 def _item(result: RunResult) -> Item:

@@ -1,4 +1,4 @@
-"""`doctor`: how the running daemon is and, with or without one, what this machine offers."""
+"""`doctor`: the state of the running daemon, and what this machine offers with or without one."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def examine(
     store: StoreOption = None,
     json: Json = False,
 ) -> None:
-    """Say how the daemon is, how well sandboxes are isolated on this host, and what to do about it.
+    """Check the daemon and how well this host isolates sandboxes, and say what to improve.
 
-    A running daemon is asked how it is. Without one, or with --data, --engine or --store, what a daemon would use is
-    tried out here. Exit code 1 if something is missing.
+    A running daemon reports its own state. Without one, or with --data, --engine or --store, what a daemon would use is
+    tested here. Exit code 1 if something is missing.
 
     Example: sandboxd doctor    or    sandboxd doctor --store file:///srv/memo
     """
@@ -45,7 +45,7 @@ def examine(
 
 
 def _ask(socket: Path, *, is_required: bool, as_json: bool) -> DaemonReport | None:
-    """Return what the daemon says of itself; None if there is none and the command line did not name one."""
+    """Return the daemon's report; None if no daemon runs and the command line did not name one."""
     from sandboxd.daemon.doctor import ask_daemon
 
     try:

@@ -1,4 +1,4 @@
-"""`events`: what happens in the daemon."""
+"""`events`: the daemon's events."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sandboxd.client.results import Event
 
 
 def events(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new events, too, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Also print new events, until Ctrl-C.")] = False,
     after: Annotated[int | None, typer.Option(help="Only events with a higher id.")] = None,
     socket: Socket = None,
     json: Json = False,
 ) -> None:
-    """Print recent events, one a line.
+    """Print recent events, one per line.
 
     Example: sandboxd events --follow --json
     """
@@ -27,7 +27,7 @@ def events(
             for event in client.events(after, follow=follow):
                 _print(event, json)
         except KeyboardInterrupt:
-            raise typer.Exit(0) from None  # how following ends
+            raise typer.Exit(0) from None  # the usual way to stop following
 
 
 def _print(event: Event, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""`exec`: run a command in a sandbox as if it ran here."""
+"""`exec`: run a command in a sandbox as if it were local."""
 
 from __future__ import annotations
 
@@ -24,26 +24,30 @@ PIECE_BYTES = 65_536
 
 def execute(
     session: Session,
-    command: Annotated[list[str], typer.Argument(help="One word runs under bash; several run as they are.")],
-    cwd: Annotated[str | None, typer.Option("--cwd", "-w", help="Where to run; /workspace by default.")] = None,
+    command: Annotated[
+        list[str], typer.Argument(help="One word is run by bash; several are run as a program and its arguments.")
+    ],
+    cwd: Annotated[
+        str | None, typer.Option("--cwd", "-w", help="The working directory; /workspace by default.")
+    ] = None,
     env: Annotated[list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE; may be repeated.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds until the command is killed.")] = None,
     no_stdin: Annotated[bool, typer.Option("--no-stdin", "-n", help="Do not read stdin.")] = False,
-    merge_stderr: Annotated[bool, typer.Option(help="Send stderr to stdout, in the order of writing.")] = False,
+    merge_stderr: Annotated[bool, typer.Option(help="Merge stderr into stdout, in the order written.")] = False,
     tenant: Tenant = "default",
     socket: Socket = None,
     json: Json = False,
 ) -> None:
     """Run a command in a session's sandbox. Options come before the session.
 
-    Output is streamed. Stdin is passed on as the command reads it, when it is not a terminal. The exit code is the
-    command's own; 124 after a timeout, 125 when the command could not be run at all, 3 when there is no daemon.
+    Output is streamed. Stdin is passed on as the command reads it, unless it is a terminal. The exit code is the
+    command's own; 124 after a timeout, 125 if the command could not be run, 3 if there is no daemon.
 
     Example: sandboxd exec demo 'ls | wc -l'    or    sandboxd exec demo -- git status
     """
     words = command[1:] if command[0] == "--" else command
     if not words:
-        raise typer.BadParameter("there is no command", param_hint="COMMAND")
+        raise typer.BadParameter("no command is given", param_hint="COMMAND")
     program = words[0] if len(words) == 1 else words
     stdin = None if no_stdin or sys.stdin is None or sys.stdin.isatty() else _open_stdin(sys.stdin.fileno())
     variables = parse_env(env)
@@ -68,8 +72,8 @@ def execute(
 
 
 def _open_stdin(fd: int) -> Iterator[bytes] | None:
-    """Return stdin piece by piece; None if it is empty, because some commands read a pipe instead of their files."""
-    # Not through Python's own buffer: its lock would be held by the thread that still waits when the program ends.
+    """Return stdin in chunks; None if it is empty, because some commands prefer a pipe over their files."""
+    # Not through Python's own buffer: a thread that is still reading at exit would hold its lock.
     is_readable, _, _ = select.select([fd], [], [], 0)
     first = os.read(fd, PIECE_BYTES) if is_readable else None
     return None if first == b"" else _read_stdin(fd, first or b"")
@@ -86,10 +90,10 @@ def _exit_code(result: ExecResult) -> int:
 
 
 def _explain(result: ExecResult) -> None:
-    """What a caller cannot see in the output."""
+    """Report what the output does not show."""
     if result.timed_out:
-        typer.echo("[timed out; the command and everything it started was killed]", err=True)
+        typer.echo("[timed out; the command and every process it started were killed]", err=True)
     if result.truncated:
-        typer.echo("[the output was longer than the limit; the rest was dropped]", err=True)
+        typer.echo("[output exceeded the limit; the rest was discarded]", err=True)
     for limit in result.limits_hit:
-        typer.echo(f"[the sandbox reached its limit of {limit}]", err=True)
+        typer.echo(f"[the sandbox reached its {limit} limit]", err=True)

@@ -1,4 +1,4 @@
-"""`gc`: compare registry, engine and disk now instead of at the next start."""
+"""`gc`: reconcile registry, engine and disk now instead of at the next start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sandboxd.cli.output import print_json, print_line
 
 
 def collect(socket: Socket = None, json: Json = False) -> None:
-    """Remove containers, directories and records that no sandbox owns. Workspaces are kept.
+    """Remove containers, directories and records that do not belong to a sandbox. Workspaces are kept.
 
     Example: sandboxd gc
     """

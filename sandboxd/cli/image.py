@@ -1,4 +1,4 @@
-"""`image`: the agent image in the container engine. Works with the engine alone; no daemon is asked."""
+"""`image`: the agent image in the container engine. It talks to the engine only; no daemon is needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sandboxd.progress import SetupError
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="The image that sandboxes on Docker or Podman are made from. bubblewrap needs none.\n\n"
+    help="The image that sandboxes on Docker or Podman are made from. bubblewrap does not need one.\n\n"
     "Example: sandboxd image build",
 )
 
@@ -38,12 +38,12 @@ def build(
             "auto: packages where that works and the base image is not in the engine.",
         ),
     ] = From.AUTO,
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Build it again, for newer packages.")] = False,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Build the image again, to get newer packages.")] = False,
     json: Json = False,
 ) -> None:
-    """Build the default image, unless the engine has it. Prints its name; progress goes to stderr.
+    """Build the default image unless the engine has it. Prints its name; progress goes to stderr.
 
-    Its name is the hash of what it is made from, so a new version of sandboxd may need a new image.
+    The name is a hash of the image's inputs, so a new version of sandboxd may need a new image.
 
     Example: sandboxd image build --from registry
     """

@@ -33,7 +33,7 @@ app = typer.Typer(
 
 @app.command("ls")
 def ls(
-    words: Annotated[list[str] | None, typer.Argument(metavar="[SESSION]", help="Not with --user.")] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="[SESSION]", help="Leave it out with --user.")] = None,
     user: User = None,
     tenant: Tenant = "default",
     socket: Socket = None,
@@ -84,10 +84,14 @@ def put(
     file: File = None,
     if_revision: Annotated[
         int | None,
-        typer.Option("--if-revision", min=0, help="Only if it is still at this revision; 0 if it must not exist."),
+        typer.Option(
+            "--if-revision",
+            min=0,
+            help="Write only if the document is at this revision; 0 means that it must not exist.",
+        ),
     ] = None,
     merge: Annotated[
-        bool, typer.Option("--merge", help="If someone else changed it, try to merge both changes.")
+        bool, typer.Option("--merge", help="If the document has changed, try to merge both changes.")
     ] = False,
     actor: Actor = None,
     reason: Reason = None,
@@ -96,7 +100,7 @@ def put(
     socket: Socket = None,
     json: Json = False,
 ) -> None:
-    """Replace a document with the text from stdin or a file. Live sandboxes show it at once.
+    """Replace a document with the text from stdin or a file. Live sandboxes show the new text at once.
 
     Example: echo 'Be brief.' | sandboxd memo put --user alice USER.md
     """
@@ -141,7 +145,9 @@ def append(
 @app.command("history")
 def history(
     words: Words = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="How many, from the newest.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="The most revisions to list, newest first.")
+    ] = None,
     user: User = None,
     tenant: Tenant = "default",
     socket: Socket = None,
@@ -175,7 +181,7 @@ def history(
 def diff(
     words: Words = None,
     before: Annotated[
-        int | None, typer.Option("--from", min=0, help="The revision before --to by default; 0 for an empty text.")
+        int | None, typer.Option("--from", min=0, help="The revision before --to by default; 0 is the empty text.")
     ] = None,
     after: Annotated[int | None, typer.Option("--to", min=1, help="The newest by default.")] = None,
     user: User = None,
@@ -200,7 +206,7 @@ def diff(
 def restore(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SESSION] NAME REVISION", help="Without SESSION when --user is given."),
+        typer.Argument(metavar="[SESSION] NAME REVISION", help="Leave SESSION out with --user."),
     ] = None,
     actor: Actor = None,
     reason: Reason = None,
@@ -216,7 +222,7 @@ def restore(
     place = find_place(words, user, "NAME", "REVISION")
     name, number = place.words
     if not (number.isascii() and number.isdecimal()) or len(number) > 18 or int(number) < 1:
-        raise typer.BadParameter("it must be a number from 1 up", param_hint="REVISION")
+        raise typer.BadParameter("it must be a whole number of at least 1", param_hint="REVISION")
     with connected(socket, tenant, json) as client:
         written = client.restore_memo(place.owner, name, int(number), scope=place.scope, actor=actor, reason=reason)
     print_written(name, written, json)

@@ -1,6 +1,6 @@
-"""`memo edit`: a document in an editor, written back only if nobody else changed it meanwhile.
+"""`memo edit`: edit a document in an editor, and write it back only if it has not changed meanwhile.
 
-What was typed is never thrown away: when it cannot be written, it stays in a file that is named.
+The edited text is never discarded: if it cannot be written, it stays in a file whose path is printed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sandboxd.errors import HostIO
 def edit(
     words: Words = None,
     merge: Annotated[
-        bool, typer.Option("--merge", help="If someone else changed it, try to merge both changes.")
+        bool, typer.Option("--merge", help="If the document has changed meanwhile, try to merge both changes.")
     ] = False,
     actor: Actor = None,
     reason: Reason = None,
@@ -39,7 +39,7 @@ def edit(
 ) -> None:
     """Open a document in $VISUAL or $EDITOR and write it back.
 
-    If someone else changed it meanwhile, nothing is written, the difference is shown and your text is kept.
+    If the document has changed meanwhile, nothing is written, the difference is shown and your text is kept.
 
     Example: sandboxd memo edit --user alice USER.md
     """
@@ -83,7 +83,7 @@ def _read(client: Client, place: Place) -> Document:
 def _draft(name: str, text: str) -> Path:
     handle, path = tempfile.mkstemp(
         prefix="sandboxd-", suffix=f"-{Path(name).name}"
-    )  # the name tells editors what it is
+    )  # the name gives the editor the file type
     with os.fdopen(handle, "wb") as draft:
         draft.write(text.encode())
     return Path(path)
@@ -95,9 +95,11 @@ def _let_edit(draft: Path) -> str:
         code = subprocess.run([*editor, str(draft)], check=False).returncode
     except OSError as error:
         draft.unlink()
-        raise HostIO(f"cannot start the editor {editor[0]}: {error.strerror}; set EDITOR to one that is here") from None
+        raise HostIO(
+            f"cannot start the editor {editor[0]}: {error.strerror}; set EDITOR to an installed editor"
+        ) from None
     if code != 0:
-        raise HostIO(f"cannot write it back: the editor ended with {code}; {draft} keeps your text")
+        raise HostIO(f"cannot write it back: the editor exited with {code}; {draft} keeps your text")
     return decode(draft.read_bytes(), f"what is in {draft}")
 
 
@@ -109,7 +111,7 @@ def _say_unchanged(place: Place, before: Document, as_json: bool) -> None:
 
 
 def _show_difference(error: Exception, text: str, as_json: bool) -> None:
-    """Of a conflict, show how the newer text differs from what was typed."""
+    """Show how the newer text of a conflict differs from the edited one."""
     now = getattr(error, "current", None)
     if now is None or as_json:
         return

@@ -3,7 +3,7 @@
     DIRECTORY/NAME                      a document
     DIRECTORY/tool-results/ID.txt       an artifact of the session
 
-What was exported can be imported, into another session or another daemon.
+An export can be imported into another session or another daemon.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ARTIFACTS = "tool-results"
 SUFFIX = ".txt"
 
 Directory = Annotated[
-    list[str] | None, typer.Argument(metavar="[SESSION] DIRECTORY", help="Without SESSION when --user is given.")
+    list[str] | None, typer.Argument(metavar="[SESSION] DIRECTORY", help="Leave SESSION out with --user.")
 ]
 
 
@@ -64,7 +64,7 @@ def import_all(
     root = Path(place.words[0])
     if not root.is_dir():
         raise InvalidRequest(f"cannot import from {root}: it is not a directory; name one that `memo export` wrote")
-    # Everything is read before anything is written, so that a file that is not text leaves nothing half imported.
+    # Read everything before writing, so that a file that is not text does not leave a partial import.
     documents = [(path.name, _text(path)) for path in _files(root)]
     artifacts = [(path.name.removesuffix(SUFFIX), _text(path)) for path in _files(root / ARTIFACTS)]
     if artifacts and place.scope == "user":
@@ -99,7 +99,7 @@ def _write(root: Path, name: str, text: str) -> str:
 
 
 def _files(directory: Path) -> Iterator[Path]:
-    """Yield the plain files of a directory that are not hidden, by name; none if there is no such directory."""
+    """Yield the regular files of a directory that are not hidden, by name; nothing if it does not exist."""
     if directory.is_dir():
         yield from sorted(path for path in directory.iterdir() if path.is_file() and not path.name.startswith("."))
 

@@ -1,4 +1,4 @@
-"""Options that many commands share, spelled the same everywhere."""
+"""Options that many commands share."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 Tenant = Annotated[
-    str, typer.Option("--tenant", "-t", envvar="SANDBOXD_TENANT", help="The tenant that the session or user is of.")
+    str, typer.Option("--tenant", "-t", envvar="SANDBOXD_TENANT", help="The tenant of the session or user.")
 ]
-# Whether a path can be used is for the command to say, in a sentence of its own: hence readable=False here and below.
+# The command checks the path itself, for a better error: hence readable=False here and below.
 Socket = Annotated[
     Path | None,
     typer.Option("--socket", readable=False, help="The daemon's socket, instead of SANDBOXD_SOCKET or the default."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Session = Annotated[str, typer.Argument(help="The session whose sandbox it is.")]
+Session = Annotated[str, typer.Argument(help="The session of the sandbox.")]

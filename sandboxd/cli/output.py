@@ -1,6 +1,6 @@
-"""What a command prints: tables and colour on a terminal, plain text otherwise, JSON when asked.
+"""What a command prints: tables and colour on a terminal, plain text otherwise, JSON with --json.
 
-Results go to stdout. A failure is one sentence and the next step on stderr, and an exit code.
+Results go to stdout. A failure prints one sentence and the next step on stderr and sets the exit code.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ INTERRUPTED = 130
 
 _USAGE_CODES = frozenset({"request.invalid", "memo.invalid_key", "memo.invalid_content"})
 
-_NO_SANDBOX = "`sandboxd ls` lists the sandboxes of a tenant; `sandboxd create SESSION` makes one."
+_NO_SANDBOX = "`sandboxd ls` lists the sandboxes of a tenant; `sandboxd create SESSION` creates one."
 _NEXT_STEPS = {
-    "daemon.unreachable": "Start one with `sandboxd serve`, or say where it is with --socket.",
-    "daemon.answer_lost": "`sandboxd doctor` says whether the daemon is well.",
+    "daemon.unreachable": "Start one with `sandboxd serve`, or give its socket with --socket.",
+    "daemon.answer_lost": "`sandboxd doctor` checks the daemon.",
     "request.not_found": _NO_SANDBOX,
     "sandbox.not_found": _NO_SANDBOX,
     "request.conflict": "`sandboxd ls` shows which user has which session.",
     "request.outside_sandbox": "Give a path under one of these.",
     "sandbox.not_ready": "Try again in a moment.",
     "memo.absent": "`sandboxd memo ls SESSION`, or with --user, lists the documents.",
-    "memo.unsupported": "Serve with another --store if you need this.",
-    "memo.conflict": "Look at it with `sandboxd memo diff` and try again, or let both changes be merged with --merge.",
-    "consolidation.held": "Try again in a moment; `sandboxd consolidate --status` shows who has it.",
-    "consolidation.summariser": "`sandboxd consolidate --status` keeps the reason, and says when it is tried again.",
-    "consolidation.summariser_unavailable": "`sandboxd consolidate --status` says when it is tried again.",
-    "store.unavailable": "`sandboxd doctor` says what is wrong with the store.",
-    "engine.unavailable": "`sandboxd doctor` says what is wrong with the engine.",
-    "engine.refused": "`sandboxd doctor` says what is wrong with the engine.",
+    "memo.unsupported": "Serve with a --store that supports this.",
+    "memo.conflict": "See what changed with `sandboxd memo diff` and try again, or merge both changes with --merge.",
+    "consolidation.held": "Try again in a moment; `sandboxd consolidate --status` shows which run holds the user.",
+    "consolidation.summariser": "`sandboxd consolidate --status` shows the reason and the time of the next try.",
+    "consolidation.summariser_unavailable": "`sandboxd consolidate --status` shows the time of the next try.",
+    "store.unavailable": "`sandboxd doctor` shows what is wrong with the store.",
+    "engine.unavailable": "`sandboxd doctor` shows what is wrong with the engine.",
+    "engine.refused": "`sandboxd doctor` shows what is wrong with the engine.",
 }
 
 
@@ -54,7 +54,7 @@ def print_line(text: str = "") -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on a terminal; tab-separated lines for a program that reads them."""
+    """Print a table on a terminal, tab-separated lines otherwise."""
     if not sys.stdout.isatty():
         for row in rows:
             print_line("\t".join(row))
@@ -70,12 +70,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def fail(error: Exception, as_json: bool, code: int | None = None, next_step: str | None = None) -> NoReturn:
-    """Say what went wrong and what to do next, and end the command."""
+    """Print what went wrong and the next step, and exit."""
     raise typer.Exit(report(error, as_json, code, next_step))
 
 
 def report(error: Exception, as_json: bool, code: int | None = None, next_step: str | None = None) -> int:
-    """Say what went wrong and what to do next; return the exit code."""
+    """Print what went wrong and the next step; return the exit code."""
     wire_code = getattr(error, "code", "internal.error")
     step = find_next_step(error) if next_step is None else next_step
     if as_json:
@@ -95,17 +95,17 @@ def report(error: Exception, as_json: bool, code: int | None = None, next_step: 
 
 
 def find_next_step(error: Exception) -> str:
-    """Return what to do about an error, unless its own sentence says it after a semicolon."""
+    """Return the next step after an error, unless its message already names one after a semicolon."""
     code = getattr(error, "code", "internal.error")
     if isinstance(error.__cause__, PermissionError) and isinstance(error, DaemonUnreachable):
-        return "Run this as the user that the daemon runs as, or start one of your own with `sandboxd serve`."
+        return "Run this as the daemon's user, or start your own daemon with `sandboxd serve`."
     if code == "memo.absent" and "revision" in str(error):
         return "`sandboxd memo history SESSION NAME`, or with --user, lists the revisions."
     step = _NEXT_STEPS.get(code, "")
     if step is not _NO_SANDBOX and "; " in str(error):
         return ""
     if not step and code in _USAGE_CODES and len(sys.argv) > 1:
-        return f"`sandboxd {sys.argv[1]} --help` shows how it is used."
+        return f"`sandboxd {sys.argv[1]} --help` shows the usage."
     return step
 
 

@@ -1,4 +1,4 @@
-"""Whose document a command is about: SESSION NAME, or NAME with --user; and the text that a command is given."""
+"""The document a command works on: SESSION NAME, or NAME with --user; and the text given to a command."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from sandboxd.errors import InvalidRequest
 
 MAX_INPUT_BYTES = 67_108_864
 
-Words = Annotated[
-    list[str] | None, typer.Argument(metavar="[SESSION] NAME", help="Without SESSION when --user is given.")
-]
+Words = Annotated[list[str] | None, typer.Argument(metavar="[SESSION] NAME", help="Leave SESSION out with --user.")]
 User = Annotated[str | None, typer.Option("--user", "-u", help="A document of this user instead of a session.")]
-Actor = Annotated[str | None, typer.Option("--actor", help="Who writes, for the history; host by default.")]
-Reason = Annotated[str | None, typer.Option("--reason", "-m", help="Why, for the history.")]
+Actor = Annotated[str | None, typer.Option("--actor", help="The author to record in the history; host by default.")]
+Reason = Annotated[str | None, typer.Option("--reason", "-m", help="The reason to record in the history.")]
 File = Annotated[
     Path | None, typer.Option("--file", "-f", readable=False, help="Read the text from a file instead of stdin.")
 ]
@@ -32,11 +30,11 @@ class Place:
     owner: str
     scope: Literal["session", "user"]
     words: tuple[str, ...]
-    """What stands after the owner."""
+    """The words after the owner."""
 
 
 def find_place(words: Sequence[str] | None, user: str | None, *nouns: str) -> Place:
-    """Split the words of a command into an owner and what is left, which must be `nouns`."""
+    """Split the words of a command into an owner and the rest, which must match `nouns`."""
     given = tuple(words or ())
     wanted = nouns if user is not None else ("SESSION", *nouns)
     if len(given) != len(wanted):
@@ -73,7 +71,7 @@ def decode(raw: bytes, noun: str) -> str:
 
 
 def print_text(text: str) -> None:
-    """Exactly the text: what was stored is what a pipe gets."""
+    """Print the text exactly as it is stored."""
     sys.stdout.buffer.write(text.encode())
     sys.stdout.buffer.flush()
 
@@ -83,6 +81,6 @@ def print_written(name: str, written: Written, as_json: bool) -> None:
         fields = {"queued": True} if written.queued else {"revision": written.revision, "sha256": written.sha256}
         print_json({"name": name, **fields, **({"merged": True} if written.merged else {})})
     elif written.queued:
-        print_line(f"{name} is queued: the store does not answer")
+        print_line(f"{name} is queued: the store is unavailable")
     else:
         print_line(f"{name} is at revision {written.revision}{' (merged)' if written.merged else ''}")

@@ -36,10 +36,12 @@ def ps(session: Session, tenant: Tenant = "default", socket: Socket = None, json
 
 def kill(
     session: Session,
-    process: Annotated[str, typer.Argument(help="The process, as `sandboxd ps` names it.")],
+    process: Annotated[str, typer.Argument(help="The id of the process, from `sandboxd ps`.")],
     signal: Annotated[str, typer.Option("--signal", "-s", help="KILL, TERM, INT, HUP, USR1, ...")] = "KILL",
-    grace: Annotated[float | None, typer.Option(help="Seconds until what is left is killed; 5 by default.")] = None,
-    only: Annotated[bool, typer.Option("--only", help="Send the signal once, and kill nothing.")] = False,
+    grace: Annotated[
+        float | None, typer.Option(help="Seconds until the remaining processes are killed; 5 by default.")
+    ] = None,
+    only: Annotated[bool, typer.Option("--only", help="Only send the signal; kill nothing.")] = False,
     to: Annotated[
         str | None, typer.Option(help="With --only: process, foreground (of its terminal) or children.")
     ] = None,
@@ -49,8 +51,8 @@ def kill(
 ) -> None:
     """End a background process and everything it started.
 
-    With another signal than KILL, all of them get that first, and what is left after the grace is killed. With --only
-    the signal is all that is sent: `--only --signal INT --to children` stops what a shell runs and leaves the shell.
+    With a signal other than KILL, all of them get that first, and those left after the grace period are killed. With
+    --only, nothing else is sent: `--only --signal INT --to children` stops what a shell runs and leaves the shell.
 
     Example: sandboxd kill demo p1 --signal TERM --grace 10
     """

@@ -1,4 +1,4 @@
-"""`refresh`: have mirrors show what the store has, after somebody wrote to a store that tells nobody."""
+"""`refresh`: update mirrors from the store, after a write to a store that does not report changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def refresh(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SESSION [PATH]", help="The session, and a path under /workspace/memo; all of them by default."
+            metavar="SESSION [PATH]", help="The session, and a path under /workspace/memo; all files by default."
         ),
     ] = None,
     user: User = None,
@@ -25,7 +25,7 @@ def refresh(
     socket: Socket = None,
     json: Json = False,
 ) -> None:
-    """Read memory again from the store: of one session, or with --user one document in all of a user's sessions.
+    """Refresh memory from the store: of one session, or with --user one document in all of a user's sessions.
 
     Needed only after a write to a store that does not report its changes.
 
@@ -49,4 +49,4 @@ def refresh(
         return
     print_line(f"refreshed {count} file{'' if count == 1 else 's'}")
     for write in refused:
-        print_line(f"refused for good: write {write.number} to {write.path}, {write.size} bytes: {write.why}")
+        print_line(f"rejected for good: write {write.number} to {write.path}, {write.size} bytes: {write.why}")

@@ -16,19 +16,19 @@ from sandboxd.errors import NotFound
 
 def create(
     session: Annotated[str | None, typer.Argument(help="The session's id; a random one by default.")] = None,
-    user: Annotated[str, typer.Option("--user", "-u", help="The user whose memory it shows.")] = "default",
-    agent: Annotated[str | None, typer.Option(help="The agent that works in it.")] = None,
-    image: Annotated[str | None, typer.Option(help="The container image; the daemon's default otherwise.")] = None,
+    user: Annotated[str, typer.Option("--user", "-u", help="The user whose memory the sandbox shows.")] = "default",
+    agent: Annotated[str | None, typer.Option(help="The agent that works in the sandbox.")] = None,
+    image: Annotated[str | None, typer.Option(help="The container image; the daemon's default if not given.")] = None,
     env: Annotated[list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE; may be repeated.")] = None,
     memory_mb: Annotated[int | None, typer.Option(help="Memory limit in MiB.")] = None,
     cpus: Annotated[float | None, typer.Option(help="CPU limit; 0.5 is half a core.")] = None,
-    pids: Annotated[int | None, typer.Option(help="Limit of processes and threads.")] = None,
-    disk_mb: Annotated[int | None, typer.Option(help="Size limit of the workspace in MiB.")] = None,
+    pids: Annotated[int | None, typer.Option(help="Limit on processes and threads.")] = None,
+    disk_mb: Annotated[int | None, typer.Option(help="Limit on the workspace's size in MiB.")] = None,
     tenant: Tenant = "default",
     socket: Socket = None,
     json: Json = False,
 ) -> None:
-    """Make a session's sandbox, or return the one it has. One whose container died comes back with its files.
+    """Create a session's sandbox, or return the existing one. One whose container died restarts with its files.
 
     Example: sandboxd create demo --user alice --memory-mb 256
     """
@@ -76,14 +76,14 @@ def ls(tenant: Tenant = "default", socket: Socket = None, json: Json = False) ->
 
 def rm(
     sessions: Annotated[list[str], typer.Argument(help="The sessions whose sandboxes to remove.")],
-    missing_ok: Annotated[bool, typer.Option("--missing-ok", help="A sandbox that is not there is no error.")] = False,
+    missing_ok: Annotated[bool, typer.Option("--missing-ok", help="Do not fail if a sandbox does not exist.")] = False,
     tenant: Tenant = "default",
     socket: Socket = None,
     json: Json = False,
 ) -> None:
     """Remove sandboxes with every file in their workspaces. Memory stays.
 
-    To bring back a sandbox whose container died, with its files, use `sandboxd create` instead.
+    To restart a sandbox whose container died, with its files, use `sandboxd create` instead.
 
     Example: sandboxd rm demo
     """
@@ -93,7 +93,7 @@ def rm(
                 client.destroy_sandbox(session, missing_ok=missing_ok)
             except NotFound:
                 step = "`sandboxd ls` lists the sandboxes of a tenant."
-                fail(NotFound(f"cannot remove the sandbox of {session}: it has none"), json, next_step=step)
+                fail(NotFound(f"cannot remove the sandbox of {session}: it does not exist"), json, next_step=step)
             if json:
                 print_json({"tenant": tenant, "session": session, "removed": True})
             else:

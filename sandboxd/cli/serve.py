@@ -1,4 +1,4 @@
-"""`serve`: the daemon itself, in the foreground. Also how every command that needs no daemon reads its settings."""
+"""`serve`: run the daemon in the foreground. Commands that need no daemon read their settings here too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ StoreOption = Annotated[
     str | None,
     typer.Option(
         "--store",
-        help="Where memory is kept: sqlite:///FILE, file:///DIRECTORY, memory:// (lost at the end) or "
+        help="Where memory is kept: sqlite:///FILE, file:///DIRECTORY, memory:// (lost when the daemon stops) or "
         "python:MODULE:FACTORY.",
     ),
 ]
@@ -32,7 +32,7 @@ StoreOption = Annotated[
 def serve(
     data: DataOption = None,
     socket: Annotated[Path | None, typer.Option(readable=False, help="The unix socket to listen on.")] = None,
-    tcp: Annotated[str | None, typer.Option(help="HOST:PORT to listen on as well; needs --token-file.")] = None,
+    tcp: Annotated[str | None, typer.Option(help="HOST:PORT to listen on as well; requires --token-file.")] = None,
     token_file: Annotated[
         Path | None, typer.Option(readable=False, help="A file whose first line is the token of TCP clients.")
     ] = None,
@@ -44,7 +44,7 @@ def serve(
     ] = None,
     engine: EngineOption = None,
     store: StoreOption = None,
-    image: Annotated[str | None, typer.Option(help="The image of a sandbox whose creator names none.")] = None,
+    image: Annotated[str | None, typer.Option(help="The image of sandboxes that do not name one.")] = None,
     build_image: Annotated[
         bool | None,
         typer.Option("--build-image", help="Build the default image first if the engine does not have it."),
@@ -55,10 +55,11 @@ def serve(
     """Run the daemon until Ctrl-C or SIGTERM. Prints one line of JSON when it is ready, with or without --json.
 
     Every option is also a variable, SANDBOXD_POOL for --pool, and a key in sandboxd.toml, which is read from
-    /etc/sandboxd, ~/.config/sandboxd and the working directory, or from where SANDBOXD_CONFIG says. Settings without an
-    option: engine_fallback, outbox, cache, blob_cache_mb, runtime, pool_max, pool_shrink_s, nice, skills,
-    idle_timeout_s, start_timeout_s, drain_s, loop_stall_s, max_sandboxes, max_calls, call_memory_mb, log_level, and the
-    tables limits, wire and consolidation (SANDBOXD_LIMITS__MEMORY_MB).
+    /etc/sandboxd, ~/.config/sandboxd and the working directory, or only from the file that SANDBOXD_CONFIG names.
+    Settings without an option: engine_fallback, store_timeout_s, outbox, cache, blob_cache_mb, runtime, pool_max,
+    pool_shrink_s, nice, tmp_exec, skills, idle_timeout_s, start_timeout_s, drain_s, loop_stall_s, max_sandboxes,
+    max_timeout_s, max_document_bytes, max_calls, call_memory_mb, log_level, and the tables limits, wire and
+    consolidation (SANDBOXD_LIMITS__MEMORY_MB).
 
     Example: sandboxd serve --data /srv/sandboxd --pool 4
     """
@@ -86,12 +87,16 @@ def serve(
     except SetupError as error:
         fail(error, json, next_step=f"Next: {error.advice}" if error.advice else "")
     except (SandboxdError, MemoError) as error:
-        step = "Give another --store." if settings.store else "Give another --data, where memory is without --store."
+        step = (
+            "Give another --store."
+            if settings.store
+            else "Give another --data, which holds memory unless --store is given."
+        )
         fail(error, json, next_step=step if isinstance(error, MemoError) and "; " not in str(error) else None)
 
 
 def load_settings(as_json: bool, **options: Any) -> Settings:
-    """Return the settings with these options in front. End the command with one sentence if one is wrong."""
+    """Return the settings, these options first; exit with one sentence if one is invalid."""
     from sandboxd.settings import read_settings
 
     try:
@@ -99,12 +104,12 @@ def load_settings(as_json: bool, **options: Any) -> Settings:
     except SandboxdError as error:
         fail(error, as_json)
     if settings.store_url.startswith("python:"):
-        sys.path.append("")  # a module in the working directory is found; last, so that it shadows nothing
+        sys.path.append("")  # find modules in the working directory; last, so that they shadow nothing
     return settings
 
 
 def _require_image(settings: Settings, missing: str | None) -> None:
-    """Offer to build the default image if it is missing. Any other image is not ours to build."""
+    """Offer to build the default image if it is missing; only that one can be built here."""
     if missing is None:
         return
     if settings.image is not None:

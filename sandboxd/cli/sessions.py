@@ -1,4 +1,4 @@
-"""`sessions`: the sessions that the store knows, with or without a sandbox."""
+"""`sessions`: the sessions in the store, with or without a sandbox."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def sessions(
     socket: Socket = None,
     json: Json = False,
 ) -> None:
-    """List the sessions of a tenant, the newest change first.
+    """List the sessions of a tenant, last changed first.
 
     Example: sandboxd sessions --user alice
     """

@@ -1,4 +1,4 @@
-"""`shell`: a terminal in a sandbox, through a background process that has one."""
+"""`shell`: a terminal in a sandbox, through a background process with a tty."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ WAIT_S = 20.0
 
 def shell(
     session: Session,
-    command: Annotated[str, typer.Option("--command", "-c", help="What to run in the terminal.")] = "exec bash -l",
+    command: Annotated[
+        str, typer.Option("--command", "-c", help="The command to run in the terminal.")
+    ] = "exec bash -l",
     tenant: Tenant = "default",
     socket: Socket = None,
     json: Json = False,
 ) -> None:
-    """Open a terminal in a session's sandbox. It ends with its program, with the program's exit code.
+    """Open a terminal in a session's sandbox. It ends when its program does, with the program's exit code.
 
     Example: sandboxd shell demo
     """
@@ -67,13 +69,13 @@ def _end(client: Client, session: str, process: str) -> None:
     try:
         client.kill_process(session, process)
     except NotFound:
-        return  # the sandbox went away with it
+        return  # the sandbox is gone as well
 
 
 @contextmanager
 def _raw_terminal() -> Iterator[None]:
     before = termios.tcgetattr(sys.stdin)
-    tty.setraw(sys.stdin, termios.TCSADRAIN)  # the default would throw away what has been typed ahead
+    tty.setraw(sys.stdin, termios.TCSADRAIN)  # the default would discard typed-ahead input
     try:
         yield
     finally:
@@ -82,7 +84,7 @@ def _raw_terminal() -> Iterator[None]:
 
 @contextmanager
 def _window_size(client: Client, session: str, process: str) -> Iterator[None]:
-    """Tell the process the size of the window, now and whenever it changes."""
+    """Send the window size to the process, now and whenever it changes."""
 
     def resize(number: int = 0, frame: FrameType | None = None) -> None:
         size = shutil.get_terminal_size()
@@ -98,7 +100,7 @@ def _window_size(client: Client, session: str, process: str) -> Iterator[None]:
 
 @contextmanager
 def _keyboard(client: Client, session: str, process: str) -> Iterator[None]:
-    """Send what is typed, in a thread, until the block ends."""
+    """Send typed input from a thread until the block ends."""
     stop_reader, stop_writer = os.pipe()
 
     def forward() -> None:
@@ -111,7 +113,7 @@ def _keyboard(client: Client, session: str, process: str) -> Iterator[None]:
             try:
                 client.write_process(session, process, typed, eof=not typed)
             except SandboxdError:
-                return  # the process has ended; the output loop says how
+                return  # the process has ended; the output loop reports how
             if not typed:
                 return
 

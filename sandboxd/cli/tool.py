@@ -28,7 +28,7 @@ _NOUNS = {
 
 def tool(
     session: Session,
-    name: Annotated[str | None, typer.Argument(help="The tool; without it, the tools are listed.")] = None,
+    name: Annotated[str | None, typer.Argument(help="The tool; lists the tools if not given.")] = None,
     arguments: Annotated[
         list[str] | None, typer.Argument(help="NAME=VALUE pairs, one JSON object, or `-` to read one from stdin.")
     ] = None,
@@ -36,7 +36,7 @@ def tool(
     socket: Socket = None,
     json: Json = False,
 ) -> None:
-    """Call a tool and print what a model would read. Exit code 1 when the tool failed.
+    """Call a tool and print what a model would read. Exit code 1 if the tool failed.
 
     Example: sandboxd tool demo Read file_path=/workspace/notes.txt limit=10
     """
@@ -70,7 +70,7 @@ def _print_tools(tools: list[ToolDescription], as_json: bool) -> None:
 
 
 def parse_arguments(words: list[str], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tool's arguments: one JSON object as it is, or pairs whose values are read as the schema says."""
+    """Return a tool's arguments: one JSON object as it is, or pairs whose values are parsed by the schema."""
     if len(words) == 1 and (words[0] == "-" or words[0].lstrip().startswith("{")):
         return _parse_object(sys.stdin.read() if words[0] == "-" else words[0])
     properties: Mapping[str, Any] = schema.get("properties", {})
@@ -94,7 +94,7 @@ def _parse_object(text: str) -> dict[str, Any]:
 
 
 def _types(field: Mapping[str, Any]) -> list[str]:
-    """Return the JSON types that a field may have; none for one that may be anything."""
+    """Return the JSON types that a field accepts; empty if it accepts any."""
     if "anyOf" in field:
         return [kind for option in field["anyOf"] for kind in _types(option)]
     kind = field.get("type", [])
@@ -102,7 +102,7 @@ def _types(field: Mapping[str, Any]) -> list[str]:
 
 
 def _parse_value(name: str, text: str, types: list[str]) -> Any:
-    """Read a value: text stays text wherever text is allowed, anything else is JSON of the right type."""
+    """Parse a value: as text wherever text is allowed, else as JSON of the right type."""
     if "string" in types:
         return text
     try:
@@ -121,7 +121,7 @@ def _type_of(value: Any) -> str:
 
 
 def _describe(name: str, schema: Mapping[str, Any]) -> str:
-    """Return what a tool takes, as the next step after arguments that it refused."""
+    """Return a tool's signature, as the next step after refused arguments."""
     required = schema.get("required", ())
     takes = [f"{field}=…" if field in required else f"[{field}=…]" for field in schema.get("properties", ())]
-    return f"It is called like this: {' '.join((name, *takes))}"
+    return f"Usage: {' '.join((name, *takes))}"

@@ -1,7 +1,7 @@
-"""The SDK: `Client` for ordinary code, `AsyncClient` for async code. Both raise the daemon's own errors.
+"""The SDK: `Client` for synchronous code, `AsyncClient` for async code. Both raise the daemon's own errors.
 
-Neither starts a daemon or keeps anything on disk. What they import is loaded when it is first asked for, because
-a command line that runs one command must not wait for the async half.
+Neither starts a daemon or keeps anything on disk. Each half is imported on first use, so that the command line does
+not load the async one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the daemon is: what the caller says, else `SANDBOXD_SOCKET`, else the default socket."""
+"""The daemon's address: the caller's, else `SANDBOXD_SOCKET`, else the default socket."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sandboxd.places import default_socket
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A unix socket, or a host and port with the token that TCP always needs."""
+    """A unix socket, or a host and port with the token that TCP requires."""
 
     socket: Path | None = None
     host: str = "localhost"
@@ -25,7 +25,7 @@ class Address:
 
     @property
     def authority(self) -> str:
-        """What every request names as its Host. On a unix socket it is a formality."""
+        """The Host header of every request. On a unix socket its value does not matter."""
         return "localhost" if self.socket is not None else f"{self._host_in_url}:{self.port}"
 
     @property

@@ -1,7 +1,6 @@
-"""One connection of the async client: an exchange at a time, its answer whole or piece by piece.
+"""One connection of the async client: one exchange at a time, with its answer whole or streamed.
 
-A protocol of the event loop and not a stream of anyio: an exchange is one write, one wake-up and no task. It knows
-no addresses but the one it is given, and repeats nothing.
+An asyncio protocol and not an anyio stream: an exchange is one write, one wake-up and no task. It never retries.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ from sandboxd.client.calls import Answer, Call
 from sandboxd.client.http1 import LAST_CHUNK, AnswerReader, BadAnswer, chunk, render_head
 
 HELD_BYTES = 262_144
-"""How much of an answer is kept for a caller who takes it piece by piece."""
+"""How much of a streamed answer is buffered before reading pauses."""
 PIECE_BYTES = 262_144
 
 
 class Broken(Exception):
-    """The connection ended, or what came on it makes no sense."""
+    """The connection ended, or received something that is not a valid answer."""
 
     def __init__(self, reason: str, system_error: Exception | None = None) -> None:
         super().__init__(reason)
         self.system_error = system_error
-        """What the system reported, if the connection ended before any byte of the answer."""
+        """The system's error, if the connection ended before the first byte of the answer."""
 
 
 class Silent(Exception):
-    """The daemon said nothing for as long as the call would wait."""
+    """The daemon sent nothing for as long as the call waits."""
 
 
 async def connect(address: Address) -> AsyncConnection:
@@ -60,11 +59,11 @@ class AsyncConnection(asyncio.Protocol):
         self._timer_due = 0.0
         self._poll = select.poll()
         self.idle_since = 0.0
-        """For the owner: when it was put back, on the monotonic clock."""
+        """When the owner put it back, on the monotonic clock."""
 
     @property
     def is_usable(self) -> bool:
-        """Whether another call can be sent: it is open, and nothing of the last exchange is left."""
+        """Whether another call can be sent: the connection is open and the last exchange is complete."""
         answer = self._answer
         return (
             self._is_open and not self._is_sending and (answer is None or (answer.is_whole and answer.may_keep_alive))
@@ -72,7 +71,7 @@ class AsyncConnection(asyncio.Protocol):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the socket holds nothing, not even its end: the event loop may not have looked for a while."""
+        """Whether the socket has no unread data or end of file: the event loop may not have polled it for a while."""
         return not self._poll.poll(0)
 
     def close(self) -> None:
@@ -81,14 +80,14 @@ class AsyncConnection(asyncio.Protocol):
         if self._sending is not None:
             self._sending.cancel()
         if self._is_sending:
-            self._transport.abort()  # a close would wait for the daemon to take what is written, perhaps for ever
+            self._transport.abort()  # close() would wait for the daemon to read what is written, perhaps for ever
         else:
             self._transport.close()
 
     async def ask(self, call: Call[Any], address: Address, body: bytes | AsyncIterable[bytes] | None) -> None:
-        """Send a call. A daemon that answers before it has taken the whole body gets no more of it.
+        """Send a call; stop sending its body if the daemon answers before it has read all of it.
 
-        A body that is a stream follows the call's own, in a task: its next piece may come later than the answer.
+        A streamed body follows the call's own in a task: its next chunk may come later than the answer.
         """
         if body is None or isinstance(body, bytes):
             content = body or b""
@@ -111,7 +110,7 @@ class AsyncConnection(asyncio.Protocol):
                 if piece and not await self._sent(chunk(piece)):
                     return
             self._is_sending = not await self._sent(LAST_CHUNK)
-        except Exception as error:  # noqa: BLE001  # it belongs to the caller, who waits for the answer
+        except Exception as error:  # noqa: BLE001  # raised in the caller, which waits for the answer
             self._fail(error)
 
     async def whole_answer(self) -> Answer:
@@ -150,7 +149,7 @@ class AsyncConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         answer = self._answer
         if answer is None or answer.is_whole:
-            self._fail(Broken("it sent what nobody asked for"))
+            self._fail(Broken("it sent data without a request"))
             return
         self._heard_at = self._loop.time()
         try:
@@ -184,7 +183,7 @@ class AsyncConnection(asyncio.Protocol):
         self._listen()
 
     async def _sent(self, piece: bytes) -> bool:
-        """Write when there is room. False: the answer is a refusal or here already, or the connection is gone."""
+        """Write once there is room; return False if the answer has already begun or the connection is closed."""
         if self._drained is not None:
             await self._drained
         answer = self._answer
@@ -216,13 +215,13 @@ class AsyncConnection(asyncio.Protocol):
         self._wake()
 
     def _resume(self) -> None:
-        self._listen()  # the time its caller took is not the daemon's silence
+        self._listen()  # time spent by the caller does not count as the daemon's silence
         if self._is_paused:
             self._is_paused = False
             self._transport.resume_reading()
 
     def _listen(self) -> None:
-        """Count the silence from now on. One timer serves many short calls, so that most set none."""
+        """Restart the silence timer. One timer serves many short calls, so most calls set none."""
         self._heard_at = self._loop.time()
         if self._patience_s is None:
             return

@@ -1,7 +1,7 @@
 """Connections of the async client over a unix socket or TCP, kept alive and shared by tasks.
 
-It never sends a request twice unless the first was not read or the call is safe to repeat. It needs an asyncio event
-loop, and nothing of anyio, whose backend would be loaded in the middle of the first call.
+It never sends a request twice unless the first was not read or the call is safe to repeat. It uses asyncio and not
+anyio, whose backend would be imported during the first call.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ Body = bytes | AsyncIterable[bytes] | None
 
 
 class AsyncTransport:
-    """Owns the connections. One request at a time on each; a task that finds none idle opens one."""
+    """Owns the connections, each with one request at a time; opens a new one if none is idle."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self._idle: deque[AsyncConnection] = deque()
-        """The one that has been idle longest comes first; the last is reused."""
+        """Idle connections, longest idle first; the last one is reused."""
         self._room = asyncio.Semaphore(MAX_CONNECTIONS)
         self._is_closed = False
 
     async def send(self, call: Call[Any], body: Body = None) -> Answer:
-        """Send a call and return its whole answer. If its connection breaks, it may be sent once more on a new one."""
+        """Send a call and return its whole answer; if its connection breaks, it may be retried once on a new one."""
         content = call.body if body is None else body
         is_second = False
         while True:
@@ -51,7 +51,7 @@ class AsyncTransport:
 
     @asynccontextmanager
     async def stream(self, call: Call[Any], body: Body = None) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
-        """Send a call and read its answer piece by piece. Leaving early closes the connection."""
+        """Send a call and stream its answer. Leaving early closes the connection."""
         content = call.body if body is None else body
         is_second = has_status = False
         while True:
@@ -74,7 +74,7 @@ class AsyncTransport:
             self._idle.pop().close()
 
     def _check_resend(self, call: Call[Any], body: Body, error: Broken, *, may: bool) -> None:
-        """Return if the call goes out once more; otherwise raise what its caller is told."""
+        """Return if the call may be retried; otherwise raise its error."""
         unread = keep_alive.is_unread(self.address, error.system_error)
         if not (may and keep_alive.may_resend(call, body, unread=unread)):
             raise keep_alive.broken(call, self.address, str(error), unread=unread) from error
@@ -85,7 +85,7 @@ class AsyncTransport:
         return _Lent(self, self._room, is_new)
 
     async def take(self, *, is_new: bool) -> AsyncConnection:
-        """Return a connection that the daemon has not closed: a kept one, or a new one."""
+        """Return a connection that the daemon has not closed: an idle one, or a new one."""
         idle = self._idle
         oldest = time.monotonic() - keep_alive.IDLE_S
         while idle and (idle[0].idle_since <= oldest or not idle[0].is_usable):

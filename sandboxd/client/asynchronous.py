@@ -1,6 +1,6 @@
-"""`AsyncClient`: the daemon from async code. One may be shared by every task of an event loop.
+"""`AsyncClient`: the async client. One instance may be shared by all tasks of an event loop.
 
-Every method is a call of `calls.py`, sent and read here. It adds nothing to them.
+Every method sends a call of `calls.py` and reads its answer, and adds nothing to it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class AsyncClient(AsyncMemoryClient):
         return await self._send(calls.ready())
 
     async def metrics(self) -> str:
-        """Return what the daemon has counted, as Prometheus text."""
+        """Return the daemon's metrics as Prometheus text."""
         return await self._send(calls.metrics())
 
     async def ensure_sandbox(
@@ -84,9 +84,9 @@ class AsyncClient(AsyncMemoryClient):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> Sandbox:
-        """Make the session's sandbox, or return the one it has; `.created` says which.
+        """Create the session's sandbox, or return the existing one; `.created` says which.
 
-        One whose container died comes back with its files.
+        One whose container died is restarted with its files.
         """
         return await self._send(
             calls.ensure_sandbox(
@@ -117,7 +117,7 @@ class AsyncClient(AsyncMemoryClient):
     ) -> None:
         """Remove the sandbox with every file in its workspace. Memory stays.
 
-        With `missing_ok` a sandbox that is not there counts as removed, so this can be called again.
+        With `missing_ok` a missing sandbox counts as removed, so the call can be repeated.
         """
         await self._send(
             calls.destroy_sandbox(tenant or self.tenant, session, missing_ok=missing_ok, key=idempotency_key)
@@ -143,7 +143,7 @@ class AsyncClient(AsyncMemoryClient):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> ExecResult:
-        """Run a command to its end. One that fails is a result, not an error.
+        """Run a command and return its result. A command that fails is a result, not an error.
 
         `stdin` is text, bytes, a binary file or an (async) iterable of bytes; whatever its length, it is sent as the
         command reads it, and no more of it once the command has ended. A file or plain iterable is read in a thread.
@@ -177,7 +177,7 @@ class AsyncClient(AsyncMemoryClient):
         merge_stderr: bool = False,
         tenant: str | None = None,
     ) -> AsyncGenerator[ExecOutput | ExecResult, None]:
-        """Run a command and yield its output as it comes; the last item is the result. Closing this kills it."""
+        """Run a command and yield its output as it arrives, then its result. Closing the iterator kills it."""
         inline, follows = inline_stdin(stdin, None)
         call = calls.execute(
             tenant or self.tenant,
@@ -248,7 +248,7 @@ class AsyncClient(AsyncMemoryClient):
         wait_s: float = 0,
         tenant: str | None = None,
     ) -> ProcessOutput:
-        """Read what a process has written from an offset on: 256 KiB, or `limit` bytes up to 1 MiB."""
+        """Return the output of a process from an offset: up to 256 KiB, or `limit` bytes of at most 1 MiB."""
         return await self._send(
             calls.read_process(tenant or self.tenant, session, process, offset=offset, limit=limit, wait_s=wait_s)
         )
@@ -263,7 +263,7 @@ class AsyncClient(AsyncMemoryClient):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> None:
-        """Write all of the data; WriteIncomplete says how much was taken if the process stops reading in between."""
+        """Write all of the data; raise WriteIncomplete with the size taken if the process stops reading."""
         writing = StdinWrite(data, eof=eof, key=idempotency_key)
         while not writing.is_done:
             try:
@@ -290,7 +290,7 @@ class AsyncClient(AsyncMemoryClient):
     ) -> int:
         """Send a signal such as INT, and return how many processes got it.
 
-        `to` is `process`, `foreground` (the default if it has a terminal) or `children`: everything it started.
+        `to` is `process`, `foreground` (the default if it has a terminal) or `children`: all its descendants.
         """
         return await self._send(
             calls.signal_process(tenant or self.tenant, session, process, signal, to=to, key=idempotency_key)
@@ -307,8 +307,8 @@ class AsyncClient(AsyncMemoryClient):
     ) -> Process:
         """Kill a process and everything it started.
 
-        With a signal such as TERM they get that first, and what is left after `grace_s` (5 by default) is killed;
-        `ended_by` says which of the two it took.
+        With a signal such as TERM they get that first, and those left after `grace_s` (5 by default) are killed;
+        `ended_by` says which signal ended the last of them.
         """
         return await self._send(
             calls.kill_process(tenant or self.tenant, session, process, signal=signal, grace_s=grace_s)
@@ -321,7 +321,7 @@ class AsyncClient(AsyncMemoryClient):
     async def open_file(
         self, session: str, path: str, *, tenant: str | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Read a file piece by piece: `async with client.open_file(...) as pieces:`"""
+        """Stream a file: `async with client.open_file(...) as pieces:`"""
         async with self._stream(calls.read_file(tenant or self.tenant, session, path)) as pieces:
             yield pieces
 
@@ -334,7 +334,7 @@ class AsyncClient(AsyncMemoryClient):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> FileInfo:
-        """Write a file; it is the old one until it is the new one. `content` may be an iterable of pieces."""
+        """Replace a file in one step: readers see the old or the new one. `content` may be an iterable of bytes."""
         body = content.encode() if isinstance(content, str) else content
         return await self._send(calls.write_file(tenant or self.tenant, session, path, idempotency_key), body)
 
@@ -353,7 +353,7 @@ class AsyncClient(AsyncMemoryClient):
         return await self._send(calls.list_tools(tenant or self.tenant, session))
 
     async def events(self, after: int | None = None, *, follow: bool = True) -> AsyncGenerator[Event, None]:
-        """Yield what happens, from now on or after an id. Without `follow`, only what is remembered."""
+        """Yield events from now on or after an id. Without `follow`, only past events."""
         async with self._events(calls.events(after, follow)) as events:
             async for _, data in events:
                 yield calls.event_item(data)

@@ -1,6 +1,6 @@
-"""Every call of the API, written once: how to ask, and how to read the answer. Pure; both clients send these.
+"""Every call of the API, defined once for both clients: its request, and how to read its answer.
 
-A call is a value. It opens nothing and waits for nothing.
+A call is a value; building one does no I/O.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 SHORT_S = 30.0
 CREATE_S = 180.0
 GRACE_S = 30.0
-"""How much longer than the work itself a client waits before it gives up on an answer."""
+"""How much longer than the work itself a client waits for an answer."""
 DEFAULT_TIMEOUT_S = 120.0
 DEFAULT_KILL_GRACE_S = 5.0
 EVENTS = "text/event-stream"
@@ -56,7 +56,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One request, and the way to read its answer. `timeout_s` bounds every silence of the daemon."""
+    """One request and how to read its answer. `timeout_s` is the longest silence of the daemon."""
 
     method: str
     target: str
@@ -65,11 +65,11 @@ class Call(Generic[T]):
     headers: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float | None = SHORT_S
     is_idempotent: bool = False
-    """Whether doing it twice is the same as doing it once, whatever else happens between."""
+    """Whether the call is idempotent, whatever happens in between."""
 
     @property
     def is_safe(self) -> bool:
-        """May be sent again when its answer was lost."""
+        """Whether the call may be sent again after its answer was lost."""
         return self.method == "GET" or self.is_idempotent or "idempotency-key" in self.headers
 
 
@@ -90,7 +90,7 @@ def raise_problem(answer: Answer) -> None:
 
 
 def tenant_path(tenant: str) -> str:
-    """Ids are checked before they are sent: one with a slash would name another route."""
+    """Return a session's path; ids are validated, because one with a slash would select another route."""
     return f"/v1/tenants/{quote(TenantId(tenant), safe='')}"
 
 
@@ -122,7 +122,7 @@ def json_call(
 
 
 def given(**fields: Any) -> dict[str, Any]:
-    """The fields somebody gave a value; the daemon has the defaults."""
+    """Return the fields that have a value; the daemon sets the defaults."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -212,9 +212,9 @@ def execute(
     stream: bool = False,
     stdin_follows: bool = False,
 ) -> Call[ExecResult]:
-    """A command. Its output comes back as text if it is UTF-8, else as base64, and always so when it is streamed.
+    """Build a command. Its output returns as text if it is UTF-8, else as base64; streamed output always as base64.
 
-    With `stdin_follows` the call's body is one line, and what is sent after it is stdin.
+    With `stdin_follows` the call's body is one line, followed by stdin.
     """
     content: dict[str, Any] = {"command": command if isinstance(command, str) else list(command)}
     if cwd is not None:
@@ -332,7 +332,7 @@ def read_file(tenant: str, session: str, path: str) -> Call[bytes]:
 
 
 def write_file(tenant: str, session: str, path: str, key: str | None) -> Call[FileInfo]:
-    """The head of a write. Its body is given to the client beside it, because it may be a stream."""
+    """Build the head of a write. The client takes its body separately, because it may be a stream."""
     headers = {"content-type": RAW} if key is None else {"content-type": RAW, "idempotency-key": key}
     target = f"{session_path(tenant, session)}/files?{urlencode({'path': path})}"
     return Call("PUT", target, _file_info, None, headers, CREATE_S)
@@ -448,7 +448,7 @@ def _tool_descriptions(answer: Answer) -> list[ToolDescription]:
 
 
 def exec_item(kind: str, data: str) -> ExecOutput | ExecResult | None:
-    """Read one event of a streamed command; None for one that is of no interest."""
+    """Parse one event of a streamed command; None for kinds that are ignored."""
     fields = json.loads(data)
     if kind == "stdout" or kind == "stderr":
         return ExecOutput("stdout" if kind == "stdout" else "stderr", base64.b64decode(fields["data"]))

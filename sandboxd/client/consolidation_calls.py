@@ -1,4 +1,4 @@
-"""The calls of the API that are about consolidation. As pure as `calls`."""
+"""The consolidation calls of the API; pure, like `calls`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sandboxd.client.calls import Answer, Call, given, json_call, parse_json, pa
 from sandboxd.client.results import Consolidated, ConsolidationFailure, ConsolidationState
 
 RUN_S = 1860.0
-"""A run may take half an hour by default, and a little is added for the way."""
+"""A run takes at most half an hour by default; the rest is for the network."""
 
 
 def consolidate(tenant: str, user: str, *, dry_run: bool, timeout_s: float, key: str | None) -> Call[Consolidated]:

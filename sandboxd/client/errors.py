@@ -1,6 +1,6 @@
-"""What a client raises: its own errors, and the daemon's, rebuilt from their problem by code.
+"""The errors that a client raises: its own, and the daemon's, rebuilt from their code.
 
-An error of the daemon is an instance of the same class as inside the daemon, so one `except` fits both sides.
+An error of the daemon has the same class in the client, so one `except` clause works on both sides.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from sandboxd.errors import DependencyError, FileError, Gone, InternalError, Req
 
 
 class DaemonUnreachable(SandboxdError):
-    """There is no daemon at this address, or it closed the connection unread. Nothing was carried out."""
+    """No daemon answers at this address, or it closed the connection before reading. Nothing was carried out."""
 
     code = "daemon.unreachable"
     retryable = True
 
 
 class AnswerLost(DaemonUnreachable):
-    """The connection broke before the answer: the daemon may have done what was asked, or not."""
+    """The connection broke before the answer: the call may or may not have been carried out."""
 
     code = "daemon.answer_lost"
     retryable = False
 
 
 class WriteIncomplete(SandboxdError):
-    """A process took `taken_bytes` of the data and no more. Writing the same data again would write those twice."""
+    """A process read only `taken_bytes` of the data. Writing all of it again would repeat those."""
 
     code = "process.write_incomplete"
 
@@ -57,7 +57,7 @@ _FAMILIES: dict[str, type[SandboxdError]] = {
 
 
 KNOWN_ERRORS: tuple[type[SandboxdError], type[MemoError]] = (SandboxdError, MemoError)
-"""Everything the daemon may answer with, for an `except` clause."""
+"""Every error that a call may raise, for an `except` clause."""
 
 
 def _descendants(parent: type[Exception]) -> Iterator[type[Exception]]:
@@ -72,13 +72,13 @@ _BY_CODE: dict[str, type[Exception]] = {
     for kind in _descendants(root)
     if kind.__module__ in ("memo.errors", "sandboxd.errors")
 }
-"""Every class by its code. A child comes before the parent whose code it shares, the daemon's before memo's."""
+"""Return every class by code. A subclass wins over a parent with the same code, the daemon's over memo's."""
 
 
 def rebuild(problem: Mapping[str, Any]) -> Exception:
-    """Turn a problem into the error it came from. A code this client does not know keeps its code and family."""
+    """Return the error that a problem describes. An unknown code is kept, with the base class of its family."""
     code = str(problem.get("code", "internal.error"))
-    detail = str(problem.get("detail", "cannot say what went wrong"))
+    detail = str(problem.get("detail", "cannot tell what went wrong: the daemon gave no detail"))
     if code == Gone.code:
         return Gone(detail, problem.get("cause", "engine"))
     known = _BY_CODE.get(code)
@@ -93,8 +93,8 @@ def rebuild(problem: Mapping[str, Any]) -> Exception:
 
 
 def _conflict(problem: Mapping[str, Any], detail: str) -> Exception:
-    """A conflict comes with the document as it is now."""
-    from memo.documents import Document  # the async client has loaded it; the command line rarely needs it
+    """Return a conflict with the current document."""
+    from memo.documents import Document  # already imported by the async client; rarely needed by the command line
 
     text, revision, sha256 = problem.get("text"), problem.get("revision"), problem.get("sha256")
     if isinstance(text, str) and isinstance(revision, int) and isinstance(sha256, str):

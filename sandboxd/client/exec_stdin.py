@@ -1,6 +1,6 @@
-"""The stdin of a command, as callers give it: a small one goes into the call, any other is streamed after it.
+"""The stdin of a command: a small one is part of the call, a larger one is streamed after it.
 
-It reads a source piece by piece, and never holds more than one piece of it.
+A source is read in chunks, and only one chunk is held at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sandboxd.errors import InvalidRequest
 
 PIECE_BYTES = 65_536
 INLINE_BYTES = 1_048_576
-"""What is larger is streamed, unless the call must be repeatable."""
+"""A larger stdin is streamed, unless the call must be repeatable."""
 MAX_INLINE_BYTES = 16_777_216
 
 
@@ -26,7 +26,7 @@ AsyncStdin = Stdin | AsyncIterable[bytes]
 
 
 def inline_stdin(stdin: AsyncStdin, key: str | None) -> tuple[str | bytes | None, bool]:
-    """Return what goes into the call, and whether stdin is streamed instead."""
+    """Return the stdin to put into the call, and whether stdin is streamed instead."""
     if stdin is None or isinstance(stdin, str | bytes):
         size = 0 if stdin is None else len(stdin) if isinstance(stdin, bytes) else _size_of(stdin)
         if size <= INLINE_BYTES or (key is not None and size <= MAX_INLINE_BYTES):
@@ -40,7 +40,7 @@ def inline_stdin(stdin: AsyncStdin, key: str | None) -> tuple[str | bytes | None
 
 
 def pieces_of(stdin: Stdin) -> Iterator[bytes]:
-    """Yield stdin piece by piece."""
+    """Yield stdin in chunks."""
     if isinstance(stdin, str):
         stdin = stdin.encode()
     if isinstance(stdin, bytes):
@@ -57,7 +57,7 @@ def pieces_of(stdin: Stdin) -> Iterator[bytes]:
 
 
 async def async_pieces_of(stdin: AsyncStdin) -> AsyncIterator[bytes]:
-    """Yield stdin piece by piece; a source that blocks is read in a thread."""
+    """Yield stdin in chunks; read a blocking source in a thread."""
     if isinstance(stdin, AsyncIterable):
         async for piece in stdin:
             yield piece
@@ -65,7 +65,7 @@ async def async_pieces_of(stdin: AsyncStdin) -> AsyncIterator[bytes]:
         for piece in pieces_of(stdin):
             yield piece
     else:
-        import asyncio  # the ordinary client never comes here
+        import asyncio  # only the async client gets here
 
         source = pieces_of(stdin)
         while (next_piece := await asyncio.to_thread(next, source, None)) is not None:
@@ -73,7 +73,7 @@ async def async_pieces_of(stdin: AsyncStdin) -> AsyncIterator[bytes]:
 
 
 def _read(file: BinaryFile) -> Iterator[bytes]:
-    read = getattr(file, "read1", file.read)  # read1 returns what there is: a pipe is passed on as it is filled
+    read = getattr(file, "read1", file.read)  # read1 returns what is available, so a pipe is forwarded as it fills
     while piece := read(PIECE_BYTES):
         yield piece
 

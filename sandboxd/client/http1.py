@@ -1,6 +1,6 @@
-"""HTTP/1.1 as both clients speak it: a call to bytes, bytes to an answer. Pure: it opens nothing, waits for nothing.
+"""HTTP/1.1 for both clients: encode a call, parse an answer. It does no I/O.
 
-Only what this daemon answers is understood; anything else is a BadAnswer.
+Only what this daemon sends is understood; anything else is a BadAnswer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_HEADERS = 100
 
 
 class BadAnswer(Exception):
-    """What came is not an HTTP answer, or not a whole one."""
+    """Raised for bytes that are not an HTTP answer, or not a complete one."""
 
 
 class AnswerHeaders(dict[str, str]):
@@ -29,16 +29,16 @@ class AnswerHeaders(dict[str, str]):
 
 
 class AnswerReader:
-    """One answer, put together from whatever pieces it comes in."""
+    """One answer, assembled from chunks of any size."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._pieces: list[bytes] = []
         self.headers = AnswerHeaders()
         self.has_begun = False
-        """Whether any byte of it has come."""
+        """Whether any byte has arrived."""
         self.status = 0
-        """0 until the head is here."""
+        """0 until the head has arrived."""
         self.is_whole = False
         self.may_keep_alive = False
 
@@ -47,10 +47,10 @@ class AnswerReader:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            raise BadAnswer(str(error) or "what came is not HTTP") from None
+            raise BadAnswer(str(error) or "the answer is not HTTP") from None
 
     def take(self) -> bytes:
-        """Return what has come of the body since the last time."""
+        """Return the part of the body that arrived since the last call."""
         pieces, self._pieces = self._pieces, []
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
@@ -60,12 +60,12 @@ class AnswerReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self.headers) >= MAX_HEADERS:
-            raise BadAnswer("more headers than an answer has")
+            raise BadAnswer("the answer has too many headers")
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if status >= 200:  # before that it is only "go on"
+        if status >= 200:  # an earlier one is 100 Continue
             self.status = status
 
     def on_body(self, body: bytes) -> None:
@@ -104,6 +104,6 @@ def _render(headers: Mapping[str, str]) -> list[str]:
     lines = []
     for name, value in headers.items():
         if "\r" in value or "\n" in value or "\0" in value:
-            raise InvalidRequest(f"cannot send the header {name}: it holds a line break or a NUL")
+            raise InvalidRequest(f"cannot send the header {name}: it contains a line break or a NUL")
         lines.append(f"{name}: {value}\r\n")
     return lines

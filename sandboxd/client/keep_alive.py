@@ -1,6 +1,6 @@
-"""The rules for kept-alive connections: how long one is reused, and when a call that broke is sent again.
+"""The rules for kept-alive connections: how long one is reused, and when a broken call is retried.
 
-Pure; both transports follow them. A call that may have run is never sent again unless repeating it is harmless.
+Pure; both transports use them. A call that may have run is never sent again unless repeating it is harmless.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from sandboxd.client.calls import Call
 from sandboxd.client.errors import AnswerLost, DaemonUnreachable
 
 IDLE_S = 30.0
-"""An idle connection is dropped after this time, well before the 75 s after which the daemon closes it."""
+"""An idle connection is closed after this time, well before the daemon closes it after 75 s."""
 
 
 def is_unread(address: Address, error: BaseException | None) -> bool:
-    """Whether this failure, met before any byte of the answer, proves that the request was not read to its end.
+    """Return whether this failure, before any byte of the answer, proves that the request was not fully read.
 
     On a unix socket the kernel reports EPIPE when the peer was closed before the write, and ECONNRESET when the peer
     was closed with unread data. A daemon that dies with the request read shows as an end of file instead. Over TCP a
@@ -26,18 +26,18 @@ def is_unread(address: Address, error: BaseException | None) -> bool:
 
 
 def may_resend(call: Call[Any], body: object, *, unread: bool) -> bool:
-    """Whether a call that broke on one connection can go out on another. A body that is a stream is used up."""
+    """Return whether a broken call may be retried on another connection. A streamed body cannot be sent again."""
     return (call.is_safe or unread) and (body is None or isinstance(body, bytes))
 
 
 def broken(call: Call[Any], address: Address, reason: str, *, unread: bool) -> DaemonUnreachable:
-    """Return the error of a call that broke and is not sent again."""
+    """Return the error of a broken call that is not retried."""
     if unread:
         return DaemonUnreachable(f"cannot reach the daemon at {address}: it closed the connection ({reason})")
     if call.is_safe:
         advice = "repeat the call"
     else:
-        advice = "look before you repeat it; a call with an idempotency key can be repeated safely"
+        advice = "check before you repeat it; a call with an idempotency key is safe to repeat"
     return AnswerLost(
         f"cannot tell the outcome: the connection to {address} was lost ({reason}), "
         f"and the call may or may not have been carried out; {advice}"
@@ -45,4 +45,4 @@ def broken(call: Call[Any], address: Address, reason: str, *, unread: bool) -> D
 
 
 def silent(call: Call[Any]) -> AnswerLost:
-    return AnswerLost(f"cannot wait longer: no answer within {call.timeout_s} s")
+    return AnswerLost(f"cannot wait any longer: no answer within {call.timeout_s} s")

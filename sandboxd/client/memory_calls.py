@@ -1,4 +1,4 @@
-"""The calls of the API that are about memory: documents, artifacts, mirrors, sessions, messages. As pure as `calls`."""
+"""The memory calls of the API: documents, artifacts, mirrors, sessions, messages. Pure, like `calls`."""
 
 from __future__ import annotations
 
@@ -241,7 +241,9 @@ def _text_call(method: str, target: str, text: str, media_type: str, headers: di
     try:
         body = text.encode()
     except UnicodeEncodeError:
-        raise InvalidRequest("cannot send this text: it holds half of a surrogate pair") from None
+        raise InvalidRequest(
+            "cannot send this text: it contains half of a surrogate pair, which UTF-8 cannot encode"
+        ) from None
     return Call(method, target, _written, body, {"content-type": media_type, **headers}, STORE_S)
 
 

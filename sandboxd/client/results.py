@@ -1,4 +1,4 @@
-"""What the daemon answers, as frozen values. Output of processes and streams is bytes, as the command wrote it."""
+"""The daemon's answers as frozen values. Output of processes and streams is bytes, exactly as written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Sandbox:
     image: str
     limits: Mapping[str, float]
     created: bool = False
-    """Whether the call that returned this made the sandbox."""
+    """Whether this call created the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class ExecResult:
     exit_code: int | None
     """128 + n after signal n; None after a timeout."""
     stdout: str
-    """As text: bytes that are not UTF-8 are replaced. `stdout_bytes` has them as they were written."""
+    """Text in which bytes that are not UTF-8 are replaced; `stdout_bytes` has the original bytes."""
     stderr: str
     timed_out: bool
     truncated: bool
     duration_ms: float
     limits_hit: tuple[str, ...] = ()
     raw: tuple[bytes, bytes] | None = field(default=None, repr=False, compare=False)
-    """The bytes of stdout and stderr, if they are not all UTF-8."""
+    """The bytes of stdout and stderr, if they are not UTF-8."""
 
     @property
     def stdout_bytes(self) -> bytes:
@@ -51,7 +51,7 @@ class ExecResult:
 
 @dataclass(frozen=True, slots=True)
 class ExecOutput:
-    """A piece of a running command's output."""
+    """A chunk of a running command's output."""
 
     stream: Literal["stdout", "stderr"]
     data: bytes
@@ -66,7 +66,7 @@ class Process:
     exit_code: int | None
     output_bytes: int
     ended_by: str | None = None
-    """Of one that was asked to end: the signal after which nothing of it was left."""
+    """For a killed process: the signal that ended the last of its processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text of memory, and the revision that it is."""
+    """A document's text and revision."""
 
     text: str
     revision: int
@@ -117,7 +117,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of a write. A queued one is kept by the daemon for a store that is away, and has no revision yet."""
+    """The outcome of a write. A queued one waits for an unavailable store and has no revision yet."""
 
     revision: int | None
     sha256: str | None
@@ -150,7 +150,7 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A kept tool result. A plain store knows no more of it than its id."""
+    """A stored tool result. A minimal store knows only its id."""
 
     id: str
     revision: int | None
@@ -172,7 +172,7 @@ class MirrorFile:
 
 @dataclass(frozen=True, slots=True)
 class RefusedWrite:
-    """A write that was queued while the store was down, and that the store will never take. It is kept."""
+    """A write that was queued while the store was unavailable and then rejected by it for good. It is kept."""
 
     path: str
     number: int
@@ -202,7 +202,7 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class ShortenedMessages:
-    """Messages with stubs in the place of long tool results, and the ids of the artifacts that hold those."""
+    """Messages with long tool results replaced by stubs, and the ids of the artifacts that hold the results."""
 
     messages: list[dict[str, Any]]
     artifacts: list[str]
@@ -210,7 +210,7 @@ class ShortenedMessages:
 
 @dataclass(frozen=True, slots=True)
 class Consolidated:
-    """What a run of consolidation came to. `failed` are sessions that could not be summarised, each with its reason."""
+    """The result of a consolidation run. `failed` lists sessions that could not be summarised, with the reason."""
 
     changed: bool
     revision: int | None
@@ -226,7 +226,7 @@ class Consolidated:
 
 @dataclass(frozen=True, slots=True)
 class ConsolidationFailure:
-    """Why something could not be consolidated, how many times in a row, and when it is tried again."""
+    """A failure: its reason, how often it happened in a row, and the time of the next try."""
 
     reason: str
     count: int
@@ -235,7 +235,7 @@ class ConsolidationFailure:
 
 @dataclass(frozen=True, slots=True)
 class ConsolidationState:
-    """How a user stands. `why` says why the user is due or not; `failed_sessions` are still pending."""
+    """The status of a user. `why` says why a run is due or not; `failed_sessions` are still pending."""
 
     tenant: str
     user: str
@@ -253,4 +253,4 @@ class ConsolidationState:
     failure: ConsolidationFailure | None
     failed_sessions: Mapping[str, ConsolidationFailure]
     background: bool
-    """Whether the daemon looks by itself who is due."""
+    """Whether the daemon runs due users in the background."""

@@ -1,4 +1,4 @@
-"""Server-sent events, read back from bytes. Pure: pieces in, events out."""
+"""Parser of server-sent events: chunks in, events out. It does no I/O."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ MAX_EVENT_BYTES = 67_108_864
 
 
 class EventReader:
-    """Collects the lines of events that arrive cut anywhere."""
+    """Collects events from chunks that may split anywhere."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[tuple[str, str]]:
-        """Yield kind and data of every event that is whole now."""
+        """Yield kind and data of every event that is complete."""
         self._rest += piece
         while (end := self._rest.find(b"\n\n")) >= 0:
             block = bytes(self._rest[:end]).decode("utf-8")

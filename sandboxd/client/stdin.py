@@ -1,7 +1,7 @@
-"""Writing to a process's stdin, request by request, until it has taken everything. Sends nothing itself.
+"""Writing to a process's stdin, request by request, until it has read everything. Does no I/O itself.
 
-Every request says how much of it was taken, so nothing is ever written twice. With an idempotency key each request has
-a key of its own, made of the given one and the position: the whole can be repeated after a lost answer.
+Every answer says how much was taken, so nothing is written twice. With an idempotency key each request has its own key,
+made of the given one and the offset, so the whole write can be repeated after a lost answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MAX_KEY_CHARS = 255
 
 
 class StdinWrite:
-    """One write: what is left of it, and the request that comes next."""
+    """One write: the data that is left, and the next request."""
 
     def __init__(self, data: str | bytes, *, eof: bool, key: str | None) -> None:
         self._data = data if isinstance(data, bytes) else data.encode()
@@ -34,7 +34,7 @@ class StdinWrite:
         self.is_done = self._taken_bytes >= len(self._data)
 
     def fail(self, error: SandboxdError) -> None:
-        """Raise WriteIncomplete if a part has been taken before this error."""
+        """Raise WriteIncomplete if part of the data was taken before this error."""
         if self._taken_bytes:
             raise WriteIncomplete(self._taken_bytes, len(self._data), error) from error
 
@@ -44,6 +44,6 @@ class StdinWrite:
         key = f"{self._key}:{self._taken_bytes}"
         if len(key) <= _MAX_KEY_CHARS:
             return key
-        import hashlib  # for such a key only: a command line must not wait for it
+        import hashlib  # imported only for a key, to keep the command line fast
 
         return hashlib.sha256(key.encode()).hexdigest()

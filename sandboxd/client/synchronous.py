@@ -1,6 +1,6 @@
-"""`Client`: the daemon from ordinary code. Thread-safe; one may be shared by a whole program.
+"""`Client`: the synchronous client. Thread-safe: one instance may be shared by a whole program.
 
-Every method is a call of `calls.py`, sent and read here. It adds nothing to them.
+Every method sends a call of `calls.py` and reads its answer, and adds nothing to it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Client(MemoryClient):
         return self._send(calls.ready())
 
     def metrics(self) -> str:
-        """Return what the daemon has counted, as Prometheus text."""
+        """Return the daemon's metrics as Prometheus text."""
         return self._send(calls.metrics())
 
     def ensure_sandbox(
@@ -83,9 +83,9 @@ class Client(MemoryClient):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> Sandbox:
-        """Make the session's sandbox, or return the one it has; `.created` says which.
+        """Create the session's sandbox, or return the existing one; `.created` says which.
 
-        One whose container died comes back with its files.
+        One whose container died is restarted with its files.
         """
         return self._send(
             calls.ensure_sandbox(
@@ -116,7 +116,7 @@ class Client(MemoryClient):
     ) -> None:
         """Remove the sandbox with every file in its workspace. Memory stays.
 
-        With `missing_ok` a sandbox that is not there counts as removed, so this can be called again.
+        With `missing_ok` a missing sandbox counts as removed, so the call can be repeated.
         """
         self._send(calls.destroy_sandbox(tenant or self.tenant, session, missing_ok=missing_ok, key=idempotency_key))
 
@@ -140,7 +140,7 @@ class Client(MemoryClient):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> ExecResult:
-        """Run a command to its end. One that fails is a result, not an error.
+        """Run a command and return its result. A command that fails is a result, not an error.
 
         `stdin` is text, bytes, a binary file or an iterable of bytes; whatever its length, it is sent as the command
         reads it, and no more of it once the command has ended. A file or an iterable is read in a thread of its own.
@@ -174,7 +174,7 @@ class Client(MemoryClient):
         merge_stderr: bool = False,
         tenant: str | None = None,
     ) -> Generator[ExecOutput | ExecResult, None, None]:
-        """Run a command and yield its output as it comes; the last item is the result. Closing this kills it."""
+        """Run a command and yield its output as it arrives, then its result. Closing the iterator kills it."""
         inline, follows = inline_stdin(stdin, None)
         call = calls.execute(
             tenant or self.tenant,
@@ -245,7 +245,7 @@ class Client(MemoryClient):
         wait_s: float = 0,
         tenant: str | None = None,
     ) -> ProcessOutput:
-        """Read what a process has written from an offset on: 256 KiB, or `limit` bytes up to 1 MiB."""
+        """Return the output of a process from an offset: up to 256 KiB, or `limit` bytes of at most 1 MiB."""
         return self._send(
             calls.read_process(tenant or self.tenant, session, process, offset=offset, limit=limit, wait_s=wait_s)
         )
@@ -260,7 +260,7 @@ class Client(MemoryClient):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> None:
-        """Write all of the data; WriteIncomplete says how much was taken if the process stops reading in between."""
+        """Write all of the data; raise WriteIncomplete with the size taken if the process stops reading."""
         writing = StdinWrite(data, eof=eof, key=idempotency_key)
         while not writing.is_done:
             try:
@@ -285,7 +285,7 @@ class Client(MemoryClient):
     ) -> int:
         """Send a signal such as INT, and return how many processes got it.
 
-        `to` is `process`, `foreground` (the default if it has a terminal) or `children`: everything it started.
+        `to` is `process`, `foreground` (the default if it has a terminal) or `children`: all its descendants.
         """
         return self._send(
             calls.signal_process(tenant or self.tenant, session, process, signal, to=to, key=idempotency_key)
@@ -302,8 +302,8 @@ class Client(MemoryClient):
     ) -> Process:
         """Kill a process and everything it started.
 
-        With a signal such as TERM they get that first, and what is left after `grace_s` (5 by default) is killed;
-        `ended_by` says which of the two it took.
+        With a signal such as TERM they get that first, and those left after `grace_s` (5 by default) are killed;
+        `ended_by` says which signal ended the last of them.
         """
         return self._send(calls.kill_process(tenant or self.tenant, session, process, signal=signal, grace_s=grace_s))
 
@@ -312,7 +312,7 @@ class Client(MemoryClient):
 
     @contextmanager
     def open_file(self, session: str, path: str, *, tenant: str | None = None) -> Iterator[Iterator[bytes]]:
-        """Read a file piece by piece: `with client.open_file(...) as pieces:`"""
+        """Stream a file: `with client.open_file(...) as pieces:`"""
         with self._stream(calls.read_file(tenant or self.tenant, session, path)) as pieces:
             yield pieces
 
@@ -325,7 +325,7 @@ class Client(MemoryClient):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> FileInfo:
-        """Write a file; it is the old one until it is the new one. `content` may be an iterable of pieces."""
+        """Replace a file in one step: readers see the old or the new one. `content` may be an iterable of bytes."""
         body = content.encode() if isinstance(content, str) else content
         return self._send(calls.write_file(tenant or self.tenant, session, path, idempotency_key), body)
 
@@ -344,7 +344,7 @@ class Client(MemoryClient):
         return self._send(calls.list_tools(tenant or self.tenant, session))
 
     def events(self, after: int | None = None, *, follow: bool = True) -> Generator[Event, None, None]:
-        """Yield what happens, from now on or after an id. Without `follow`, only what is remembered."""
+        """Yield events from now on or after an id. Without `follow`, only past events."""
         with self._events(calls.events(after, follow)) as events:
             for _, data in events:
                 yield calls.event_item(data)

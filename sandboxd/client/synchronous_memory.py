@@ -1,6 +1,6 @@
-"""The part of `Client` that is about memory. Every method is a call of `memory_calls.py`, and adds nothing to it.
+"""The memory methods of `Client`. Every method sends a call of `memory_calls.py` and adds nothing to it.
 
-Documents belong to a session, or with `scope="user"` to a user: `owner` is the id of the one or the other.
+Documents belong to a session, or with `scope="user"` to a user: `owner` is the id of that session or user.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MemoryClient(ABC):
         revision: int | None = None,
         tenant: str | None = None,
     ) -> Document:
-        """Return the document as it is, or as it was. One that was never written is `memo.errors.Absent`."""
+        """Return the newest or the given revision; raise `memo.errors.Absent` if it was never written."""
         return self._send(calls.read_memo(tenant or self.tenant, owner, name, scope, revision))
 
     def write_memo(
@@ -67,7 +67,7 @@ class MemoryClient(ABC):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> Written:
-        """Write if it is still revision `expected` (0: never written), else `RevisionConflict` with the newer text."""
+        """Write if the revision is still `expected` (0: absent); else raise `RevisionConflict` with the newer text."""
         return self._send(
             calls.write_memo(
                 tenant or self.tenant,
@@ -117,7 +117,7 @@ class MemoryClient(ABC):
         limit: int | None = None,
         tenant: str | None = None,
     ) -> list[Revision]:
-        """Return what is known of every revision, newest first."""
+        """Return the metadata of every revision, newest first."""
         return self._send(calls.memo_history(tenant or self.tenant, owner, name, scope, limit))
 
     def diff_memo(
@@ -130,7 +130,7 @@ class MemoryClient(ABC):
         scope: Scope = "session",
         tenant: str | None = None,
     ) -> str:
-        """Return the unified diff between two revisions: the newest and the one before it, unless said otherwise."""
+        """Return the unified diff between two revisions: by default the newest and the one before it."""
         return self._send(calls.diff_memo(tenant or self.tenant, owner, name, scope, before=before, after=after))
 
     def restore_memo(
@@ -178,20 +178,20 @@ class MemoryClient(ABC):
     def refresh_memo_mirror(
         self, session: str, path: str | None = None, content: str | None = None, *, tenant: str | None = None
     ) -> int:
-        """Have the session's mirror show what the store has; return how many files changed."""
+        """Refresh the session's mirror from the store; return how many files changed."""
         return self._send(calls.refresh_mirror(tenant or self.tenant, session, path, content))
 
     def refresh_user_memo_mirror_for_all_sessions(
         self, user: str, name: str, content: str | None = None, *, tenant: str | None = None
     ) -> int:
-        """The same for one document of a user, in every live sandbox of theirs."""
+        """Refresh one document of a user in every live sandbox; return how many files changed."""
         return self._send(calls.refresh_user_mirrors(tenant or self.tenant, user, name, content))
 
     def get_mirror(self, session: str, *, tenant: str | None = None) -> list[MirrorFile]:
         return self._send(calls.get_mirror(tenant or self.tenant, session))
 
     def list_refused_writes(self, session: str, *, tenant: str | None = None) -> list[RefusedWrite]:
-        """Return the queued writes to the session's memory that the store will never take."""
+        """Return queued writes to the session's memory that the store rejected for good."""
         return self._send(calls.list_refused(tenant or self.tenant, session))
 
     def ensure_session(
@@ -203,7 +203,7 @@ class MemoryClient(ABC):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> Session:
-        """Make a session without a sandbox, or return the one there is."""
+        """Create a session without a sandbox, or return the existing one."""
         return self._send(calls.ensure_session(tenant or self.tenant, session, user, agent, idempotency_key))
 
     def get_session(self, session: str, *, tenant: str | None = None) -> Session:
@@ -232,7 +232,7 @@ class MemoryClient(ABC):
         full: bool = False,
         tenant: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Return messages, oldest first: the newest `limit`, those that fit a token budget, or with `full` all ever."""
+        """Return messages, oldest first: the newest `limit`, those within a token budget, or with `full` all."""
         return self._send(calls.load_messages(tenant or self.tenant, session, limit=limit, budget=budget, full=full))
 
     def append_turn(
@@ -259,7 +259,7 @@ class MemoryClient(ABC):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> Compaction:
-        """Archive the oldest messages behind a summary, if that is due. Without `summary`, an outline is made."""
+        """Replace the oldest messages with a summary, if due. Without `summary`, an outline is generated."""
         return self._send(
             calls.compact_session(
                 tenant or self.tenant,
@@ -284,7 +284,7 @@ class MemoryClient(ABC):
         recent_max_tokens: int | None = None,
         tenant: str | None = None,
     ) -> ShortenedMessages:
-        """Keep long tool results as artifacts, and return the messages with stubs in their place."""
+        """Store long tool results as artifacts, and return the messages with stubs in their place."""
         return self._send(
             calls.compact_tool_results(
                 tenant or self.tenant,
@@ -305,7 +305,7 @@ class MemoryClient(ABC):
         timeout_s: float = RUN_S,
         idempotency_key: str | None = None,
     ) -> Consolidated:
-        """Make the user's USER.md from their sessions now. An error with the code `consolidation.…` says why not."""
+        """Update the user's USER.md from their sessions now; raise a `consolidation.…` error if that fails."""
         return self._send(
             consolidation_calls.consolidate(
                 tenant or self.tenant, user, dry_run=dry_run, timeout_s=timeout_s, key=idempotency_key
@@ -316,5 +316,5 @@ class MemoryClient(ABC):
         return self._send(consolidation_calls.get_consolidation(tenant or self.tenant, user))
 
     def list_consolidations(self, *, tenant: str | None = None) -> list[ConsolidationState]:
-        """Return how every user of the tenant stands that a run was made for, or that has one to come."""
+        """Return the status of every user of the tenant with a past or pending run."""
         return self._send(consolidation_calls.list_consolidations(tenant or self.tenant))

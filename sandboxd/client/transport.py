@@ -1,4 +1,4 @@
-"""Connections of the ordinary client over a unix socket or TCP, kept alive and shared by threads.
+"""Connections of the synchronous client over a unix socket or TCP, kept alive and shared by threads.
 
 It never sends a request twice unless the first was not read or the call is safe to repeat.
 """
@@ -27,7 +27,7 @@ PIECE_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """What follows the call's own body. A thread sends it while the answer is read, which may come first."""
+    """The streamed part of a body. A thread sends it while the answer is read, which may come first."""
 
     pieces: Iterable[bytes]
 
@@ -36,7 +36,7 @@ Body = bytes | Iterable[bytes] | Upload | None
 
 
 class _Sender:
-    """The thread of an upload. It never raises: what its source raises is kept for the reader of the answer."""
+    """The thread of an upload. It never raises: an error of its source is kept for the reader of the answer."""
 
     def __init__(self, sock: socket.socket, pieces: Iterable[bytes]) -> None:
         self._sock = sock
@@ -48,17 +48,17 @@ class _Sender:
         threading.Thread(target=self._send, name="upload", daemon=True).start()
 
     def stop(self) -> None:
-        """Send no more. The source may be asked for one more piece, which is dropped."""
+        """Stop sending. The source may be read for one more chunk, which is dropped."""
         self._is_stopped = True
 
     def _send(self) -> None:
         while not self._is_stopped:
             try:
                 piece = next(self._pieces, None)
-            except BaseException as error:  # noqa: BLE001  # it belongs to the caller, in another thread
+            except BaseException as error:  # noqa: BLE001  # raised in the caller's thread
                 self.error = error
                 with suppress(OSError):
-                    self._sock.shutdown(socket.SHUT_RDWR)  # the daemon kills the command, and the reader wakes up
+                    self._sock.shutdown(socket.SHUT_RDWR)  # makes the daemon kill the command, which wakes the reader
                 return
             try:
                 if piece is None:
@@ -68,11 +68,11 @@ class _Sender:
                 if piece and not self._is_stopped:
                     self._sock.sendall(chunk(piece))
             except OSError:
-                return  # the reader of the answer sees why
+                return  # the reader of the answer reports why
 
 
 class _Connection:
-    """A socket and the answer that is being read from it."""
+    """A socket and the answer being read from it."""
 
     __slots__ = ("answer", "idle_since", "sender", "sock")
 
@@ -91,7 +91,7 @@ class _Connection:
         if self.sender is not None:
             self.sender.stop()
             with suppress(OSError):
-                self.sock.shutdown(socket.SHUT_RDWR)  # its thread may be in the middle of a send
+                self.sock.shutdown(socket.SHUT_RDWR)  # its thread may be sending
         self.sock.close()
 
     def ask(self, call: Call[Any], address: Address, body: Body) -> None:
@@ -133,12 +133,12 @@ class _Connection:
 
 
 class Transport:
-    """Owns the connections. One request at a time on each; a thread that finds none idle opens one."""
+    """Owns the connections, each with one request at a time; opens a new one if none is idle."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self._idle: deque[_Connection] = deque()
-        """The one that has been idle longest comes first; the last is reused."""
+        """Idle connections, longest idle first; the last one is reused."""
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -152,7 +152,7 @@ class Transport:
 
     @contextmanager
     def stream(self, call: Call[Any], body: Body = None) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Send a call and read its answer piece by piece. Leaving early closes the connection."""
+        """Send a call and stream its answer. Leaving early closes the connection."""
         with self._answered(call, body) as connection:
             yield connection.answer.status, connection.pieces()
 
@@ -164,7 +164,7 @@ class Transport:
 
     @contextmanager
     def _answered(self, call: Call[Any], body: Body) -> Iterator[_Connection]:
-        """Give a connection on which the answer has begun."""
+        """Yield a connection on which the answer has begun."""
         connection = self._begin(call, call.body if body is None else body)
         try:
             yield connection
@@ -180,7 +180,7 @@ class Transport:
                 connection.close()
 
     def _begin(self, call: Call[Any], body: Body) -> _Connection:
-        """Send a call until its answer begins. If its connection breaks, it may be sent once more on a new one."""
+        """Send a call and wait for its answer to begin; it may be retried once if the connection breaks."""
         is_second = False
         while True:
             connection = self._take(call.timeout_s, is_new=is_second)
@@ -205,7 +205,7 @@ class Transport:
                 return connection
 
     def _take(self, timeout_s: float | None, *, is_new: bool) -> _Connection:
-        """Return a connection that the daemon has not closed: a kept one, or a new one."""
+        """Return a connection that the daemon has not closed: an idle one, or a new one."""
         oldest = time.monotonic() - keep_alive.IDLE_S
         while True:
             with self._lock:

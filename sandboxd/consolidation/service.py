@@ -1,7 +1,7 @@
 """ConsolidationService: consolidation in the daemon, in the background and on demand, with events and metrics.
 
 Owns memo's service and its one task; `memo.consolidation` decides everything about profiles. With a store that keeps no
-ledger, consolidation is off; then `refusal` says why, and so does every call.
+ledger, consolidation is off; `refusal` and every call then say why.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`sandboxd doctor`: how the running daemon is, what this host offers, how well it isolates, and what to do about it.
+"""`sandboxd doctor`: the state of the running daemon and of this host, how well it isolates, and what to improve.
 
-It looks, and leaves everything as it was. Each line is ok, weak or missing. What a running daemon says of its engine,
-store and disk is true of the daemon; without one, what the settings name is tried out here.
+It changes nothing. Each line is ok, weak or missing. A running daemon reports on its own engine, store and disk;
+without a daemon, the engine, store and disk that the settings name are tested here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sandboxd.client.errors import KNOWN_ERRORS, DaemonUnreachable
 from sandboxd.client.synchronous import Client
 from sandboxd.daemon.host import diagnose_agent_user, diagnose_host, diagnose_open_files
 from sandboxd.engine.protocol import Engine, Finding
-from sandboxd.engine.select import select_engine
+from sandboxd.engine.selection import select_engine
 from sandboxd.errors import SandboxdError
 from sandboxd.image import default_image
 from sandboxd.sandboxes.runtime_probe import check_runtime
@@ -37,7 +37,7 @@ _FIGURE = re.compile(r'^(sandboxd_pool_ready|sandboxd_sandboxes\{state="(\w+)"\}
 
 @dataclass(frozen=True, slots=True)
 class DaemonReport:
-    """What a running daemon says of itself; `engine` and `data` are empty if it is not ready."""
+    """What a running daemon reports about itself; `engine` and `data` are empty if it is not ready."""
 
     findings: tuple[Finding, ...]
     engine: str = ""
@@ -45,7 +45,7 @@ class DaemonReport:
 
 
 def ask_daemon(socket: Path) -> DaemonReport:
-    """Ask the daemon on this socket how it is. Raise DaemonUnreachable if there is none, or it is another user's."""
+    """Return the report of the daemon on this socket; raise DaemonUnreachable if none answers this user."""
     with Client(socket) as client:
         try:
             findings = [_examine_version(str(client.health()["version"]), socket), *_examine_figures(client.metrics())]
@@ -53,7 +53,7 @@ def ask_daemon(socket: Path) -> DaemonReport:
         except DaemonUnreachable:
             raise
         except KNOWN_ERRORS as error:
-            advice = "look at the log of `sandboxd serve`"
+            advice = "read the log of `sandboxd serve`"
             return DaemonReport((Finding("daemon", "missing", f"at {socket}: {error}", advice),))
     parts = {"engine": "answers", "store": "answers", "disk": "has room and can be written"}
     findings += [Finding(f"daemon's {part}", "ok", f"{ready[part]['name']} {verb}") for part, verb in parts.items()]
@@ -61,7 +61,7 @@ def ask_daemon(socket: Path) -> DaemonReport:
 
 
 async def examine(settings: Settings, daemon: DaemonReport | None = None) -> list[Finding]:
-    """Look at this host; without a daemon, also try out the places that these settings name."""
+    """Examine this host; without a daemon, also test the places that these settings name."""
     if daemon is not None and daemon.engine:
         engine = "bubblewrap" if daemon.engine == "bubblewrap" else "docker"
         settings = settings.model_copy(update={"engine": engine, "data": Path(daemon.data)})
@@ -122,7 +122,7 @@ def _examine_token(settings: Settings) -> list[Finding]:
     try:
         read_token(settings.token_file)
     except SandboxdError as error:
-        return [Finding("token file", "missing", str(error), "make one that only the daemon's user can read")]
+        return [Finding("token file", "missing", str(error), "create one that only the daemon's user can read")]
     return [Finding("token file", "ok", "only the daemon's user can read it")]
 
 
@@ -138,7 +138,7 @@ def _examine_tls(settings: Settings) -> list[Finding]:
 
 async def _examine_store(settings: Settings) -> Finding:
     if settings.store is None and not (settings.data / "memo.db").exists():
-        return Finding("store", "ok", "SQLite in the data directory, made at the first start")
+        return Finding("store", "ok", "SQLite in the data directory, created at the first start")
     try:
         with anyio.fail_after(_STORE_DEADLINE_S):
             async with open_store(settings.store_url, StoreOptions(limits=settings.store_limits)) as store:
@@ -149,12 +149,14 @@ async def _examine_store(settings: Settings) -> Finding:
     except MemoError as error:
         return Finding("store", "missing", str(error), "start the store, or give another --store")
     if missing:
-        return Finding("store", "weak", f"it lacks: {', '.join(missing)}", "add these methods for everything to work")
-    return Finding("store", "ok", "it can do everything that memory needs")
+        return Finding(
+            "store", "weak", f"it lacks: {', '.join(missing)}", "implement these methods to enable every feature"
+        )
+    return Finding("store", "ok", "it supports every feature of memory")
 
 
 async def _examine_workspaces(settings: Settings) -> list[Finding]:
-    """Try what a workspace needs, in a directory of its own: a daemon may be at work in the real one."""
+    """Test what a workspace needs in a scratch directory: a daemon may be using the real one."""
     nearest = next(path for path in (settings.data, *settings.data.parents) if path.exists())
     try:
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=nearest) as scratch:

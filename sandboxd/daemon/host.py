@@ -1,4 +1,4 @@
-"""What this host offers, for `sandboxd doctor`. Reads only; nothing is made, mounted or changed."""
+"""What this host offers, for `sandboxd doctor`. It only reads: nothing is created, mounted or changed."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from sandboxd.engine.protocol import Finding
 from sandboxd.settings import Settings
 
 _LEAST_KERNEL = (5, 8)
-"""The first with every call that a workspace and a mirror use."""
+"""The first kernel with every system call that workspaces and mirrors use."""
 _LEAST_FREE_BYTES = 2 * 1024**3
 _LEAST_FREE_INODES = 100_000
 _GIB = 1024**3
 
 
 def diagnose_agent_user(uid: int) -> Finding:
-    """Agents run as this user: an account of the host with the same id could look into their processes."""
+    """Report whether a host account shares the uid of agents, and so could inspect their processes."""
     if uid == os.geteuid():
         return Finding("agents' user", "ok", f"the daemon's own, uid {uid}")
     try:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
-        return Finding("agents' user", "ok", f"uid {uid} belongs to no account of this host")
+        return Finding("agents' user", "ok", f"uid {uid} is not used by an account of this host")
     detail = f"uid {uid} is also the account {name}, which can see and signal the processes of agents"
     return Finding("agents' user", "weak", detail, f"give {name} another uid")
 
 
 def diagnose_open_files(settings: Settings, open_files: int | None = None) -> Finding:
-    """Say how many sandboxes the limit on open files carries, once a daemon has raised it as far as it may."""
+    """Report how many sandboxes the limit on open files allows, once a daemon has raised it as far as it may."""
     limit = reachable_open_files() if open_files is None else open_files
     engines = ["docker", "bubblewrap"] if settings.engine == "auto" else [settings.engine]
     has_tcp = settings.tcp is not None
     carried = {engine: carried_sandboxes(limit, settings.wire, engine, has_tcp=has_tcp) for engine in engines}
     numbers = " or ".join(f"{count} {engine}" for engine, count in carried.items())
-    detail = f"a limit of {limit} carries {numbers} sandboxes"
+    detail = f"a limit of {limit} allows {numbers} sandboxes"
     if min(carried.values()) < settings.max_sandboxes:
-        advice = f"raise it (`ulimit -Hn`, LimitNOFILE=) to carry max_sandboxes, which is {settings.max_sandboxes}"
+        advice = f"raise it (`ulimit -Hn`, LimitNOFILE=) to allow max_sandboxes, which is {settings.max_sandboxes}"
         return Finding("open files", "weak", detail, advice)
     return Finding("open files", "ok", detail)
 
 
 def diagnose_host(data: Path) -> list[Finding]:
-    """Look at the kernel, its limits and the room in the data directory (or where it will be)."""
+    """Examine the kernel, its limits and the free space of the data directory (or where it will be)."""
     return [
         _kernel(os.uname().release),
         _cgroups(Path("/proc/self/mountinfo").read_text()),
@@ -78,7 +78,7 @@ def _cgroups(mountinfo: str) -> Finding:
 
 
 def _process_list(mountinfo: str) -> Finding:
-    """Command lines are public in /proc unless it is mounted otherwise, those of agents' commands too."""
+    """Report whether /proc shows the command lines of agents to other users of this host."""
     options = [line.split(" ")[-1] for line in mountinfo.splitlines() if line.split(" ")[4] == "/proc"]
     if options and re.search(r"\bhidepid=(1|2|4|noaccess|invisible|ptraceable)\b", options[-1]):
         return Finding("process list", "ok", "other users cannot read the command lines of agents")
@@ -91,7 +91,7 @@ def _loop_devices() -> Finding:
         return Finding("loop devices", "weak", "only root may use them", "run the daemon as root")
     if not Path("/dev/loop-control").exists():
         return Finding("loop devices", "missing", "there is no /dev/loop-control", "modprobe loop")
-    return Finding("loop devices", "ok", "made when they are needed")
+    return Finding("loop devices", "ok", "created when needed")
 
 
 def _disk(data: Path) -> Finding:
@@ -99,7 +99,7 @@ def _disk(data: Path) -> Finding:
     room = os.statvfs(place)
     free_bytes, free_inodes = room.f_bavail * room.f_frsize, room.f_favail
     detail = f"{free_bytes / _GIB:.1f} GiB and {free_inodes} files free at {place}"
-    # A filesystem that makes inodes as it goes says it has none at all.
+    # A filesystem that allocates inodes on demand reports a total of 0.
     is_short = free_bytes < _LEAST_FREE_BYTES or (room.f_files and free_inodes < _LEAST_FREE_INODES)
     if is_short:
         return Finding("disk", "weak", detail, "free some space or give another --data")
@@ -107,7 +107,7 @@ def _disk(data: Path) -> Finding:
 
 
 def _shared_memory() -> Finding:
-    place = Path("/dev/shm")  # noqa: S108 - looked at, not used
+    place = Path("/dev/shm")  # noqa: S108 - only inspected
     if not place.is_dir():
         return Finding("tmpfs", "missing", f"there is no {place}", "mirrors stay on disk")
     free = shutil.disk_usage(place).free

@@ -1,4 +1,4 @@
-"""Logging: one line per event on stderr, coloured for a person and JSON for a machine. Stdout is for answers."""
+"""Logging: one line per event on stderr, coloured for a person and JSON for a machine. Stdout is for results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def configure(level: str) -> None:
 
 
 class _Unfailing:
-    """A stream whose failures are not the daemon's: a log on a full disk must not end what it is about."""
+    """A stream that ignores write errors: a log on a full disk must not stop the daemon."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -46,7 +46,7 @@ class _Unfailing:
 
 
 class _Forward(logging.Handler):
-    """What the library `memo` says, in the same form as everything else. It uses the standard logging, as a library."""
+    """Render records of the library `memo`, which uses the standard logging module, like all others."""
 
     def emit(self, record: logging.LogRecord) -> None:
         structlog.get_logger(record.name).log(record.levelno, record.getMessage())

@@ -1,7 +1,7 @@
-"""A thread that ends the process when its event loop stops turning, or when its shutdown takes too long.
+"""A thread that ends the process when its event loop stalls, or when its shutdown takes too long.
 
-A restart is safe by design, a daemon that neither serves nor exits is not. The thread sleeps between two looks, so an
-idle daemon wakes up twice a minute for it. It cannot see a loop that holds the interpreter lock all the time.
+A restart is safe by design; a daemon that neither serves nor exits is not. The thread sleeps between checks, so an idle
+daemon wakes up for it twice a minute. It cannot run while the loop holds the interpreter lock without releasing it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import structlog
 _log = structlog.get_logger()
 
 EXIT_CODE = 70
-"""`EX_SOFTWARE`: the daemon ended itself because it could not go on."""
+"""`EX_SOFTWARE`: the daemon ended itself because it could not continue."""
 _LOOKS_PER_STALL = 2
 _SLICES = 12
-"""A stall is counted in slices, so that a process which was stopped or frozen as a whole is not taken for one."""
+"""A stall is counted in slices, so that a process that was stopped or frozen as a whole does not count as one."""
 _LAST_WORDS_S = 5.0
 
 
 class LoopWatchdog:
-    """`stall_s` without a turn of the loop ends the process; 0 switches that off. Never stops once it is started."""
+    """End the process when the loop stalls for `stall_s`; 0 disables that. It runs until the process ends."""
 
     def __init__(self, stall_s: float, *, end: Callable[[str], None] | None = None) -> None:
         self._stall_s = stall_s
@@ -44,7 +44,7 @@ class LoopWatchdog:
         return self._deadline is not None
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start to watch this loop."""
+        """Start watching this loop."""
         self._loop = loop
         self._thread.start()
 
@@ -63,7 +63,7 @@ class LoopWatchdog:
             self._news.wait(self._sleep_s())
             self._news.clear()
             if self._deadline is not None and time.monotonic() >= self._deadline:
-                self._end(f"the daemon did not exit within {self._deadline_s:g} s of its end")
+                self._end(f"the daemon did not exit within {self._deadline_s:g} s of its shutdown")
                 return
             if self._stall_s and not self._turns():
                 self._end(f"the event loop did not turn for {self._stall_s:g} s")
@@ -87,7 +87,7 @@ class LoopWatchdog:
 
 
 def _end_process(reason: str) -> NoReturn:
-    # What blocks the loop may be stderr itself: the process ends even if these words cannot be written.
+    # The loop may be blocked by stderr itself: end the process even if this cannot be logged.
     words = threading.Timer(_LAST_WORDS_S, os._exit, (EXIT_CODE,))
     words.daemon = True
     words.start()

@@ -1,7 +1,7 @@
 """What can be seen to be wrong before the daemon starts: its data directory, token, certificate and image.
 
-Looks and changes nothing. The daemon itself refuses the same, later and in words that fit any time of its life; here
-the reader has just typed a command and is told what to type instead.
+They change nothing. The daemon itself refuses the same, but later and in general terms; here the reader has just typed
+a command and is told what to type instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import anyio
 
 from sandboxd.api.guard import read_token
 from sandboxd.api.tls import read_tls
-from sandboxd.engine.select import select_engine
+from sandboxd.engine.selection import select_engine
 from sandboxd.errors import Conflict, HostIO
 from sandboxd.image import default_image
 from sandboxd.settings import Settings
@@ -30,7 +30,7 @@ def check_places(settings: Settings) -> None:
 
 
 def missing_image(settings: Settings) -> str | None:
-    """Return the image that sandboxes would be made from if the engine does not have it.
+    """Return the image of new sandboxes if the engine does not have it, else None.
 
     Raise a SandboxdError, with the next step, if no engine answers.
     """
@@ -38,7 +38,7 @@ def missing_image(settings: Settings) -> str | None:
 
 
 async def _missing_image(settings: Settings) -> str | None:
-    with tempfile.TemporaryDirectory(prefix="sandboxd-preflight-") as state:  # a daemon may be at work in the real one
+    with tempfile.TemporaryDirectory(prefix="sandboxd-preflight-") as state:  # a daemon may be using the real one
         selection = await select_engine(settings.engine, Path(state), fallback=settings.engine_fallback)
         try:
             image = settings.image or default_image(selection.engine.name)

@@ -1,6 +1,6 @@
 """The daemon's life, top to bottom: settings → manager → listeners → ready → SIGTERM → drain → exit 0.
 
-It owns the process: its signals and its one line on stdout. Sandboxes outlive it.
+It owns the process: its signals and its one line on stdout. Sandboxes keep running when it exits.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ _log = structlog.get_logger()
 
 
 _EXIT_MARGIN_S = 15.0
-"""What closing everything may take beyond the drain time."""
+"""Time for closing everything, beyond the drain time."""
 _THREADS_END_S = 2.0
-"""What worker threads may take to end once everything is closed."""
+"""Time for worker threads to end once everything is closed."""
 _SPARE_CONNECTIONS = 4
-"""Connections on the unix socket for health checks while as many calls as may be are under way."""
+"""Connections on the unix socket for health checks while the limit of calls is reached."""
 
 
 def main(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT. The process is the daemon's: one that cannot go on ends with a code of its own."""
+    """Serve until SIGTERM or SIGINT; a daemon that cannot continue ends the process with its own exit code."""
     logs.configure(settings.log_level)
     password = urlsplit(settings.store_url).password
     if password and password in Path("/proc/self/cmdline").read_text(errors="replace"):
@@ -66,15 +66,15 @@ def main(settings: Settings) -> None:
     failpoints.arm(settings.failpoint)
     raise_open_files()
     go_first(settings.nice)
-    os.umask(0o077)  # I7: nothing that is made here is for other users of the host, whatever makes it
+    os.umask(0o077)  # I7: no file that this process creates is accessible to other users of the host
     settle_heap()
     watchdog = LoopWatchdog(settings.loop_stall_s)
     try:
         anyio.run(serve, settings, watchdog, backend_options={"use_uvloop": True})
-    except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001  # the process ends here, and says why
+    except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001  # the process ends here and logs why
         causes = _causes(error)
         if not watchdog.is_ending and isinstance(causes[0], SandboxdError | MemoError):
-            raise causes[0] from None  # it could not start, and says why
+            raise causes[0] from None  # it could not start
         reasons = "; ".join(dict.fromkeys(f"{type(cause).__name__}: {cause}" for cause in causes))
         _log.critical("cannot go on: a part of the daemon failed", reason=reasons, exc_info=error)
         raise SystemExit(EXIT_CODE) from None
@@ -84,7 +84,7 @@ def main(settings: Settings) -> None:
 
 
 def _leave_stuck_threads() -> None:
-    """End the process now if worker threads still wait, for example for a frozen engine; else let it end by itself."""
+    """End the process now if worker threads are blocked, for example by a frozen engine; else let it exit."""
     threads = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
     deadline = time.monotonic() + _THREADS_END_S
     for thread in threads:
@@ -92,7 +92,7 @@ def _leave_stuck_threads() -> None:
             thread.join(max(0.0, deadline - time.monotonic()))
     stuck = [thread for thread in threads if not thread.daemon and thread.is_alive()]
     if stuck:
-        _log.warning("ending although worker threads still wait", threads=len(stuck))
+        _log.warning("ending while worker threads are still blocked", threads=len(stuck))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -100,12 +100,12 @@ def _leave_stuck_threads() -> None:
 
 async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
     watchdog.watch(asyncio.get_running_loop())
-    # More calls than connections would only be seen as closed connections; a call that is refused says why.
+    # With more calls than connections, clients would only see closed connections; a refused call says why.
     max_calls = min(settings.max_calls, settings.wire.unix_connections(soft_open_files()) - _SPARE_CONNECTIONS)
     tls = read_tls(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
     make_data_directory(settings.data)  # before the store is opened, which may be in it
-    Reserve(settings.data / RESERVE).spend_if_short()  # before the store is opened, which needs a little room, too
-    # Nested blocks, not an exit stack: see SandboxManager. Listeners come first: what cannot listen starts nothing.
+    Reserve(settings.data / RESERVE).spend_if_short()  # before the store is opened, which needs a little space as well
+    # Nested blocks, not an exit stack: see SandboxManager. Listeners come first: without them nothing is started.
     with unix_listener(settings.socket) as unix_socket, _tcp_sockets(settings) as tcp_sockets:
         async with (
             open_store(settings.store_url, StoreOptions(limits=settings.store_limits)) as store,
@@ -161,7 +161,7 @@ def _tcp_sockets(settings: Settings) -> Iterator[list[socket.socket]]:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """Return what was raised in the first place: a task group wraps what its tasks raise."""
+    """Return the original exception: a task group wraps what its tasks raise."""
     if isinstance(error, BaseExceptionGroup):
         return [cause for one in error.exceptions for cause in _causes(one)]
     return [error]
@@ -199,13 +199,13 @@ async def _stop_when_signalled(
 ) -> None:
     is_draining = False
     async for number in signals:
-        if is_draining:  # asked twice: whoever asks cannot wait
+        if is_draining:  # a second signal: do not wait for the drain
             server.stop_now()
             consolidation.stop_now()
         _log.info("draining", signal=number.name)
         is_draining = True
         consolidation.stop()
-        manager.events.close()  # a reader of events would hold up the drain to its end
+        manager.events.close()  # an event stream would otherwise use up the whole drain time
         server.stop()
 
 

@@ -1,7 +1,7 @@
-"""Whether the daemon can work: its engine, its store and its disk, each asked now and each within a deadline.
+"""Readiness: whether engine, store and disk work, each checked on demand and within a deadline.
 
-A check that hangs is not started a second time; once it is late it fails at once until it comes back. Nothing here
-repairs anything, except that the disk reserve is made again when there is room.
+A check that hangs is not started again; once it is late, the result is a failure until it returns. Nothing is repaired
+here, except that the disk reserve is created again when there is space.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PROBE = ".probe"
 
 
 class Probe:
-    """One check, under way at most once. It outlives the request that started it, in a task of the daemon's."""
+    """One check, running at most once at a time. Its task belongs to the daemon and outlives the request."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class ReadinessChecks:
             await self._manager.engine.find_runtime(runtime)
 
     async def _look_at_store(self) -> None:
-        """A store is ready when it can say of a document that was never written that it was not."""
+        """Check the store by reading a document that was never written: it must answer that it is absent."""
         if self._manager.memory is not None:
             await self._manager.memory.read(DocumentKey.of("readiness", "readiness", "session", "NOTES.md"))
 
@@ -117,16 +117,16 @@ class ReadinessChecks:
 
 
 def look_at_disk(data: Path, reserve: Reserve) -> None:
-    """Raise OSError unless there is room, the reserve is held, and a small write reaches the disk."""
+    """Raise OSError unless there is free space, the reserve is held, and a small write reaches the disk."""
     status = os.statvfs(data)
     free_bytes = status.f_bavail * status.f_frsize
     if free_bytes < _LEAST_FREE_BYTES:
         raise OSError(f"only {free_bytes} bytes are free; free some space")
-    # A filesystem that makes inodes as it goes says it has none at all.
+    # A filesystem that allocates inodes on demand reports a total of 0.
     if status.f_files and status.f_favail < _LEAST_FREE_INODES:
-        raise OSError(f"only {status.f_favail} more files fit; remove some")
+        raise OSError(f"only {status.f_favail} inodes are free; remove some files")
     if not reserve.is_whole and not reserve.fill():
-        raise OSError("there is no room for the reserve that destroying a sandbox may need; free some space")
+        raise OSError("there is no space for the reserve that removing a sandbox may need; free some space")
     probe = data / _PROBE
     fd = os.open(probe, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
@@ -140,7 +140,7 @@ def look_at_disk(data: Path, reserve: Reserve) -> None:
 
 
 def public_url(url: str) -> str:
-    """The store's URL as others may see it: without a password. (I12)"""
+    """Return the store's URL without its password. (I12)"""
     parts = urlsplit(url)
     if parts.password is None:
         return url

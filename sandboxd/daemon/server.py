@@ -1,4 +1,4 @@
-"""Listening: the sockets the daemon answers on, and the HTTP server on them, which waits instead of ticking."""
+"""The daemon's sockets and the HTTP server on them, which waits for events instead of polling."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _COLLECT_AFTER = (20_000, 20, 20)
 _BACKLOG = 1024
 _LIFESPAN_END_S = 5.0
 _PATH_BYTES = 107
-"""What fits into the kernel's sockaddr_un."""
+"""The longest path in the kernel's sockaddr_un."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn without its signals and without its ten wake-ups a second: an idle daemon does nothing."""
+    """uvicorn without its signal handlers and its ten wake-ups a second: an idle daemon uses no CPU."""
 
     def __init__(
         self,
@@ -70,15 +70,15 @@ class Server(uvicorn.Server):
             has_ended = not self.force_exit
         finally:
             if not has_ended:
-                # Cancelled, because another part of the daemon failed, or told not to wait: what uvicorn started does
-                # not end by itself.
+                # Cancelled because another part of the daemon failed, or told not to wait: tasks that uvicorn started
+                # do not end by themselves.
                 for server in getattr(self, "servers", ()):
                     server.close()
                 with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _LIFESPAN_END_S):
                     await self.lifespan.shutdown()
 
     def stop(self) -> None:
-        """Refuse new connections, let calls under way finish within the drain time."""
+        """Refuse new connections, and let calls in flight finish within the drain time."""
         self.should_exit = True
         self._stopping.set()
 
@@ -112,16 +112,16 @@ class Server(uvicorn.Server):
 
 
 def settle_collector() -> None:
-    """Keep the garbage collector out of calls: what is loaded now stays, and a long list is no garbage."""
+    """Keep garbage collection out of calls: freeze what is loaded, and do not collect for long lists."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
 
 
 def go_first(nice: int) -> None:
-    """Let this thread, the event loop's, go before the processes that it serves; its threads and children do not.
+    """Raise the priority of this thread, the event loop's, but not that of its threads and children.
 
-    A daemon that was started with a niceness of its own keeps it. Only root may go first; others go on as they are.
+    A daemon that was started with a niceness other than 0 keeps it. Only root can raise it; for others nothing changes.
     """
     if os.getpriority(os.PRIO_PROCESS, 0) == 0:
         with contextlib.suppress(PermissionError):
@@ -131,20 +131,20 @@ def go_first(nice: int) -> None:
 
 @contextlib.contextmanager
 def unix_listener(path: Path) -> Iterator[socket.socket]:
-    """Listen on a path that only this user can use: its mode is the lock. A dead daemon's socket is replaced."""
+    """Listen on a path with a mode that admits only this user; replace the socket of a dead daemon."""
     try:
         is_other = path.exists() and not stat.S_ISSOCK(path.stat().st_mode)
     except OSError as error:
         raise _unusable(path, error) from error
     if is_other:
-        raise Conflict(f"cannot listen on {path}: something that is not a socket is there; give another --socket")
-    if _somebody_answers(path):
+        raise Conflict(f"cannot listen on {path}: the path exists and is not a socket; give another --socket")
+    if _has_listener(path):
         raise Conflict(f"cannot listen on {path}: another daemon answers there; stop it or give another --socket")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
-        before = os.umask(0o177)  # the socket must never exist with a wider mode, not even for a moment
+        before = os.umask(0o177)  # the socket must never have a wider mode, not even for a moment
         try:
             listener.bind(str(path))
         finally:
@@ -158,7 +158,7 @@ def unix_listener(path: Path) -> Iterator[socket.socket]:
         yield listener
     finally:
         listener.close()
-        if _identity(path) == identity:  # the next daemon may have put its own there already
+        if _identity(path) == identity:  # the next daemon may have created its own already
             path.unlink(missing_ok=True)
 
 
@@ -185,7 +185,7 @@ def _unusable(path: Path, error: OSError) -> HostIO:
     return HostIO(f"cannot listen on {path}: {reason}; give another --socket")
 
 
-def _somebody_answers(path: Path) -> bool:
+def _has_listener(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))

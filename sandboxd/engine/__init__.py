@@ -1,1 +1,1 @@
-"""Engines: what can launch a hardened container, watch it and remove it."""
+"""Engines, which launch, watch and remove hardened containers."""

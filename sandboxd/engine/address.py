@@ -1,6 +1,6 @@
-"""Where a container engine listens: the address that is configured, or the first socket in the usual places.
+"""The address of a container engine: the configured one, or the first socket found in the usual places.
 
-It looks and never connects; whether anything answers there is for the engine that uses it.
+It never connects; the engine that uses the address finds out whether anything answers.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 class EngineAddress:
     url: str
     is_configured: bool
-    """Named by DOCKER_HOST, not merely found."""
+    """Whether DOCKER_HOST names it; otherwise it was found."""
 
     def __str__(self) -> str:
         return f"{self.url} (from DOCKER_HOST)" if self.is_configured else self.url
 
 
 def find_address() -> EngineAddress | None:
-    """Return where an engine should be, whether or not one answers. None: this host has no engine's socket."""
+    """Return the address of an engine, whether or not it answers; None if this host has no engine's socket."""
     if url := os.environ.get("DOCKER_HOST"):
         return EngineAddress(url, is_configured=True)
     places = ["/var/run/docker.sock", "/run/docker.sock"]

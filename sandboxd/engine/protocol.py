@@ -1,7 +1,7 @@
 """The contract of an engine: launch, remove, inspect, find by label, events, stats.
 
-An engine knows containers. It knows nothing of sessions, mirrors or tools; names and labels that reach it
-are opaque and minted by us. `tests/conformance/test_engine.py` holds every engine to this page.
+An engine knows containers. It knows nothing of sessions, mirrors or tools; the daemon gives it opaque names and labels.
+`tests/conformance/test_engine.py` checks every engine against this contract.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from sandboxd.errors import Cause
 from sandboxd.limits import Limits
 
 LABEL_INSTANCE = "sandboxd.instance"
-"""Whose container it is: the id of a daemon's data directory."""
+"""The label with the owner of a container: the id of a daemon's data directory."""
 LABEL_SANDBOX = "sandboxd.sandbox"
-"""Which sandbox it belongs to: the sandbox's opaque id."""
+"""The label with the opaque id of the container's sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A host directory shown in the container. Always a directory: a rename over a mounted file stays invisible."""
+    """A host directory mounted in the container. Never a file: a rename over a mounted file stays invisible."""
 
     source: Path
     target: str
@@ -31,7 +31,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """What to launch. Everything that is the same for every sandbox is in `spec.HARDENING` instead."""
+    """What to launch. What is the same for every sandbox is in `spec.HARDENING` instead."""
 
     name: str
     image: str
@@ -49,7 +49,7 @@ class ContainerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """What the engine says of one container now."""
+    """What the engine reports about one container now."""
 
     id: str
     name: str
@@ -60,7 +60,7 @@ class Container:
     cause: Cause | None = None
     """Why it is dead; None while it runs."""
     paused: bool = False
-    """It runs, but is frozen: it gets no CPU time until it is unpaused."""
+    """Whether it is frozen: it runs, but gets no CPU time until it is unpaused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class ContainerResumed:
 
 @dataclass(frozen=True, slots=True)
 class Resynced:
-    """The event stream has just been attached, for the first time or again: compare with `find` once."""
+    """The event stream was attached, for the first time or again: compare with `find` once."""
 
 
 EngineEvent = ContainerDied | ContainerPaused | ContainerResumed | Resynced
@@ -106,21 +106,21 @@ class Finding:
 
 
 class Engine(Protocol):
-    """Every method may raise EngineUnavailable (nothing answered) or EngineRefused (the engine said no)."""
+    """Every method may raise EngineUnavailable (no answer) or EngineRefused (the engine refused)."""
 
     name: str
 
     async def launch(self, spec: ContainerSpec) -> Container:
         """Start a hardened container and return it running. If this raises, nothing of it is left behind.
 
-        It waits for as long as the container makes progress; the caller sets the deadline by cancelling.
+        It waits as long as the container makes progress; the caller sets a deadline by cancelling.
         """
 
     async def remove(self, container_id: str) -> None:
-        """Kill and remove the container. One that is already gone is done, not an error."""
+        """Kill and remove the container. A container that is already gone is not an error."""
 
     async def inspect(self, container_id: str) -> Container | None:
-        """Return the container, dead or alive, or None if the engine has no such container."""
+        """Return the container, dead or alive, or None if the engine does not have it."""
 
     async def find(self, labels: Mapping[str, str]) -> list[Container]:
         """Return every container, dead or alive, that has all these labels."""
@@ -129,10 +129,10 @@ class Engine(Protocol):
         """Yield Resynced whenever the stream is attached, then every death, pause and resumption. Never end."""
 
     async def stats(self, container_id: str) -> Stats:
-        """Return what the container uses now."""
+        """Return the container's current resource usage."""
 
     async def has_image(self, image: str) -> bool:
-        """Say whether a container can be launched from this image without fetching anything."""
+        """Return whether a container can be launched from this image without fetching anything."""
 
     async def find_runtime(self, name: str | None) -> str | None:
         """Return the runtime that containers get under this name, or without one; None if the engine offers none.
@@ -141,7 +141,7 @@ class Engine(Protocol):
         """
 
     async def diagnose(self) -> list[Finding]:
-        """Say how well this engine isolates on this host, for `sandboxd doctor`."""
+        """Return how well this engine isolates on this host, for `sandboxd doctor`."""
 
     async def aclose(self) -> None:
-        """Let go of connections and threads. Containers live on."""
+        """Close connections and threads. Containers keep running."""

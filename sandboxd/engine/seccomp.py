@@ -1,7 +1,7 @@
-"""What a container may ask of the kernel: one allow-list, rendered for every engine.
+"""The seccomp policy of containers: one allow-list of system calls, rendered for every engine.
 
-`RULES` is the whole policy; a call that is not in it gets EPERM. It is rendered as an engine's JSON profile
-and as a BPF program. It never opens a 32-bit or x32 entry: such a call kills the thread that made it.
+`RULES` is the whole policy; a call that is not in it gets EPERM. It is rendered as an engine's JSON profile and as a
+BPF program. 32-bit and x32 calls are never allowed: they kill the thread that made them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ARCHITECTURES = ("SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64")
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Argument `index`, seen through `mask`, must be `value`. Without a mask all 64 bits count."""
+    """Argument `index`, masked with `mask`, must equal `value`. Without a mask all 64 bits count."""
 
     index: int
     value: int
@@ -32,7 +32,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """These calls are allowed when every condition holds, or answered with `error`."""
+    """These calls are allowed if every condition holds, or fail with `error`."""
 
     calls: tuple[str, ...]
     conditions: tuple[Condition, ...] = ()
@@ -44,16 +44,16 @@ def _calls(text: str) -> tuple[str, ...]:
 
 
 def _at_least(index: int, power: int, bits: int = 32) -> Iterator[tuple[Condition, ...]]:
-    """Every argument, cut to 32 bits, of at least 2 ** `power`; also negative ones, which name nothing."""
+    """Return conditions for arguments whose low 32 bits are at least 2 ** `power`; negative ones name nothing."""
     for bit in range(power, bits):
         yield (Condition(index, 1 << bit, 1 << bit),)
 
 
 def _all_but(index: int, value: int, bits: int = 32) -> Iterator[tuple[Condition, ...]]:
-    """Every argument that differs from `value` in at least one bit.
+    """Return conditions for every argument that differs from `value` in at least one bit.
 
-    Filters of an allow-list cannot say "not equal" safely: the kernel cuts this argument to 32 bits, so a
-    64-bit comparison could be passed with a bit set above them.
+    An allow-list cannot express "not equal" safely: the kernel truncates this argument to 32 bits, so a bit set above
+    them would pass a 64-bit comparison.
     """
     for bit in range(bits):
         yield (Condition(index, ~value & (1 << bit), 1 << bit),)
@@ -133,7 +133,7 @@ def _socket_rules() -> Iterator[Rule]:
 
 
 def _file_node_rules() -> Iterator[Rule]:
-    """FIFOs, sockets and plain files; never a device, whatever capabilities there are."""
+    """FIFOs, sockets and plain files; never a device, whatever the capabilities."""
     for kind in (0, stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK):
         yield Rule(("mknod",), (Condition(1, kind, stat.S_IFMT(0xFFFF)),))
         yield Rule(("mknodat",), (Condition(2, kind, stat.S_IFMT(0xFFFF)),))
@@ -142,18 +142,18 @@ def _file_node_rules() -> Iterator[Rule]:
 RULES: tuple[Rule, ...] = (
     *(Rule(group) for group in (FILES, MEMORY, PROCESSES, SIGNALS, TIME, WAITING, MESSAGES, SOCKETS, HOST)),
     Rule(("clone",), (Condition(0, 0, NAMESPACE_FLAGS),)),
-    # The flags of clone3 lie in memory, where a filter cannot look; ENOSYS makes libc use clone instead.
+    # The flags of clone3 are in memory, which a filter cannot read; ENOSYS makes libc use clone instead.
     Rule(("clone3",), error=errno.ENOSYS),
-    # Limits and priorities of the caller only: PID 1 and its threads are out of reach.
+    # Limits and priorities of the caller only, never of PID 1 and its threads.
     Rule(("prlimit64", "sched_setattr", "sched_setparam", "sched_setscheduler"), (_SELF,)),
     Rule(("prlimit64",), (Condition(2, 0),)),  # no new limit: it only reads
-    # Programs pin their threads by number. The numbers below 16 are the runner's: it starts first, and the kernel
-    # gives out no number below 300 a second time.
+    # Programs pin their threads by id. Ids below 16 are the runner's: it starts first, and the kernel never reuses an
+    # id below 300.
     *(Rule(("sched_setaffinity",), conditions) for conditions in ((_SELF,), *_at_least(0, _RUNNER_TASKS_POWER))),
     Rule(("setpriority",), (Condition(0, 0), Condition(1, 0))),
     Rule(("ioprio_set",), (Condition(0, 1), Condition(1, 0))),
     *(Rule(("personality",), (Condition(0, value),)) for value in (0, _ADDR_NO_RANDOMIZE, _ASK_PERSONALITY)),
-    # Everything but pushing characters into a terminal: they would be read by whoever holds its other end.
+    # Everything but pushing characters into a terminal's input, where another process of the terminal would read them.
     *(Rule(("ioctl",), conditions) for conditions in _all_but(1, _TIOCSTI)),
     *_file_node_rules(),
     *_socket_rules(),
@@ -164,12 +164,12 @@ _SHARED_NUMBERS = range(424, 548)
 
 
 def allowed_calls() -> frozenset[str]:
-    """Every call that can succeed at all, with or without a condition."""
+    """Return every call that can succeed, with or without a condition."""
     return frozenset(call for rule in RULES if rule.error is None for call in rule.calls)
 
 
 def render_profile() -> dict[str, Any]:
-    """The table as the JSON profile that Docker and Podman read."""
+    """Return the policy as the JSON profile that Docker and Podman read."""
     return {
         "defaultAction": "SCMP_ACT_ERRNO",
         "archMap": [{"architecture": name, "subArchitectures": []} for name in ARCHITECTURES],
@@ -199,16 +199,16 @@ def _render_condition(condition: Condition) -> dict[str, Any]:
 
 @cache
 def profile_text() -> str:
-    """The JSON profile as one line of text."""
+    """Return the JSON profile as one line of text."""
     return json.dumps(render_profile(), separators=(",", ":"))
 
 
 @cache
 def bpf_program() -> bytes | None:
-    """The table as a BPF program for this machine, or None where libseccomp is not installed."""
+    """Return the policy as a BPF program for this machine, or None if libseccomp is not installed."""
     try:
         pyseccomp = importlib.import_module("pyseccomp")
-    except (ImportError, OSError, RuntimeError):  # the package loads the library when it is imported
+    except (ImportError, OSError, RuntimeError):  # importing the package loads the library
         return None
     program = pyseccomp.SyscallFilter(pyseccomp.ERRNO(errno.EPERM))
     known = {name for rule in RULES for name in rule.calls if _is_known(pyseccomp, name)}

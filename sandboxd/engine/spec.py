@@ -1,7 +1,7 @@
-"""Every hardening flag of a container, in one value, and how it is said to an engine.
+"""The hardening of containers: every flag in one value, and its translation for an engine.
 
-`HARDENING` is what a reviewer reads. The functions below only translate it, together with what differs from
-container to container, into the body of an engine's create call. Nothing here talks to an engine.
+`HARDENING` is what a reviewer reads. The functions below only translate it, together with what differs between
+containers, into the body of an engine's create call. Nothing here calls an engine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Hardening:
     hostname: str = "sandbox"
     network: str = "none"
     resolver: str = "127.0.0.1"
-    """Nothing listens there. Without it the engine would copy the host's resolver and search domains."""
+    """An address where nothing listens. Without it the engine would copy the host's resolver and search domains."""
     ipc: str = "private"
     cgroup_namespace: str = "private"
     read_only_root: bool = True
@@ -77,7 +77,7 @@ HARDENING = Hardening()
 
 
 def ulimits_of(spec: ContainerSpec, hardening: Hardening = HARDENING) -> tuple[Ulimit, ...]:
-    """Bounds of every process. No nproc: the kernel counts it per uid, across sandboxes; `pids` bounds those."""
+    """Return the limits of every process. No nproc, which the kernel counts across sandboxes; `pids` bounds it."""
     largest_file = spec.limits.disk_mb * _MIB
     return (
         Ulimit("core", hardening.core_bytes, hardening.core_bytes),
@@ -87,16 +87,18 @@ def ulimits_of(spec: ContainerSpec, hardening: Hardening = HARDENING) -> tuple[U
 
 
 def tmp_options(spec: ContainerSpec, hardening: Hardening = HARDENING) -> str:
-    """How `/tmp` is mounted. Its inodes need no bound of their own: the kernel counts them as memory."""
+    """Return the mount options of `/tmp`. Its inodes need no bound, because the kernel counts them as memory."""
     flags = ("exec" if flag == "noexec" and spec.tmp_exec else flag for flag in hardening.tmp_flags)
     return ",".join((*flags, f"size={hardening.tmp_size_mb}m", f"mode={hardening.tmp_mode}"))
 
 
 def environment_of(spec: ContainerSpec) -> list[str]:
-    """The environment as `NAME=value` lines; refuses what no process could receive."""
+    """Return the environment as `NAME=value` lines; refuse what no process could receive."""
     for name, value in spec.env.items():
         if not name or "=" in name or "\0" in name or "\0" in value:
-            raise EngineRefused("cannot launch: an environment name is empty or holds '=', or a NUL is in one")
+            raise EngineRefused(
+                "cannot launch: an environment name is empty or contains '=', or a name or value contains a NUL"
+            )
     return [f"{name}={value}" for name, value in spec.env.items()]
 
 
@@ -110,7 +112,7 @@ def render_container(
         raise EngineRefused("cannot launch: a container never runs as root; give another uid and gid")
     return {
         "Image": spec.image,
-        # Both, always: an image's own entry point would run instead of ours.
+        # Always set both, because otherwise the image's entry point would run instead.
         "Entrypoint": list(spec.command[:1]),
         "Cmd": list(spec.command[1:]),
         "Env": environment_of(spec),
@@ -155,14 +157,14 @@ def render_host_config(
         "UTSMode": "",
         "UsernsMode": "",
         "Mounts": [_render_mount(mount) for mount in spec.mounts],
-        "Tmpfs": {"/tmp": tmp_options(spec, hardening)},  # noqa: S108 - the container's, not ours
+        "Tmpfs": {"/tmp": tmp_options(spec, hardening)},  # noqa: S108 - the container's, not the host's
         "ShmSize": hardening.shm_size_mb * _MIB,
         "Memory": memory_bytes,
-        "MemorySwap": memory_bytes,  # memory and swap together: equal means no swap
+        "MemorySwap": memory_bytes,  # memory plus swap, so no swap
         "OomKillDisable": False,
         "OomScoreAdj": hardening.oom_score_adj,
         "PidsLimit": spec.limits.pids,
-        # A quota, not a number of CPUs: the engine would refuse more CPUs than the host has.
+        # A quota instead of a number of CPUs, because the engine would refuse more CPUs than the host has.
         "CpuPeriod": hardening.cpu_period_us,
         "CpuQuota": math.ceil(spec.limits.cpus * hardening.cpu_period_us),
         "Ulimits": [
@@ -170,7 +172,7 @@ def render_host_config(
         ],
         "LogConfig": {"Type": hardening.log_driver, "Config": {}},
         "RestartPolicy": {"Name": hardening.restart, "MaximumRetryCount": 0},
-        "AutoRemove": False,  # a dead container stays until its cause of death has been read
+        "AutoRemove": False,  # a dead container stays until its cause of death is read
         "Init": False,
     }
     if spec.runtime is not None:
@@ -184,6 +186,6 @@ def _render_mount(mount: Mount) -> dict[str, Any]:
         "Source": str(mount.source),
         "Target": mount.target,
         "ReadOnly": mount.read_only,
-        # Not recursive: something mounted below the source would be shown, and would be writable.
+        # Not recursive, because a mount below the source would be shown too, and writable.
         "BindOptions": {"Propagation": "rprivate", "NonRecursive": True},
     }

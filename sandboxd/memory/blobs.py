@@ -215,7 +215,7 @@ def write_file(path: str, encoded: bytes) -> Signature:
             rest = rest[os.write(fd, rest) :]
         status = os.fstat(fd)
         if stat.S_IMODE(status.st_mode) != FILE_MODE:
-            os.fchmod(fd, FILE_MODE)  # the umask removed bits
+            os.fchmod(fd, FILE_MODE)  # because the umask may have removed bits
     finally:
         os.close(fd)
     return (status.st_ino, status.st_size, status.st_mtime_ns, stat.S_IFREG | FILE_MODE)

@@ -160,7 +160,7 @@ def clear(root: str) -> None:
 
 
 def scan(root: str, *, is_quiet: bool) -> dict[str, str | None]:
-    """Hash every file. An entry that is neither a regular file nor one of our directories maps to None.
+    """Hash every file. An entry that is neither a regular file nor a directory of the tree maps to None.
 
     Temporary files of an earlier process are removed if the tree `is_quiet`; others once they are too old to belong to
     a refresh under way. Those of this process count as in use even in a quiet tree: a sandbox that comes back reuses
@@ -190,7 +190,7 @@ def look_at(root: str, relative: str) -> dict[str, str | None]:
 
 
 def walk(root: str) -> Iterator[str]:
-    """Yield the paths in the tree relative to its root, without our own directories and the manifest."""
+    """Yield the paths in the tree relative to its root, without its own directories and the manifest."""
     for directory in DIRECTORIES:
         try:
             names = os.listdir(f"{root}/{directory}")
@@ -218,7 +218,7 @@ def _hash(path: str) -> str | None:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise
-    except OSError:  # a symlink or a socket, which we never make
+    except OSError:  # a symlink or a socket, which a tree never has
         return None
     try:
         status = os.fstat(fd)

@@ -1,1 +1,1 @@
-"""The runner: the one process of ours inside a container, and the way to talk to it."""
+"""The runner: the daemon's one process inside a container, and the client that talks to it."""

@@ -1,7 +1,7 @@
-"""What the daemon asks of a runner, and what it gets back: plain values, no transport.
+"""Calls to a runner and their results: plain values, no transport.
 
-Paths are absolute paths inside the container. Answers come from inside the container and are untrusted: the
-client checks their types and sizes before it builds these values.
+Paths are absolute paths inside the container. Results come from inside the container and are untrusted: the client
+checks their types and sizes before it builds these values.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Literal
 
 DEFAULT_TIMEOUT_S = 120.0
 DEFAULT_MAX_TIMEOUT_S = 3600.0
-"""The longest timeout of a command unless the daemon is set otherwise."""
+"""The longest timeout of a command unless the daemon's settings raise it."""
 MAX_TIMEOUT_S = 2_592_000.0
-"""The longest that a daemon can be set to: 30 days."""
+"""The longest timeout that the settings allow: 30 days."""
 DEFAULT_OUTPUT_BYTES = 1_048_576
 MAX_OUTPUT_BYTES = 16_777_216
 MAX_STDIN_BYTES = 16_777_216
-"""Of stdin that is given whole. A stream has no bound."""
+"""The bound of stdin that is given as bytes. A stream has none."""
 MAX_READ_BYTES = 1_048_576
-"""What the runner keeps of a process's output, and so the most that one read can return."""
+"""How much of a process's output the runner keeps, and so the most that one read can return."""
 MAX_FILE_BYTES = 1_073_741_824
 MAX_TEXT_BYTES = 10_485_760
 
@@ -43,14 +43,14 @@ class Exec:
     """A stream is read as fast as the command reads it, and no further once the command has ended."""
     timeout_s: float = DEFAULT_TIMEOUT_S
     max_output_bytes: int = DEFAULT_OUTPUT_BYTES
-    """For stdout and stderr each. What comes after is read and dropped, so the command is never blocked by it."""
+    """For stdout and stderr each. Output beyond it is read and dropped, so the command never blocks on it."""
     merge_stderr: bool = False
     """Whether stderr goes to stdout, in the order in which both are written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """What a process that wants a terminal finds in it."""
+    """The terminal that a process is started in."""
 
     term: str = "xterm-256color"
     """TERM, unless the environment of the call sets it."""
@@ -62,7 +62,7 @@ class Terminal:
 @dataclass(frozen=True, slots=True)
 class ExecResult:
     exit_code: int | None
-    """128 + n after signal n, as a shell says it; None after a timeout."""
+    """128 + n after signal n, as in a shell; None after a timeout."""
     stdout: bytes
     stderr: bytes
     timed_out: bool
@@ -90,9 +90,9 @@ class Process:
     running: bool
     exit_code: int | None
     output_bytes: int
-    """How many bytes it has written so far: the offset where new output will start."""
+    """How many bytes it has written so far, which is the offset where new output starts."""
     ended_by: str | None = None
-    """Of one that was asked to end: the signal after which nothing of it was left."""
+    """The signal after which nothing of a process that was told to end was left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +121,9 @@ class TextSlice:
     """1-based."""
     total_lines: int
     truncated: bool
-    """Lines were left out, or a line was cut, to stay within the bounds."""
+    """Whether lines were left out, or a line was cut, to stay within the bounds."""
     is_total_exact: bool = True
-    """Whether `total_lines` counts the whole file; else the file is so large that it has at least so many."""
+    """Whether `total_lines` counts the whole file; if not, the file is large and has at least that many lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class GrepResult:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the workspace holds, for hosts that cannot enforce a quota."""
+    """What the workspace contains, measured for hosts that cannot enforce a quota."""
 
     bytes_used: int
     inodes_used: int

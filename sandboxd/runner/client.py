@@ -1,7 +1,7 @@
-"""The way to talk to one sandbox's runner. Many calls at once on one connection; survives reconnects.
+"""The client of one sandbox's runner: many concurrent calls on one connection, kept across reconnects.
 
-A call that is cancelled here dies inside. A call whose connection breaks raises NotReady and says that its outcome
-is unknown. Whatever the runner sends, the worst that happens is that its connection is closed.
+Cancelling a call here kills it in the container. A call whose connection breaks raises NotReady and says that its
+outcome is unknown. Whatever the runner sends, the worst outcome is that its connection is closed.
 """
 
 from __future__ import annotations
@@ -44,27 +44,28 @@ from sandboxd.runner.protocol import Hello
 
 RECONNECT_PATIENCE_S = 5.0
 ANSWER_PATIENCE_S = 30.0
-"""How long after its own deadline a call is waited for. A runner that is alive always answers before."""
+"""How long to wait for a call after its own deadline. A live runner always answers before that."""
 MAX_WAIT_S = 600.0
 WRITE_PATIENCE_S = 10.0
-"""After so long a write to a process ends with what has been taken, so that its answer comes in time."""
+"""How long a write to a process may take; it then returns what the process took, so that its answer is in time."""
 TRANSFER_TIMEOUT_S = 3600.0
 MAX_CALLS = wire.MAX_CALLS - 1
-"""One less than the runner takes: it may not have heard yet that the last one is over."""
+"""One less than the runner accepts, because it may not know yet that the last call is over."""
 
 Value = TypeVar("Value")
 
 _OLD_RUNNER = (
-    "cannot do this here: an earlier version of sandboxd started this sandbox's container; end the container, and "
-    "creating the sandbox again brings it back with its files"
+    "cannot do this in this sandbox: an earlier version of sandboxd started its container; "
+    "stop the container and create the sandbox again, its files are kept"
 )
 
 _joining = anyio.Lock()
-"""Large outputs are joined one in each pass of the event loop: it takes milliseconds, and many may end at once."""
+"""Held while a large output is joined, one per pass of the event loop: each takes milliseconds, and many may end at
+once."""
 
 
 class FileReader:
-    """A file being read: its stat at once, its bytes by iterating."""
+    """A file being read: its stat is known at once, and iterating yields its bytes."""
 
     def __init__(self, stat: FileStat, chunks: AsyncIterator[bytes]) -> None:
         self.stat = stat
@@ -90,7 +91,7 @@ class RunnerClient:
         return self._link is not None
 
     async def wait_connected(self) -> Hello:
-        """Wait for a runner that has proved itself. Raises what `fail` was given, if it will never come."""
+        """Wait for an authenticated runner. Raise the error that `fail` was given if none will ever connect."""
         while self._link is None or self._hello is None:
             self._raise_failure()
             await self._changed.wait()
@@ -101,46 +102,46 @@ class RunnerClient:
             await self._changed.wait()
 
     def fail(self, error: SandboxdError) -> None:
-        """The container is dead: every waiting call raises this, and so does every later one."""
+        """Fail every waiting call and every later one with this error, because the container is dead."""
         self._failure = error
         for pending in self._pending.values():
             pending.fail(error)
         self._announce()
 
     def interrupt(self, error: SandboxdError) -> None:
-        """End every call under way with this error, and kill what they started. Later calls are welcome."""
+        """Fail every call under way with this error, and kill what it started. Later calls are accepted."""
         for pending in self._pending.values():
             pending.interrupt(error)
 
     def freeze(self, error: SandboxdError) -> None:
-        """The container is frozen: calls under way end with this error once their own time is over."""
+        """Note that the container is frozen: calls under way fail with this error at their own deadlines."""
         for pending in self._pending.values():
             pending.freeze(error)
 
     def thaw(self) -> None:
-        """The container goes on: calls under way have their usual time again."""
+        """Note that the container runs again: calls under way have their usual overtime again."""
         for pending in self._pending.values():
             pending.thaw(ANSWER_PATIENCE_S)
 
     def attach(self, link: RunnerLink, hello: Hello) -> None:
-        """For the listener: a runner is connected."""
+        """Use this runner's connection. Called by the listener."""
         self._link = link
         self._hello = hello
         link.send(wire.pack(wire.CALL, 0, {"op": "configure", "env": self._env}))
         self._announce()
 
     def detach(self, link: RunnerLink, reason: str) -> None:
-        """For the listener: the runner's connection is over."""
+        """Drop this runner's connection and fail its calls. Called by the listener."""
         if link is not self._link:
             return
         self._link = None
         for pending in self._pending.values():
             if pending.link is link:
-                pending.fail(NotReady(f"cannot say how this call ended: the runner is gone, {reason}"))
+                pending.fail(NotReady(f"cannot tell the outcome of this call: the runner is gone, {reason}"))
         self._announce()
 
     def receive(self, kind: int, call: int, head: bytes, data: bytes) -> None:
-        """For the listener: a frame came. One for a call that nobody waits for any more is dropped."""
+        """Give a frame to its call, or drop it if that call is over. Called by the listener."""
         pending = self._pending.get(call)
         if pending is not None:
             pending.receive(kind, head, data)
@@ -167,8 +168,8 @@ class RunnerClient:
 
     async def start_process(self, call: Exec, *, tty: bool | Terminal = False) -> Process:
         if call.stdin:
-            raise InvalidRequest("cannot start a process with stdin: write to it once it runs")
-        # What bounds a command's time and output does not bound a process.
+            raise InvalidRequest("cannot start a process with stdin: start it without, then write to its stdin")
+        # The bounds on a command's time and output do not apply to a process.
         head = protocol.exec_head(replace(call, timeout_s=1.0, merge_stderr=False))
         head["op"] = "start"
         if tty:
@@ -179,13 +180,13 @@ class RunnerClient:
         return await self._ask({"op": "processes"}, lambda head, _data: protocol.read_processes(head))
 
     async def has_processes(self) -> bool:
-        """Say whether anything runs inside: background processes, terminals, and what commands left behind."""
+        """Return whether anything runs inside: background processes, terminals, or what commands left behind."""
         return await self._ask({"op": "processes"}, lambda head, _data: protocol.read_has_processes(head))
 
     async def read_process(
         self, process_id: str, offset: int = 0, limit: int = wire.MAX_DATA_BYTES, wait_s: float = 0
     ) -> ProcessOutput:
-        """Read output from an offset on. With `wait_s`, wait that long for the first new byte or the end."""
+        """Read output from an offset on. With `wait_s`, wait up to that long for the first new byte or the end."""
         if offset < 0 or not 0 <= limit <= MAX_READ_BYTES or not 0 <= wait_s <= MAX_WAIT_S:
             raise InvalidRequest(
                 f"cannot read {process_id}: offset must not be negative, limit must be 0 to {MAX_READ_BYTES} and "
@@ -196,7 +197,7 @@ class RunnerClient:
         while room > 0 and len(output.data) == wire.MAX_DATA_BYTES:  # a full frame: there may be more
             following = await self._read_piece(process_id, output.next_offset, room, 0)
             if following.offset != output.next_offset:
-                break  # what comes next was dropped meanwhile
+                break  # the next output was dropped meanwhile
             output = following
             pieces.append(output.data)
             room -= len(output.data)
@@ -209,7 +210,7 @@ class RunnerClient:
         return await self._ask(head, protocol.read_process_output, timeout_s=wait_s)
 
     async def write_process(self, process_id: str, data: bytes, *, eof: bool = False) -> int:
-        """Write to its stdin and return how many bytes it took: less than all if it stops reading or closes it.
+        """Write to its stdin and return how many bytes it took: fewer than given if it stops reading or closes stdin.
 
         A RequestError or NotReady means that nothing was taken. stdin is closed only after all of the data.
         """
@@ -236,9 +237,9 @@ class RunnerClient:
             await pending.over()
             with self._checking(pending):
                 return protocol.read_taken(wire.read_head(self._end_of(pending)), len(chunk))
-        except NotReady as error:  # it was sent: this must not look as if it could simply be sent again
+        except NotReady as error:  # it was sent, so the error must not invite a retry
             raise SandboxError(
-                f"cannot say how much {head['id']} took: at least {taken} bytes, then the runner was lost"
+                f"cannot tell how much {head['id']} took: at least {taken} bytes, then the runner was lost"
             ) from error
         finally:
             self._close(pending)
@@ -255,9 +256,9 @@ class RunnerClient:
         return await self._ask(head, lambda head, _data: protocol.integer(head, "count"))
 
     async def kill_process(self, process_id: str, name: SignalName = "KILL", grace_s: float = 0) -> Process:
-        """End it and everything it started; they are dead when this returns.
+        """End it and everything it started; all of them are dead when this returns.
 
-        With another signal than KILL all of them get that first, and what is left after `grace_s` is killed.
+        With a signal other than KILL, all of them get that signal first, and those left after `grace_s` are killed.
         """
         if not 0 <= grace_s <= MAX_WAIT_S:
             raise InvalidRequest(f"cannot end {process_id}: grace_s must be 0 to {MAX_WAIT_S:g}")
@@ -268,7 +269,7 @@ class RunnerClient:
 
     @asynccontextmanager
     async def read_file(self, path: str, offset: int = 0, length: int | None = None) -> AsyncGenerator[FileReader]:
-        """Read a file in chunks, as fast as they are taken. Leaving early ends the reading."""
+        """Read a file in chunks, as fast as the caller takes them. Leaving the context early stops the read."""
         if offset < 0 or (length is not None and length < 0):
             raise InvalidRequest(f"cannot read {path}: offset and length must not be negative")
         head = {"op": "read", "path": path, "offset": offset, "length": length}
@@ -294,9 +295,10 @@ class RunnerClient:
         make_parents: bool = True,
         size_bytes: int | None = None,
     ) -> FileStat:
-        """Write a file whole: it is the old one until it is the new one.
+        """Write a file atomically: readers see the old content or the new.
 
-        With `size_bytes`, which bytes need not give, a large file can be replaced without room for both versions.
+        With `size_bytes`, which is only needed for a stream, a large file can be replaced without room for both
+        versions.
         """
         size = len(data) if isinstance(data, bytes) else size_bytes
         head = {"op": "write", "path": path, "parents": make_parents, "size": size}
@@ -323,7 +325,7 @@ class RunnerClient:
         return await self._ask(head, lambda head, _data: protocol.read_edited(head), old_bytes + new_bytes)
 
     async def stat(self, path: str) -> FileStat:
-        """Say what a path names. Of any kind: `mode` tells files from directories."""
+        """Return the stat of a path of any kind; `mode` tells files from directories."""
         return await self._ask({"op": "stat", "path": path}, lambda head, _data: protocol.read_stat(head))
 
     async def glob(self, pattern: str, path: str = "/workspace", limit: int = 1_000) -> GlobResult:
@@ -369,7 +371,7 @@ class RunnerClient:
             self._close(pending)
 
     async def _collect(self, pending: Pending, most: int) -> ExecResult:
-        """Wait for the end of a command and put its output together."""
+        """Wait for a command to end and join its output."""
         try:
             await pending.over()
             end = self._end_of(pending)
@@ -384,7 +386,7 @@ class RunnerClient:
                     stderr = _join(pending, wire.STDERR, stderr)
                     pending.chunks.clear()
             if len(stdout) > most or len(stderr) > most:
-                raise wire.WireError("more output than it was asked for")
+                raise wire.WireError("more output than was asked for")
             return protocol.read_exec_result(end, stdout, stderr)
         except wire.WireError as error:
             raise self._distrust(pending, error) from None
@@ -413,7 +415,7 @@ class RunnerClient:
             await pending.changed()
 
     async def _begin(self, head: dict[str, Any], body: bytes, allowance: int, timeout_s: float) -> Pending:
-        """Send a call. Whoever gets the pending call must `_close` it."""
+        """Send a call. The caller must `_close` the pending call."""
         link = self._link or await self._reconnected()
         if link.is_full:
             await link.wait_writable()
@@ -422,7 +424,7 @@ class RunnerClient:
         if head.get("level", 0) > level:
             raise InvalidRequest(_OLD_RUNNER)
         if len(self._pending) >= MAX_CALLS:
-            raise Busy(f"cannot take this call: {MAX_CALLS} are under way in this sandbox")
+            raise Busy(f"cannot take this call: {MAX_CALLS} calls are already under way in this sandbox; try again")
         is_long = len(body) > wire.CHUNK_BYTES
         call_id = self._last_id = self._last_id % 0xFFFF_FFFF + 1
         frame = _pack_call(call_id, {**head, "more": True} if is_long else head, b"" if is_long else body, level)
@@ -436,7 +438,7 @@ class RunnerClient:
             else:
                 pending.credit -= len(body)
         else:
-            pending.fail(NotReady("cannot make this call: the runner has just gone"))
+            pending.fail(NotReady("cannot make this call: the runner has just disconnected; try again"))
         return pending
 
     def _close(self, pending: Pending) -> None:
@@ -447,13 +449,13 @@ class RunnerClient:
     async def _begun(
         self, head: dict[str, Any], body: bytes | AsyncIterable[bytes], allowance: int, timeout_s: float
     ) -> AsyncGenerator[Pending]:
-        """Make a call. A body that is a stream is sent beside whatever is done with the call."""
+        """Make a call. A body that is a stream is sent concurrently with the caller's block."""
         if isinstance(body, bytes):
             pending = await self._begin(head, body, allowance, timeout_s)
             sending = None
         else:
             pending = await self._begin({**head, "more": True}, b"", allowance, timeout_s)
-            # A plain task: a task group would wrap each error that passes through here, and the end of a generator.
+            # A plain task: a task group would wrap every error that passes through here, and GeneratorExit too.
             sending = asyncio.ensure_future(_send_stream(pending, body))
         try:
             yield pending
@@ -468,14 +470,16 @@ class RunnerClient:
         with anyio.move_on_after(RECONNECT_PATIENCE_S):
             await self.wait_connected()
         if self._link is None:
-            raise NotReady(f"cannot reach the runner: not connected for {RECONNECT_PATIENCE_S:g} s")
+            raise NotReady(
+                f"cannot reach the runner: it has not been connected for {RECONNECT_PATIENCE_S:g} s; try again"
+            )
         return self._link
 
     def _end_of(self, pending: Pending) -> bytes:
-        """Return the head of the last frame, or raise what the call ended with."""
+        """Return the head of the last frame, or raise the call's error."""
         if pending.head is not None:
             return pending.head
-        raise (pending.error or NotReady("cannot say how this call ended")).with_traceback(None)
+        raise (pending.error or NotReady("cannot tell the outcome of this call")).with_traceback(None)
 
     @contextmanager
     def _checking(self, pending: Pending) -> Iterator[None]:
@@ -486,7 +490,7 @@ class RunnerClient:
 
     def _distrust(self, pending: Pending, error: wire.WireError) -> SandboxError:
         pending.link.close(f"it sent {error}")
-        return SandboxError(f"cannot trust the answer of the runner: it sent {error}")
+        return SandboxError(f"cannot use the runner's answer: it sent {error}")
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -498,10 +502,10 @@ class RunnerClient:
 
 
 async def _send_stream(pending: Pending, body: AsyncIterable[bytes]) -> None:
-    """Send a body that is a stream. If the stream fails, the call is cancelled and ends with the stream's error."""
+    """Send a body that is a stream. If the stream fails, cancel the call and fail it with the stream's error."""
     try:
         await pending.send_stream(body)
-    except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to the caller
+    except Exception as error:  # noqa: BLE001  # whatever it is, it goes to the caller
         pending.interrupt(error)
 
 
@@ -514,7 +518,7 @@ def _pack_call(call_id: int, head: dict[str, Any], data: bytes, level: int) -> b
     size = len(frame) - len(data) - wire.HEADER_BYTES
     if size > wire.MAX_HEAD_BYTES and size > (most := wire.MAX_CALL_HEAD_BYTES if level else wire.MAX_HEAD_BYTES):
         raise InvalidRequest(
-            f"cannot send this call: its command and environment take {size} bytes as JSON, the most is {most}; "
+            f"cannot send this call: its command and environment take {size} bytes as JSON, and the limit is {most}; "
             "pass the data through stdin or a file"
         )
     return frame

@@ -1,7 +1,7 @@
-"""One connection of a runner, seen from the daemon: greeting, frames in, frames out.
+"""One connection of a runner, on the daemon's side: greeting, frames in, frames out.
 
-It owns a non-blocking socket on the event loop. A bad frame ends the connection and nothing else; a runner that
-stops reading cannot fill our memory, because callers wait for `wait_writable` first.
+It owns a non-blocking socket on the event loop. A bad frame ends the connection and nothing else; a runner that stops
+reading cannot fill the daemon's memory, because callers await `wait_writable` first.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from sandboxd.runner.inside import wire
 from sandboxd.runner.protocol import Hello, read_hello
 
 GREETING_TIMEOUT_S = 30.0
-"""Generous, because a runner on a busy host is slow; how many may wait to greet is bounded by the listener."""
+"""Generous, because a runner on a busy host is slow; the listener bounds how many connections may wait to greet."""
 HIGH_WATER_BYTES = 1_048_576
 
-_received = memoryview(bytearray(122_880))  # one for all links: it is emptied before the loop goes on
+_received = memoryview(bytearray(122_880))  # shared by all links: each read empties it before the loop continues
 
 
 class LinkOwner(Protocol):
-    """Whoever accepts runners: the listener."""
+    """What a link reports to. The listener implements it."""
 
     def greeted(self, link: RunnerLink, hello: Hello) -> None:
-        """The runner has proved itself."""
+        """Accept a runner that has authenticated itself."""
 
     def lost(self, link: RunnerLink, reason: str) -> None:
-        """The connection is over, whether or not it was greeted."""
+        """Note that the connection is over, greeted or not."""
 
     def received(self, kind: int, call: int, head: bytes, data: bytes) -> None:
-        """A frame of a greeted runner. Raises WireError if it makes no sense."""
+        """Take a frame of a greeted runner. Raise WireError if it is invalid."""
 
 
 class RunnerLink:
-    # Callbacks of the event loop on a plain socket, which anyio does not offer. anyio's streams put a task, a lock
-    # and two checkpoints on the way of every call; this way a call is one send, one receive and one wake-up.
+    # Event loop callbacks on a plain socket, which anyio does not offer. anyio's streams add a task, a lock and two
+    # checkpoints to every call; this way a call is one send, one receive and one wake-up.
 
     def __init__(self, connection: socket.socket, owner: LinkOwner, secret: bytes) -> None:
         self._socket = connection
@@ -57,7 +57,7 @@ class RunnerLink:
         self.send(wire.pack(wire.CHALLENGE, 0, None, self._challenge))
 
     def send(self, frame: bytes) -> None:
-        """Send a frame, or keep what the socket does not take now. After the end it is dropped."""
+        """Send a frame, and buffer what the socket does not take now. On a closed link the frame is dropped."""
         if not self.is_open:
             return
         if self._unsent:
@@ -68,7 +68,9 @@ class RunnerLink:
             except BlockingIOError:
                 sent = 0
             except OSError:
-                self.loop.call_soon(self.close, "its connection broke")  # not at once: the caller is in mid-call
+                self.loop.call_soon(
+                    self.close, "its connection broke"
+                )  # deferred: the caller is in the middle of a call
                 return
             if sent == len(frame):
                 return
@@ -82,12 +84,12 @@ class RunnerLink:
         return self._writable is not None
 
     async def wait_writable(self) -> None:
-        """Wait until the runner has taken what it was sent."""
+        """Wait until the runner has read what it was sent."""
         while self._writable is not None:
             await self._writable.wait()
 
     def close(self, reason: str) -> None:
-        """End the connection now, saying why to those who wait on it."""
+        """Close the connection now, and give its waiting calls the reason."""
         if not self.is_open:
             return
         self.is_open = False
@@ -141,11 +143,11 @@ class RunnerLink:
 
     def _greet(self, kind: int, head: bytes, data: bytes) -> None:
         if kind != wire.PROOF or len(data) <= wire.NONCE_BYTES:
-            raise wire.WireError("no proof")
+            raise wire.WireError("no proof of the secret")
         hello = read_hello(wire.read_head(head))
         nonce, proof = data[: wire.NONCE_BYTES], data[wire.NONCE_BYTES :]
         if not wire.is_proof(wire.prove(self._secret, "runner", hello.protocol, self._challenge, nonce), proof):
-            raise wire.WireError("a wrong proof")
+            raise wire.WireError("a wrong proof of the secret")
         self._greeted = True
         self._frames.trust()
         self._timer.cancel()

@@ -1,7 +1,7 @@
-"""Where a runner connects: the socket and the secret in one sandbox's run directory.
+"""The listener for one sandbox's runner: the socket and the secret in the sandbox's run directory.
 
-It listens only while no runner is connected, so an agent that knocks meanwhile is refused by the kernel and costs
-the daemon nothing. It never reads what the container could have written: the directory is mounted read-only.
+It listens only while no runner is connected; otherwise the kernel refuses an agent's connections, at no cost to the
+daemon. It never reads anything that the container could have written: the directory is mounted read-only.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from sandboxd.runner.protocol import Hello
 from sandboxd.runner.secret import publish_secret, withdraw_secret
 
 SOCKET_NAME = "socket"
-MAX_STRANGERS = 32
-"""Connections that have proved nothing. The oldest gives way: a real runner greets within a millisecond."""
+MAX_UNAUTHENTICATED = 32
+"""The most unauthenticated connections. The oldest is closed first, because a real runner greets within a
+millisecond."""
 BACKLOG = 32
 
 
@@ -50,9 +51,9 @@ class RunnerListener:
         self._gid = gid
         self._is_adoption = is_adoption
         self.is_held = is_held
-        """Whether calls wait although the runner may be connected: until `admit`."""
+        """Whether calls are held back until `admit`, even if the runner is connected."""
         self._listening: socket.socket | None = None
-        self._strangers: dict[RunnerLink, None] = {}
+        self._unauthenticated: dict[RunnerLink, None] = {}
         self._runner: RunnerLink | None = None
         self._hello: Hello | None = None
         self._is_open = False
@@ -68,7 +69,7 @@ class RunnerListener:
         self.close()
 
     def open(self) -> None:
-        """Listen, and leave the secret for the runner. An adopted runner has it already, and its agent must not."""
+        """Listen, and leave the secret for a new runner. An adopted one has it, and its agent must not see it."""
         try:
             self._run_dir.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
             make_shared(self._run_dir, self._gid)
@@ -80,21 +81,21 @@ class RunnerListener:
         self._is_open = True
 
     def close(self) -> None:
-        """Let go of the runner and of the socket. The runner keeps its background processes and waits for another."""
+        """Disconnect the runner and close the socket. It keeps its background processes and waits for a daemon."""
         self._is_open = False
         self._stop_listening()
-        for link in [*self._strangers, *([self._runner] if self._runner else [])]:
-            link.close("the daemon let go of it")
+        for link in [*self._unauthenticated, *([self._runner] if self._runner else [])]:
+            link.close("the daemon disconnected it")
         (self._run_dir / SOCKET_NAME).unlink(missing_ok=True)
 
     def admit(self) -> None:
-        """Let calls through to the runner, now if it is connected, else as soon as it is."""
+        """Let calls through to the runner, as soon as it is connected."""
         self.is_held = False
         if self._runner is not None and self._hello is not None:
             self.client.attach(self._runner, self._hello)
 
     def greeted(self, link: RunnerLink, hello: Hello) -> None:
-        self._strangers.pop(link, None)
+        self._unauthenticated.pop(link, None)
         withdraw_secret(self._run_dir)
         if hello.problem:
             self.client.fail(InvalidRequest(hello.problem))
@@ -113,7 +114,7 @@ class RunnerListener:
                 self.client.attach(link, hello)
 
     def lost(self, link: RunnerLink, reason: str) -> None:
-        self._strangers.pop(link, None)
+        self._unauthenticated.pop(link, None)
         if link is self._runner:
             self._runner = None
             self.client.detach(link, reason)
@@ -128,12 +129,12 @@ class RunnerListener:
 
     def _listen(self) -> None:
         directory = os.open(self._run_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        # by the descriptor: a socket's address holds 107 bytes, a data directory may be deeper
+        # by descriptor, because a socket's address is limited to 107 bytes and the data directory's path may be longer
         address = f"/proc/self/fd/{directory}/{SOCKET_NAME}"
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             (self._run_dir / SOCKET_NAME).unlink(missing_ok=True)
-            os.fchmod(listening.fileno(), PRIVATE_FILE)  # before it has a name: it is never wider than this
+            os.fchmod(listening.fileno(), PRIVATE_FILE)  # before bind, so that the socket never has wider permissions
             listening.bind(address)
             if (self._uid, self._gid) != (os.geteuid(), os.getegid()):
                 os.chown(address, self._uid, self._gid)
@@ -144,7 +145,7 @@ class RunnerListener:
         finally:
             os.close(directory)
         self._listening = listening
-        # a callback of the event loop, because listening ends and begins again from other callbacks
+        # an event loop callback, because other callbacks stop and restart listening
         asyncio.get_running_loop().add_reader(listening.fileno(), self._accept)
 
     def _stop_listening(self) -> None:
@@ -159,7 +160,7 @@ class RunnerListener:
         try:
             connection, _address = self._listening.accept()
         except OSError:
-            return  # whoever knocked is gone again, or there is no descriptor left for it
-        if len(self._strangers) >= MAX_STRANGERS:
-            next(iter(self._strangers)).close("too many strangers knocked")
-        self._strangers[RunnerLink(connection, self, bytes.fromhex(self._secret))] = None
+            return  # the client is gone already, or the daemon is out of descriptors
+        if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
+            next(iter(self._unauthenticated)).close("too many unauthenticated connections")
+        self._unauthenticated[RunnerLink(connection, self, bytes.fromhex(self._secret))] = None

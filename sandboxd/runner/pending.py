@@ -1,7 +1,7 @@
-"""A call under way, seen from the daemon: what came back so far, and what may still be sent.
+"""A call under way, on the daemon's side: what was received so far, and what may still be sent.
 
-Everything a runner sends for it is bounded: chunks by the call's allowance, leave to send by the window. More is
-a WireError, which ends the connection. It never touches the network itself.
+Everything a runner sends for it is bounded: chunks by the call's allowance, credit by the window. More is a WireError,
+which ends the connection. It never touches the network itself.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Chunk = tuple[int, bytes, bytes]
 class Pending:
     """One call.
 
-    It waits on a future and a timer of the event loop, not on anyio's event and cancel scope: this is the hot path,
-    and a wait costs 9 microseconds this way, 30 the other. Cancellation works the same.
+    It waits on a future and a timer of the event loop instead of anyio's event and cancel scope: on this hot path a
+    wait costs 9 microseconds instead of 30. Cancellation works the same.
     """
 
     __slots__ = (
@@ -48,7 +48,7 @@ class Pending:
     def __init__(
         self, call_id: int, link: RunnerLink, allowance: int, patience_s: float, overtime_s: float = 0.0
     ) -> None:
-        """`overtime_s` is the part of the patience that lies after the call's own deadline."""
+        """`overtime_s` is the part of the patience after the call's own deadline."""
         self.id = call_id
         self.link = link
         self._allowance = allowance
@@ -65,7 +65,7 @@ class Pending:
         self.credit = wire.WINDOW_BYTES
         self.error: Exception | None = None
         self.head: bytes | None = None
-        """Of the last frame, once the call is over."""
+        """The head of the last frame, once the call is over."""
         self.data = b""
 
     @property
@@ -73,7 +73,7 @@ class Pending:
         return self.head is not None or self.error is not None
 
     async def changed(self) -> None:
-        """Wait for the next chunk, credit, result or error since the last time this was called."""
+        """Wait for the next chunk, credit, result or error since the last call of this method."""
         if not self._has_news:
             self._waiter = self._loop.create_future()
             await self._waiter
@@ -84,18 +84,18 @@ class Pending:
             await self.changed()
 
     def close(self) -> None:
-        """Nobody waits any more. What is still running inside is cancelled."""
+        """Release the call. If it still runs in the container, cancel it there."""
         self._timer.cancel()
         if not self.is_over:
             self.link.send(wire.pack(wire.CANCEL, self.id))
 
     def send_body(self, body: bytes) -> None:
-        """Send a body as far as there is leave; the rest goes out as more leave comes in."""
+        """Send a body as far as the credit allows; the rest follows as more credit arrives."""
         self._body = memoryview(body)
         self._send_more()
 
     async def send_stream(self, pieces: AsyncIterable[bytes]) -> None:
-        """Send a body as it comes and as there is leave; stop without an error once the call is over."""
+        """Send a body as it is produced and as credit allows; stop without an error once the call is over."""
         async for piece in pieces:
             rest = memoryview(piece)
             while rest:
@@ -120,31 +120,31 @@ class Pending:
         self.link.send(wire.pack(wire.END, self.id))
 
     def allow(self, size_bytes: int) -> None:
-        """The caller has taken this much: the runner may send as much again."""
+        """Return credit to the runner for this many bytes that the caller took."""
         self._allowance += size_bytes
         self.link.send(wire.pack_credit(self.id, size_bytes))
 
     def fail(self, error: Exception) -> None:
-        """End it from this side. What the runner has sent already, or sends before it hears of it, is dropped."""
+        """Fail the call on this side. Frames that the runner sends before it learns of this are dropped."""
         if not self.is_over:
             self._is_given_up = True
             self.error = error
             self._wake()
 
     def interrupt(self, error: Exception) -> None:
-        """Give it up from this side: it is cancelled inside, and its caller gets this error."""
+        """Cancel the call in the container and fail it with this error."""
         if not self.is_over:
             self.link.send(wire.pack(wire.CANCEL, self.id))
             self.fail(error)
 
     def freeze(self, error: Exception) -> None:
-        """The container is frozen: at its own deadline the call ends with this error, without any overtime."""
+        """Note that the container is frozen: the call fails with this error at its own deadline, without overtime."""
         if not self.is_over:
             self._timer.cancel()
             self._timer = self._loop.call_at(self._deadline - self._overtime_s, self.interrupt, error)
 
     def thaw(self, patience_s: float) -> None:
-        """The container goes on: a call whose time limit passed while it was frozen has this long to be answered."""
+        """Note that the container runs again: a call whose deadline passed meanwhile has this long to be answered."""
         if not self.is_over:
             self._timer.cancel()
             self._deadline = max(self._deadline, self._loop.time() + patience_s)
@@ -163,12 +163,12 @@ class Pending:
         elif kind == wire.CREDIT:
             self.credit += wire.read_credit(data)
             if self.credit > wire.WINDOW_BYTES:
-                raise wire.WireError("more leave to send than there was sent")
+                raise wire.WireError("more credit than was used")
             self._send_more()
         elif kind in (wire.STDOUT, wire.STDERR, wire.DATA):
             self._allowance -= len(data) + len(head)
             if self._allowance < 0:
-                raise wire.WireError("more output than it was asked for")
+                raise wire.WireError("more output than was asked for")
             self.chunks.append((kind, head, data))
         else:
             raise wire.WireError(f"a frame of kind {kind}")
@@ -182,8 +182,10 @@ class Pending:
             self._room.set_result(None)
 
     def _expire(self, patience_s: float) -> None:
-        """A container that is frozen must not hold its callers for ever."""
-        self.interrupt(NotReady(f"cannot say how this call ended: the runner did not answer for {patience_s:g} s"))
+        """Fail the call, so that a frozen container does not hold its callers for ever."""
+        self.interrupt(
+            NotReady(f"cannot tell the outcome of this call: the runner did not answer for {patience_s:g} s")
+        )
 
     def _send_more(self) -> None:
         if not self._body:

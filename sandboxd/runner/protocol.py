@@ -1,4 +1,4 @@
-"""Calls to frames and frames to answers, on the daemon's side. Pure.
+"""The runner's protocol on the daemon's side: turns calls into frames, and frames into results. Pure.
 
 The frames themselves are defined once, in `inside/wire.py`, which both sides import. Answers come from inside a
 container: every field is checked here, and a wrong one is a WireError, never another exception.
@@ -71,16 +71,16 @@ _ERRORS: dict[str, type[SandboxdError]] = {
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a runner says of itself when it connects."""
+    """What a runner reports about itself when it connects."""
 
     pid: int
     python: str
     protocol: int
     started_at: float
     level: int = 0
-    """What it understands beyond its protocol: see `wire.LEVEL`."""
+    """What it supports beyond its protocol version; see `wire.LEVEL`."""
     problem: str = ""
-    """Why there will be no runner: the image cannot run it. Empty when all is well."""
+    """Why the image cannot run the runner; empty if it can."""
 
 
 def integer(head: Head, name: str) -> int:
@@ -114,7 +114,7 @@ def truth(head: Head, name: str) -> bool:
 def exit_code(head: Head) -> int | None:
     value = head.get("code")
     if value is not None and (type(value) is not int or not 0 <= value <= 255):
-        raise WireError("an exit code that is none")
+        raise WireError("an invalid exit code")
     return value
 
 
@@ -130,7 +130,7 @@ def read_hello(head: Head) -> Hello:
 
 
 def read_error(head: Head) -> SandboxdError:
-    """Return the error a runner answered with, as one of ours. Its words are the agent's world: bounded and plain."""
+    """Return the runner's error as one of the daemon's own. Its message is untrusted, so it is bounded and cleaned."""
     message = text(head, "message", _MAX_MESSAGE * 2)[:_MAX_MESSAGE]
     message = "".join(character if character.isprintable() else "?" for character in message)
     if not message.startswith("cannot"):
@@ -139,13 +139,13 @@ def read_error(head: Head) -> SandboxdError:
 
 
 def exec_head(call: Exec, *, stream: bool = False, max_timeout_s: float = DEFAULT_MAX_TIMEOUT_S) -> dict[str, Any]:
-    """Return the head of a call that runs a command; raise InvalidRequest if it cannot be run anywhere."""
+    """Return the head of a call that runs a command; raise InvalidRequest if no container could run it."""
     _check_timeout("run this", call.timeout_s, max_timeout_s)
     if not 0 <= call.max_output_bytes <= MAX_OUTPUT_BYTES:
         raise InvalidRequest(f"cannot run this: max_output_bytes must be 0 to {MAX_OUTPUT_BYTES}")
     if isinstance(call.stdin, bytes) and len(call.stdin) > MAX_STDIN_BYTES:
         raise InvalidRequest(
-            f"cannot run this: stdin has {len(call.stdin)} bytes, the most is {MAX_STDIN_BYTES}; stream it instead"
+            f"cannot run this: stdin has {len(call.stdin)} bytes, and the limit is {MAX_STDIN_BYTES}; stream it instead"
         )
     if not call.cwd.startswith("/"):
         raise InvalidRequest("cannot run this: the working directory must be absolute")
@@ -173,7 +173,7 @@ def exec_head(call: Exec, *, stream: bool = False, max_timeout_s: float = DEFAUL
 
 
 def terminal_head(terminal: Terminal) -> dict[str, Any]:
-    """Return what the head of a start says of the terminal; a default one is known to every runner."""
+    """Return the terminal's fields of a start's head; every runner knows the default terminal."""
     if terminal == Terminal():
         return {"tty": True}
     check_size("start a process", terminal.rows, terminal.columns)
@@ -198,14 +198,14 @@ def _check_timeout(action: str, timeout_s: float, max_timeout_s: float) -> None:
 def checked_env(env: Mapping[str, str]) -> dict[str, str]:
     for name, value in env.items():
         if not name or "=" in name:
-            raise InvalidRequest("cannot use this environment: a name must not be empty or hold =")
+            raise InvalidRequest("cannot use this environment: a name must not be empty or contain =")
         _check_text(name + value, "environment")
     return dict(env)
 
 
 def _check_text(text: str, noun: str) -> None:
     if "\0" in text:
-        raise InvalidRequest(f"cannot use this {noun}: it holds a NUL")
+        raise InvalidRequest(f"cannot use this {noun}: it contains a NUL")
     if not text.isascii():
         try:
             text.encode("utf-8")
@@ -243,7 +243,7 @@ def read_process(head: Head) -> Process:
 
 
 def read_killed(head: Head, asked: str) -> Process:
-    """Return a process that was asked to end with this signal."""
+    """Return a process that was told to end with this signal."""
     was_killed = truth({"killed": True, **head}, "killed")
     return replace(read_process(head), ended_by="KILL" if was_killed else asked)
 
@@ -251,7 +251,7 @@ def read_killed(head: Head, asked: str) -> Process:
 def read_processes(head: Head) -> list[Process]:
     items = head.get("items")
     if type(items) is not list or len(items) > 256 or not all(type(item) is dict for item in items):
-        raise WireError("items that are no list of objects")
+        raise WireError("items that are not a list of objects")
     return [read_process(item) for item in items]
 
 
@@ -267,7 +267,9 @@ def read_process_output(head: Head, data: bytes) -> ProcessOutput:
 
 
 def read_taken(head: Head, most: int) -> int:
-    taken = integer({"taken": most, **head}, "taken")  # a runner of the version before answers only when all is taken
+    taken = integer(
+        {"taken": most, **head}, "taken"
+    )  # a runner of the previous version answers only when everything is taken
     if taken > most:
         raise WireError("more taken than was written")
     return taken
@@ -287,7 +289,7 @@ def read_text_slice(head: Head, data: bytes) -> TextSlice:
     count = integer(head, "count")
     lines = tuple(data.decode("utf-8", "replace").split("\n")) if count else ()
     if len(lines) != count:
-        raise WireError("a number of lines that is wrong")
+        raise WireError("an invalid number of lines")
     return TextSlice(
         lines=lines,
         first_line=integer(head, "first"),
@@ -311,7 +313,7 @@ def grep_head(call: Grep, max_timeout_s: float = DEFAULT_MAX_TIMEOUT_S) -> dict[
     if not 0 <= call.max_output_bytes <= MAX_OUTPUT_BYTES:
         raise InvalidRequest(f"cannot search: max_output_bytes must be 0 to {MAX_OUTPUT_BYTES}")
     if "\0" in call.pattern or "\0" in (call.glob or ""):
-        raise InvalidRequest("cannot search: the pattern holds a NUL")
+        raise InvalidRequest("cannot search: the pattern contains a NUL")
     return {
         "op": "grep",
         "pattern": call.pattern,
@@ -330,7 +332,7 @@ def read_usage(head: Head) -> Usage:
 
 
 def read_grep(call: Grep, result: ExecResult) -> GrepResult:
-    """Read the exit of a search as ripgrep means it: 0 found, 1 nothing, 2 an error, though it may have found some."""
+    """Interpret the exit code as ripgrep does: 0 found, 1 nothing found, 2 an error, possibly with some matches."""
     if result.timed_out:
         raise ToolTimeout(f"cannot finish the search: it took longer than {call.timeout_s:g} s")
     if result.exit_code not in (0, 1, 2) and "memory" in result.limits_hit:

@@ -1,7 +1,7 @@
-"""The secret of one sandbox: minted by the daemon, read once by its runner, gone before an agent runs.
+"""The secret of one sandbox: created by the daemon, read once by the runner, removed before an agent runs.
 
-It lies in the run directory only from before the launch until the first greeting. It is never logged, and never
-written a second time.
+Its file is in the run directory only from before the launch until the first greeting. The secret is never logged and
+never written a second time.
 """
 
 from __future__ import annotations

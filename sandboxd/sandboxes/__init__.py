@@ -1,1 +1,1 @@
-"""Sandboxes: their life cycle, the manager that owns them, the registry and the warm pool."""
+"""Sandboxes: the life cycle, the manager, the registry and the warm pool."""

@@ -1,4 +1,4 @@
-"""From a record to the container that it means: what is mounted where, and what runs as PID 1. Pure."""
+"""The container that a record describes: what is mounted where, and what runs as PID 1. Pure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def container_spec(
     return ContainerSpec(
         name=record.container_name,
         image=record.shape.image,
-        # Isolated and without site: the image's own packages and environment cannot change the runner.
+        # Isolated and without site, so that the image's packages and environment cannot change the runner.
         command=RUNNER_COMMAND,
         uid=uid,
         gid=gid,

@@ -1,8 +1,8 @@
-"""Where mirrors and blobs are: in memory if the host has a tmpfs with room, else on the data directory's disk.
+"""The place of mirrors and blobs: in memory if the host has a tmpfs with room, else on the data directory's disk.
 
-Both can always be made again, and both must be on one filesystem, because a mirror is a directory of links to blobs.
-In memory they are behind two symbolic links in the data directory, so that nobody else needs to know. They move only
-when no sandbox has a mirror, for a live container shows the place it was started with.
+Both can be rebuilt at any time, and both must be on one filesystem, because a mirror is a directory of links to blobs.
+In memory they are behind two symbolic links in the data directory, so that other code need not know. They move only
+when no sandbox has a mirror, because a live container shows the place that it was started with.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pathlib import Path
 from sandboxd.permissions import PRIVATE_DIRECTORY, make_private, tighten
 from sandboxd.settings import CachePlace
 
-TMPFS = Path("/dev/shm")  # noqa: S108  # only a directory of ours in it is used, made by us and writable by nobody else
-_ROOM = 4  # times the bound of the blob cache: live mirrors come on top of it
+TMPFS = Path("/dev/shm")  # noqa: S108  # only a directory in it that this daemon made and no other user can write
+_ROOM = 4  # times the bound of the blob cache, because live mirrors need room as well
 _NAMES = ("mirrors", "blobs")
 
 
 def settle(data: Path, wanted: CachePlace, cache_bytes: int, *, tmpfs: Path = TMPFS) -> None:
-    """Make sure that `mirrors` and `blobs` are there, where they are wanted if they can still be moved."""
+    """Make `mirrors` and `blobs`, in the place that the settings ask for if they can still be moved."""
     current = _memory_of(data)
     is_whole = all((data / name).is_symlink() for name in _NAMES)
     if current is not None and not (is_whole and _is_ours(current)):
-        # The host was started anew, another user took the name, or a daemon died between making the two links.
+        # The host was rebooted, another user took the name, or a daemon died between making the two links.
         _forget(data)
         current = None
     is_in_use = any((data / "mirrors").iterdir()) if (data / "mirrors").is_dir() else False
@@ -38,13 +38,13 @@ def settle(data: Path, wanted: CachePlace, cache_bytes: int, *, tmpfs: Path = TM
         elif not is_wanted and current is not None:
             _forget(data)
     if current is not None and _is_ours(current):
-        tighten(current)  # an older daemon let others pass through
+        tighten(current)  # an older daemon let other users pass through
     for name in _NAMES:
         make_private((data / name).resolve())
 
 
 def give_back(data: Path) -> None:
-    """Leave nothing in memory, unless a sandbox that outlives the daemon shows it."""
+    """Remove everything from memory, unless a sandbox that outlives the daemon shows it."""
     if _memory_of(data) is not None and not any((data / "mirrors").iterdir()):
         _forget(data)
 
@@ -69,7 +69,7 @@ def _forget(data: Path) -> None:
 def _link(data: Path, memory: Path) -> None:
     memory.mkdir(mode=PRIVATE_DIRECTORY)
     try:
-        for name in reversed(_NAMES):  # mirrors last: they tell where the cache is
+        for name in reversed(_NAMES):  # mirrors last: this link says where the cache is
             (memory / name).mkdir(mode=PRIVATE_DIRECTORY)
             (data / name).symlink_to(memory / name)
     except OSError:

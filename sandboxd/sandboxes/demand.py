@@ -1,7 +1,7 @@
-"""How many warm sandboxes a shape is worth, from how often one was missing. Pure: it knows no clock and no container.
+"""The number of warm sandboxes that a shape needs, learnt from misses. Pure: it knows no clock and no container.
 
-A miss soon after another request asks for one more; a spell without a miss gives one back. So a burst is met by the
-second round, and a host that went quiet is left with what it was told to keep.
+A miss soon after another request adds one; a period without a miss removes one. So the second round of a burst finds
+warm sandboxes, and a quiet host falls back to the configured number.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 
 
 class Demand:
-    """Of one shape: never fewer than `least`, never more than `most`."""
+    """The demand for one shape, always between `least` and `most`."""
 
     def __init__(self, least: int, most: int, shrink_s: float) -> None:
         self._least = least
@@ -21,7 +21,7 @@ class Demand:
         self._missed_at = -math.inf
 
     def asked(self, now: float, *, missed: bool) -> None:
-        """Note that a sandbox of this shape was wanted, and whether none was there."""
+        """Record a request for this shape, and whether it was a miss."""
         self._settle(now)
         if missed:
             if now - self._asked_at <= self._shrink_s:
@@ -34,7 +34,7 @@ class Demand:
         return self._size
 
     def shrinks_at(self) -> float:
-        """When the size falls by itself; never is infinity."""
+        """The time at which the size falls by itself; infinity means never."""
         return math.inf if self._size == self._least else self._missed_at + self._shrink_s
 
     def _settle(self, now: float) -> None:

@@ -1,7 +1,7 @@
 """Carries out what `lifecycle.step` decides: directories, containers, runner sockets, records.
 
-Always record first, world second, so that a crash in between has an answer at the next start. It acts on one
-sandbox at a time and decides nothing; who may start a move, and when, is the manager's.
+The record is always saved before the effect, so that the next start can resolve a crash in between. It acts on one
+sandbox at a time and decides nothing; the manager decides which moves start, and when.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from sandboxd.workspace import Workspaces, temporary_of
 _log = structlog.get_logger()
 
 _DESTROY_DRAIN_S = 1.0
-_LOOK_S = 5.0
+_CHECK_INTERVAL_S = 5.0
 _CLEANUP_S = 60.0
 _EARLY_DEATHS = 256
 _BAD_PYTHON_EXIT = 78
@@ -66,7 +66,7 @@ _FAILPOINT_OF_STATE = {
 
 
 class Effects:
-    """The hands of the manager. Owns the map from containers to sandboxes."""
+    """Carries out effects for the manager. Owns the map from containers to sandboxes."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Effects:
 
     @property
     def fittings(self) -> str:
-        """A digest of what every container of this daemon gets, whatever is asked for."""
+        """A digest of what every container of this daemon gets, whatever the request."""
         settings = self._settings
         chosen = (settings.skills, settings.runtime, settings.tmp_exec)
         parts = (self._runner_files.name, *chosen, settings.uid, settings.gid)
@@ -143,15 +143,15 @@ class Effects:
             await failpoints.reach(point)
 
     async def _save_on_a_full_disk(self, sandbox: Sandbox, record: Record) -> None:
-        """Save a step that leads to freed space, whatever it takes."""
+        """Save a record that leads to freed disk space, even on a full disk."""
         save = partial(self._registry.save, record)
         try:
             await self._layout.reserve.spend_on(save)
         except HostFull:
             if record.state is not State.DESTROYING:
                 raise
-            # The reserve is spent as well. Without the intent on record only the workspace must stay: should the
-            # daemon die now, the sandbox is gone and keeps it. Everything else can be made again.
+            # The reserve is spent too. Without the intent on record only the workspace must stay: if the daemon dies
+            # now, the sandbox becomes GONE and keeps it. Everything else can be rebuilt.
             await self._remove_container(sandbox)
             await self.remove_scratch(record.id)
             await self._workspaces.drop_templates()
@@ -163,32 +163,32 @@ class Effects:
             self._sandbox_of[sandbox.record.container] = sandbox
         sandbox.start_deadline = anyio.current_time() + self._settings.start_timeout_s
         sandbox.mirror_identity = self._layout.mirror_identity(sandbox.record.id)
-        self._listen(sandbox, is_adoption=True)  # first: calls that come meanwhile wait for the runner
+        self._listen(sandbox, is_adoption=True)  # first, so that calls that arrive meanwhile wait for the runner
         owner = sandbox.record.owner
         if self._memory is not None and owner is not None:
             await self._memory.adopt(sandbox.record.id, owner.ref, owner.user)
         if sandbox.listener is not None:
-            sandbox.listener.admit()  # not before the mirror is current: ready means that it is
+            sandbox.listener.admit()  # not earlier: ready means that the mirror is current
         try:
             if not self.pauses.is_frozen(sandbox.record):
-                await self._hear_runner(sandbox)
+                await self._await_connection(sandbox)
         except EngineUnavailable:
             if not self.pauses.is_frozen(sandbox.record):
-                raise  # else it was frozen while it was waited for, and answers once it is unpaused
+                raise  # otherwise it was frozen meanwhile, and answers once it is unpaused
         if (event := self.pauses.next_event(sandbox.record)) is not None:
             await self.advance(sandbox, event)
         else:
             await self._announce(sandbox)
 
     async def containers(self) -> list[Container]:
-        """Every container of this data directory, known or not. Also notes which of them are frozen."""
+        """Return every container of this data directory, known or not, and note which of them are frozen."""
         return await self.pauses.read(partial(self._engine.find, {LABEL_INSTANCE: self._instance}))
 
     def sandbox_of(self, container_id: str) -> Sandbox | None:
         return self._sandbox_of.get(container_id)
 
     async def scratch_on_disk(self) -> set[str]:
-        """Every id that has a socket directory or a mirror."""
+        """Return every id that has a socket directory or a mirror."""
         return await to_thread.run_sync(self._layout.ids)
 
     async def stale(self, containers: Iterable[Container]) -> set[str]:
@@ -202,18 +202,18 @@ class Effects:
         }
 
     def shows_mirror(self, sandbox: Sandbox) -> bool:
-        """Say whether its container still shows the directory that its memory is written to."""
+        """Return whether its container still shows the directory that its memory is written to."""
         return self._layout.mirror_identity(sandbox.record.id) == sandbox.mirror_identity
 
     async def workspaces_on_disk(self) -> set[str]:
         return await self._workspaces.find()
 
     async def remove_scratch(self, sandbox_id: str) -> None:
-        """Remove what can be made again: the socket directory and the mirror."""
+        """Remove what can be rebuilt: the socket directory and the mirror."""
         await to_thread.run_sync(self._layout.remove, sandbox_id)
 
     def dead(self, death: ContainerDied) -> Sandbox | None:
-        """Note a death. Return the sandbox it ends, or None if it is part of a move that will see it by itself."""
+        """Record a death. Return the sandbox that it ends, or None if the move under way will notice it itself."""
         self.pauses.hear(death.container_id, is_frozen=False)
         sandbox = self._sandbox_of.get(death.container_id)
         if sandbox is not None and sandbox.settled is None:
@@ -226,7 +226,7 @@ class Effects:
         return None
 
     def missed_death(self, sandbox: Sandbox) -> ContainerDied | None:
-        """Return the death of this sandbox's container that came during a move which had no use for it."""
+        """Return a death of this sandbox's container during a move that did not handle it."""
         return self._early_deaths.pop(sandbox.record.container or "", None)
 
     def close_listener(self, sandbox: Sandbox) -> None:
@@ -237,7 +237,7 @@ class Effects:
     async def _launch(self, sandbox: Sandbox) -> None:
         record = sandbox.record
         if record.generation > 1:
-            await self._remove_container(sandbox)  # I6: the last one is still there if removing it failed
+            await self._remove_container(sandbox)  # I6: the last container still exists if removing it failed
         workspace = await self._workspaces.create(record.id, record.shape.limits.disk_mb)
         await failpoints.reach("create.workspace")
         self._layout.make(record.id)
@@ -274,10 +274,10 @@ class Effects:
         await self.advance(sandbox, Launched(container.id))
 
     async def _await_runner(self, sandbox: Sandbox) -> None:
-        await self._hear_runner(sandbox)
+        await self._await_connection(sandbox)
         await failpoints.reach("create.hello")
         if sandbox.record.owner is None and sandbox.runner is not None:
-            # Rehearsed while nobody waits: what a first command loads is loaded then.
+            # Rehearse a command while no caller waits, so that the first real one finds everything loaded.
             limit_s = min(self._settings.start_timeout_s, self._settings.max_timeout_s)
             await sandbox.runner.exec(Exec(("true",), timeout_s=limit_s))
         sandbox.last_used = time.monotonic()
@@ -296,10 +296,10 @@ class Effects:
         async def configure() -> None:
             deadline = anyio.current_time() + self._settings.start_timeout_s
             while runner is not None and anyio.current_time() < deadline:
-                with anyio.move_on_after(_LOOK_S):
+                with anyio.move_on_after(_CHECK_INTERVAL_S):
                     await runner.configure(record.owner.env if record.owner is not None else {})
                     return
-                # Late is not dead: on a busy host a healthy container is waited for, not thrown away.
+                # On a busy host a healthy container may be late, so it is waited for instead of discarded.
                 container = await self._engine.inspect(record.container or "")
                 if container is None or not container.running or container.paused:
                     break
@@ -329,7 +329,7 @@ class Effects:
     async def _freeze_calls(self, sandbox: Sandbox) -> None:
         if sandbox.runner is not None:
             step = str(sandbox.paused()).partition("; ")[2]
-            why = "its time limit passed while the container was paused from outside, and how far it got is unknown"
+            why = "its time limit passed while the container was paused from outside, and its outcome is unknown"
             sandbox.runner.freeze(ToolTimeout(f"cannot finish this call: {why}; {step}"))
 
     async def _thaw_calls(self, sandbox: Sandbox) -> None:
@@ -338,7 +338,7 @@ class Effects:
             sandbox.runner.thaw()
 
     async def _remove_container(self, sandbox: Sandbox) -> None:
-        """Remove whatever container this sandbox has, found by its label: also one that was never recorded."""
+        """Remove every container of this sandbox, found by its label, including one that was never recorded."""
         for container in await self._engine.find({LABEL_INSTANCE: self._instance, LABEL_SANDBOX: sandbox.record.id}):
             await self._engine.remove(container.id)
             self._sandbox_of.pop(container.id, None)
@@ -361,7 +361,7 @@ class Effects:
         await self._workspaces.rest(sandbox.record.id)
 
     async def _remove_workspace(self, record: Record) -> None:
-        """Remove it for good, and say why. (I14)"""
+        """Remove the workspace for good, and log why. (I14)"""
         if await self._workspaces.remove(record.id):
             removal, owner = record.removal or "asked", record.owner
             _log.info("workspace removed", sandbox=record.id, cause=removal)
@@ -380,7 +380,7 @@ class Effects:
 
     async def _announce(self, sandbox: Sandbox) -> None:
         record, owner = sandbox.record, sandbox.record.owner
-        if owner is None:  # nobody knows of it, so there is nobody to tell
+        if owner is None:  # a warm sandbox is never announced
             return
         self._events.publish(
             "sandbox",
@@ -392,7 +392,7 @@ class Effects:
         )
 
     def _listen(self, sandbox: Sandbox, *, is_adoption: bool = False) -> None:
-        """Open the socket that the runner inside connects to; always before its container is launched."""
+        """Open the socket that the runner connects to; always before its container is launched."""
         self.close_listener(sandbox)
         record = sandbox.record
         listener = RunnerListener(
@@ -408,13 +408,13 @@ class Effects:
         listener.open()
         sandbox.listener, sandbox.runner = listener, listener.client
 
-    async def _hear_runner(self, sandbox: Sandbox) -> None:
+    async def _await_connection(self, sandbox: Sandbox) -> None:
         if sandbox.runner is None:
-            raise NotReady("cannot reach the runner: nothing listens for it")
+            raise NotReady("cannot reach the runner: its socket is closed; try again")
         await self._within_start_time(sandbox, sandbox.runner.wait_connected, "its runner")
 
     async def _within_start_time(self, sandbox: Sandbox, work: Callable[[], Awaitable[T]], what: str) -> T:
-        """Wait for a part of a start. All parts share one deadline, and missing it is worth another try."""
+        """Wait for a part of a start. All parts share one deadline, and missing it is a retryable error."""
         with anyio.CancelScope(deadline=sandbox.start_deadline):
             return await work()
         raise EngineUnavailable(

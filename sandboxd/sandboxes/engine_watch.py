@@ -1,7 +1,7 @@
-"""Following the engine: what it tells of containers becomes a move of their sandboxes.
+"""Follows the engine's events: what happens to a container becomes a move of its sandbox.
 
-A sandbox makes one move at a time, so news that comes during a move is kept (by `Effects` and `Pauses`) and followed
-up when the move is over. It decides nothing about a life: `lifecycle.step` does.
+A sandbox makes one move at a time, so an event during a move is kept (by `Effects` and `Pauses`) and handled when the
+move is over. It makes no decision about the life cycle: `lifecycle.step` does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sandboxd.sandboxes.sandbox import Sandbox
 
 class Start(Protocol):
     def __call__(self, sandbox: Sandbox, move: Callable[..., Awaitable[None]], *args: object) -> object:
-        """Start a move of a sandbox that has none under way."""
+        """Starts a move of a sandbox that has none under way."""
 
 
 class EngineWatch:
@@ -55,7 +55,7 @@ class EngineWatch:
                         self._start(sandbox, self._effects.advance, lifecycle.ContainerDied(event.cause))
 
     def catch_up(self, sandbox: Sandbox) -> None:
-        """Follow what the engine told of the container while a move was under way, or has just told."""
+        """Handle what the engine reported about the container, just now or while a move was under way."""
         if sandbox.settled is not None or sandbox.record.state not in (State.READY, State.PAUSED, State.WARM):
             return
         if (death := self._effects.missed_death(sandbox)) is not None:

@@ -1,7 +1,7 @@
-"""Which sandboxes have not been used for so long that they give up their containers.
+"""The idle reaper: finds sandboxes that have been unused for so long that their containers are stopped.
 
-Wakes up when the next one may be due, and never polls. Running processes are use, too: a runner is asked for them
-only once its sandbox has had no call for the whole time. Stopping a sandbox is the manager's.
+Wakes up when the next one may be due, and never polls. Running processes count as use: a runner is asked for them only
+once its sandbox has had no call for the whole time. The manager stops the sandbox.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHECK_S = 5.0
 async def stop_idle(
     limit_s: float, sandboxes: Callable[[], Iterable[Sandbox]], stop: Callable[[Sandbox], object]
 ) -> None:
-    """Call `stop` for every sandbox that is idle for `limit_s`, for ever."""
+    """Call `stop` for every sandbox that has been idle for `limit_s`, for ever."""
 
     async def stop_unless_working(sandbox: Sandbox) -> None:
         if await _is_working(sandbox):
@@ -53,7 +53,7 @@ def _look(sandboxes: Iterable[Sandbox], limit_s: float) -> tuple[list[Sandbox], 
 
 
 async def _is_working(sandbox: Sandbox) -> bool:
-    """Ask the runner. One that cannot tell has its sandbox left alone."""
+    """Ask the runner. A sandbox whose runner cannot tell is left alone."""
     if sandbox.runner is not None:
         with suppress(SandboxdError, TimeoutError), anyio.fail_after(_CHECK_S):
             return await sandbox.runner.has_processes()

@@ -1,8 +1,8 @@
-"""The data directory: what is where, and who may look.
+"""The data directory: its paths and their permissions.
 
-Names below it are opaque ids minted by us, never an id that came from outside. One daemon holds the directory
-at a time. Only the daemon's user may enter it (I7): engines resolve their mounts as root or as that user, so no
-container needs a path that leads through it.
+Names below it are opaque ids that the daemon creates, never an id from outside. One daemon uses the directory at a
+time. Only the daemon's user may enter it (I7): engines resolve their mounts as root or as that user, so no container
+needs a path through it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
 def make_data_directory(data: Path) -> None:
-    """Make the directory unless it is there. Refuse one that belongs to another user."""
+    """Make the directory if it is missing. Refuse one that belongs to another user."""
     try:
         data.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         owner = data.stat().st_uid
@@ -47,7 +47,7 @@ def _unusable(data: Path, error: OSError) -> HostError:
     where = f" ({error.filename})" if error.filename and Path(error.filename) != data else ""
     kind = HostFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else HostIO
     why = os.strerror(errno.ENOTDIR) if error.errno == errno.EEXIST else error.strerror
-    return kind(f"cannot use the data directory {data}: {why}{where}; set that right, or give another --data")
+    return kind(f"cannot use the data directory {data}: {why}{where}; correct that, or give another --data")
 
 
 class Layout:
@@ -70,7 +70,7 @@ class Layout:
         self._lock: int | None = None
 
     def hold(self) -> None:
-        """Make the directory and take its lock, or say who has it. (I6: one daemon per data directory)"""
+        """Make the directory and lock it, or raise with the pid of the daemon that has the lock. (I6)"""
         make_data_directory(self.data)
         try:
             for directory in (self.data, self._runs, self._runners, self.engine_state):
@@ -84,13 +84,13 @@ class Layout:
             holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(lock)
             raise Conflict(
-                f"cannot use the data directory {self.data}: the daemon with pid {holder} has it; "
-                "stop that one or give another --data"
+                f"cannot use the data directory {self.data}: the daemon with pid {holder} uses it; "
+                "stop that daemon, or give another --data"
             ) from None
         self._lock = lock
         try:
             self.reserve.spend_if_short()
-            with contextlib.suppress(OSError):  # on a full disk: the pid is only there to be told
+            with contextlib.suppress(OSError):  # a full disk: the pid is only used in a message
                 os.ftruncate(lock, 0)
                 os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
             for name in _PRIVATE_FILES:
@@ -103,15 +103,15 @@ class Layout:
 
     def release(self) -> None:
         if self._lock is not None:
-            with contextlib.suppress(OSError):  # whatever stays is used again, or removed, at the next start
+            with contextlib.suppress(OSError):  # the next start reuses or removes what is left
                 cache_place.give_back(self.data)
             os.close(self._lock)
             self._lock = None
 
     def instance(self) -> str:
-        """The id of this data directory: a label, so that two daemons on one engine leave each other alone."""
+        """The id of this data directory, a label that separates two daemons on one engine."""
         path = self.data / "instance"
-        if not path.exists() or not path.read_text().strip():  # empty, if the host died before it reached the disk
+        if not path.exists() or not path.read_text().strip():  # empty if the host died before the id was on disk
             draft = path.with_suffix(".new")
             draft.unlink(missing_ok=True)
             with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w") as file:
@@ -126,10 +126,10 @@ class Layout:
         return self._mirrors / sandbox_id
 
     def mirror_identity(self, sandbox_id: str) -> str:
-        """Name the directory itself; empty if there is none.
+        """Return an identity of the directory itself; empty if there is none.
 
         A container shows the directory that was mounted, even after it was removed and made again at the same path. The
-        kernel keeps that inode for as long as it is mounted, so a new directory never has its number.
+        kernel keeps that inode as long as it is mounted, so a new directory never has its number.
         """
         try:
             status = self.mirror_dir(sandbox_id).stat()
@@ -141,7 +141,7 @@ class Layout:
         return {entry.name: self.mirror_identity(entry.name) for entry in self._mirrors.iterdir()}
 
     def install_runner(self) -> Path:
-        """Copy the runner's files to a directory named by their hash, so that an upgrade leaves live ones alone."""
+        """Copy the runner's files to a directory named by their hash, so that an upgrade spares live runners."""
         files = sorted(RUNNER_DIR.glob("*.py"))
         digest = hashlib.sha256()
         for file in files:
@@ -151,25 +151,25 @@ class Layout:
             draft = self._runners / f".{target.name}.{os.getpid()}"
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir()
-            # Open to everyone who can reach it: it is the package's own code, and the containers that mount it may
-            # outlive a daemon with another group.
+            # Readable by all users: it is the package's own code, and the containers that mount it may outlive a daemon
+            # with another group.
             draft.chmod(0o755)
             for file in files:
                 shutil.copyfile(file, draft / file.name)
                 (draft / file.name).chmod(0o444)
-                # For images with this Python; unchecked, because nobody can change the file that it was made from.
+                # For images with this Python version; unchecked, because the source file never changes.
                 py_compile.compile(
                     str(draft / file.name),
                     doraise=True,
                     invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
                 )
             for compiled in (draft / "__pycache__", *(draft / "__pycache__").iterdir()):
-                compiled.chmod(0o755 if compiled.is_dir() else 0o444)  # whatever the umask made of them
+                compiled.chmod(0o755 if compiled.is_dir() else 0o444)  # whatever the umask
             draft.rename(target)
         return target
 
     def make(self, sandbox_id: str) -> None:
-        """Make the directories that one sandbox mounts read-only: its group may look, others may not."""
+        """Make the directories that one sandbox mounts read-only, readable by its group only."""
         for directory in (self.run_dir(sandbox_id), self.mirror_dir(sandbox_id)):
             make_shared(directory, self._gid)
 
@@ -179,5 +179,5 @@ class Layout:
                 shutil.rmtree(directory)
 
     def ids(self) -> set[str]:
-        """Every sandbox id that has a directory here."""
+        """Return every sandbox id that has a directory here."""
         return {entry.name for parent in (self._runs, self._mirrors) for entry in parent.iterdir()}

@@ -1,4 +1,4 @@
-"""The life of a sandbox, as a pure function: `step(record, event) -> (record, effects)`.
+"""The life cycle of a sandbox as a pure function: `step(record, event) -> (record, effects)`.
 
 It decides and never acts: `Effects` saves the record first and then carries out the effects, so every crash between
 the two has an answer at the next start (see `reconcile`). No other module changes a record. An event that cannot
@@ -29,7 +29,8 @@ MOST_TRANSITIONS = 8
 """How many transitions a record remembers."""
 
 Removal = Literal["asked", "create_failed", "pool"]
-"""Why a workspace is removed: it was asked for, its create was never acknowledged, or no caller ever had it."""
+"""Why a workspace is removed: on request, because its create was never acknowledged, or because it never had an
+owner."""
 
 
 class State(StrEnum):
@@ -45,7 +46,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose sandbox it is, and what its commands find in their environment."""
+    """The session and user that a sandbox belongs to, and the environment of its commands."""
 
     ref: SessionRef
     user: UserId
@@ -55,12 +56,12 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is settled about a container before anybody asks for it. Only what has the same shape can be claimed."""
+    """The properties of a container that are fixed before it is claimed. A request only claims its own shape."""
 
     image: str
     limits: Limits
     fittings: str = ""
-    """What this daemon mounts and runs in every container: another daemon's may differ."""
+    """A digest of what this daemon mounts and runs in every container; another daemon's may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All that must survive the daemon about one sandbox. `id` is opaque and names everything on disk."""
+    """Everything about one sandbox that must survive the daemon. `id` is opaque and names everything on disk."""
 
     id: str
     shape: Shape
@@ -84,7 +85,7 @@ class Record:
     secret: str = field(repr=False)
     created_at: datetime
     owner: Owner | None = None
-    """None while it waits in the pool: it has never been anybody's."""
+    """None while it waits in the pool and has never had an owner."""
     state: State = State.CREATING
     generation: int = 0
     """How many containers were asked for: a workspace outlives a container that died. 0 only before the first step."""
@@ -126,7 +127,7 @@ class RunnerReady:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A warm sandbox becomes somebody's, for good."""
+    """A warm sandbox gets its owner, for good."""
 
     owner: Owner
     at: datetime
@@ -154,7 +155,7 @@ class ContainerResumed:
 
 @dataclass(frozen=True, slots=True)
 class IdleTimedOut:
-    """It was not used for so long that its container is given up. Its workspace stays."""
+    """The sandbox was unused for so long that its container is stopped. Its workspace stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +229,11 @@ def _decide(record: Record, event: Event) -> tuple[Record, list[Effect]]:
         case State.STARTING, RunnerReady():
             return record.to(State.READY, container=record.container), [Effect.ANNOUNCE]
         case State.WARM, Claimed(owner, at):
-            # Starting again, not ready: a crash before it is handed over must not leave it to anybody else.
+            # STARTING again, not READY: after a crash before the hand-over it must not go to another owner.
             claimed = record.to(State.STARTING, container=record.container)
             return replace(claimed, owner=owner, created_at=at, from_pool=True), [Effect.HAND_OVER]
         case State.WARM, (ContainerDied() | ContainerPaused()):
-            # It has no owner yet, and a sandbox that cannot be handed over at once is not worth keeping.
+            # It has no owner yet, and a warm sandbox that cannot be handed over at once is of no use.
             return replace(record.to(State.DESTROYING), removal="pool"), [Effect.TEAR_DOWN]
         case State.READY, ContainerPaused():
             return record.to(State.PAUSED, container=record.container), [Effect.FREEZE_CALLS, Effect.ANNOUNCE]
@@ -246,7 +247,7 @@ def _decide(record: Record, event: Event) -> tuple[Record, list[Effect]]:
                 [Effect.FAIL_CALLS, Effect.ANNOUNCE, Effect.REMOVE_CONTAINER],
             )
         case State.READY, LaunchFailed():
-            # Too late to take it back: it may have been used already, so its workspace stays. (I14)
+            # It may have been used already, so its workspace stays. (I14)
             return record.to(State.GONE, cause="engine"), [Effect.REMOVE_CONTAINER, Effect.ANNOUNCE]
         case State.READY, IdleTimedOut():
             return (
@@ -256,7 +257,7 @@ def _decide(record: Record, event: Event) -> tuple[Record, list[Effect]]:
         case State.GONE, LaunchAsked():
             return _launch(record)
         case ((State.GONE | State.DESTROYING), ContainerDied()):
-            return record, []  # late news: the container of a sandbox that has already moved on
+            return record, []  # a late event: the sandbox has moved on
         case (
             (State.CREATING | State.STARTING | State.WARM | State.READY | State.PAUSED | State.GONE),
             DestroyAsked(removal),
@@ -266,7 +267,7 @@ def _decide(record: Record, event: Event) -> tuple[Record, list[Effect]]:
                 [Effect.ANNOUNCE, Effect.DRAIN_CALLS, Effect.TEAR_DOWN],
             )
         case State.DESTROYING, DestroyAsked():
-            return record, [Effect.TEAR_DOWN]  # tearing down is idempotent: asking again tries again
+            return record, [Effect.TEAR_DOWN]  # tearing down is idempotent, so a repeated request tries again
         case State.DESTROYING, TornDown():
             return record.to(State.REMOVED), [Effect.FORGET, Effect.ANNOUNCE]
     story = ", ".join(map(str, record.past)) or "none since this daemon started"

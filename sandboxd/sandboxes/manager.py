@@ -1,8 +1,7 @@
-"""The manager: every sandbox of one data directory, and who may do what to it when.
+"""The manager: owns every sandbox of one data directory and decides which moves it makes, and when.
 
-Engine, runner, workspace and registry meet only here and in `effects`. Every move runs in the manager's own
-task group, so a caller that goes away leaves nothing half done. Nothing on the path of a tool call awaits
-anything here.
+Engine, runner, workspace and registry meet only here and in `effects`. Every move runs in the manager's own task group,
+so a caller that disconnects leaves nothing half done. A tool call never awaits anything here.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from memo.ids import SessionRef, TenantId, UserId, UserRef
 from sandboxd import failpoints
 from sandboxd.descriptors import carried_sandboxes, soft_open_files
 from sandboxd.engine.protocol import Engine, Stats
-from sandboxd.engine.select import open_engine
+from sandboxd.engine.selection import open_engine
 from sandboxd.errors import (
     Conflict,
     EngineRefused,
@@ -86,7 +85,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         self.workspaces = Workspaces(self.layout.workspaces, uid=settings.uid, gid=settings.gid)
         self.engine: Engine
         self.memory: Memory | None = None
-        """None without a provider: containers then see an empty memory."""
+        """None without a provider; containers then see an empty memory."""
         self._given_engine = engine
         self._provider = memo_provider
         self._registry = Registry(self.layout.registry)
@@ -104,15 +103,15 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             spare=lambda: self._carried - len(self._running()) - len(self._pool),
         )
         self._awaited = 0
-        """How many callers wait for a container: the pool is refilled when there are none."""
+        """How many callers wait for a container; the pool is refilled when there are none."""
         self._carried = sys.maxsize
-        """How many sandboxes the limit on open files carries, those of the pool included; known once it is open."""
+        """How many sandboxes the limit on open files allows, including those of the pool; known once it is open."""
         self._tasks: TaskGroup
 
     @asynccontextmanager
     async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
-        # Nested blocks, not an exit stack: a stack rewrites the context of what its callbacks raise, and one that
-        # raises again what an earlier one raised makes a cycle there, which the stack then follows for ever.
+        # Nested blocks, not an exit stack: a stack rewrites the context of errors from its callbacks, and a callback
+        # that re-raises an earlier error makes a cycle there, which the stack then follows for ever.
         self.layout.hold()
         try:
             async with self._open_engine(), self._open_registry():
@@ -140,7 +139,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         if self._carried < self.settings.max_sandboxes:
             _log.warning("the limit on open files carries fewer sandboxes than max_sandboxes", carried=self._carried)
         await self._reconcile_at_start()
-        if not self.layout.reserve.fill(partly=True):  # what the start did not need is protected again
+        if not self.layout.reserve.fill(partly=True):  # reserve again what the start did not need
             _log.warning("the disk of the data directory is full: serving, but taking on nothing new")
         self._tasks.start_soon(self._watch.run)
         if self.settings.pool:
@@ -183,7 +182,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             await self._registry.aclose()
 
     async def ensure_sandbox(self, ref: SessionRef, request: SandboxRequest) -> tuple[SandboxView, bool]:
-        """Return the session's sandbox, ready, and whether this call made its container."""
+        """Return the session's sandbox once it is ready, and whether this call started its container."""
         created = False
         while True:
             sandbox = self._sandboxes.get(ref)
@@ -212,19 +211,19 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
                 await self._destroy(sandbox)
 
     def check_room(self) -> None:
-        """Refuse another sandbox if the disk is full or enough of them run. One that is gone costs disk space only."""
+        """Refuse another sandbox if the disk is full or the limit is reached. A stopped one only takes disk space."""
         if not self.layout.reserve.has_room():
             raise HostFull("cannot create this sandbox: the disk of the data directory is full; free some space")
         running = len(self._running())
         if running >= self._carried:
             raise LimitReached(
-                f"cannot create another sandbox: the limit of {soft_open_files()} open files carries {self._carried}; "
+                f"cannot create another sandbox: the limit of {soft_open_files()} open files allows {self._carried}; "
                 "start the daemon with a higher one (`ulimit -n`, LimitNOFILE=), or remove a sandbox"
             )
         if running >= self.settings.max_sandboxes:
             raise LimitReached(
-                f"cannot create another sandbox: {self.settings.max_sandboxes} run, which is the limit; raise "
-                "max_sandboxes, or remove a sandbox whose files are not needed any more"
+                f"cannot create another sandbox: {self.settings.max_sandboxes} are running, which is the limit; raise "
+                "max_sandboxes, or remove a sandbox whose files are no longer needed"
             )
 
     def _running(self) -> list[Sandbox]:
@@ -237,11 +236,11 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         return [sandbox.view() for ref, sandbox in self._sandboxes.items() if ref.tenant == tenant]
 
     async def destroy(self, ref: SessionRef) -> None:
-        """Remove the sandbox and everything of it. Also ends a create that is under way."""
+        """Remove the sandbox and all its files. Also cancels a create that is under way."""
         await self._destroy(self._find(ref))
 
     def call(self, ref: SessionRef) -> Call:
-        """Enter a call on the session's runner: a context manager. Synchronous, because this is the hot path."""
+        """Return a context manager for a call on the session's runner. Synchronous, because this is the hot path."""
         return self._find(ref).call()
 
     async def stats(self, ref: SessionRef) -> Stats:
@@ -252,16 +251,16 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         try:
             return await self.engine.stats(record.container)
         except (EngineRefused, EngineUnavailable):
-            # If the container has ended since, that is the reason, whatever the engine says of it.
+            # If the container has died meanwhile, that is the reason, whatever the engine answered.
             if (now := self._find(ref)).record is not record:
                 raise now.unfit("measure") from None
             container = await self.engine.inspect(record.container)
             if container is None or not container.running:
-                raise NotReady("cannot measure this sandbox: its container has just ended; try again") from None
+                raise NotReady("cannot measure this sandbox: its container has just died; try again") from None
             raise
 
     async def collect_garbage(self) -> GarbageReport:
-        """Compare registry, engine and disk now, and set right what differs."""
+        """Reconcile registry, engine and disk now."""
         report, failures = await self._reconciler.collect_garbage()
         for sandbox in self.all_sandboxes():
             self._watch.catch_up(sandbox)
@@ -270,7 +269,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         return report
 
     async def refresh_memo_mirror(self, session: SessionRef, container_path: str, content: str | None = None) -> int:
-        """Show the store's newest text at this path; return in how many live mirrors. None live: 0, a no-op."""
+        """Show the store's newest text at this path, and return in how many live mirrors; 0 if none is live."""
         return 0 if self.memory is None else await self.memory.refresh(session, container_path, content)
 
     async def refresh_user_memo_mirror_for_all_sessions(
@@ -280,30 +279,30 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
 
     @property
     def states(self) -> dict[str, int]:
-        """How many sandboxes are in each state."""
+        """The number of sandboxes in each state."""
         counts = dict.fromkeys((state.value for state in State if state is not State.REMOVED), 0)
         for sandbox in self._sandboxes.values():
-            if sandbox.state is not State.REMOVED:  # it is being forgotten
+            if sandbox.state is not State.REMOVED:  # removed, but still in the table
                 counts[sandbox.state.value] += 1
         return counts
 
     def busy_users(self) -> set[UserRef]:
-        """Return for whom a call is under way."""
+        """Return the users that have a call under way."""
         live = self._sandboxes.items()
         return {UserRef(ref.tenant, sandbox.owner.user) for ref, sandbox in live if sandbox.active_calls}
 
     def engine_returned(self) -> None:
-        """Go on with what waits for the engine."""
+        """Retry what waits for the engine."""
         self._pool.resume()
 
     @property
     def pool(self) -> PoolFigures:
-        """How the pool does."""
+        """Return the counts of the pool."""
         return self._pool.figures()
 
     @property
     def outbox(self) -> dict[str, int]:
-        """How many queued writes wait for the store, and how many it refused for good."""
+        """Return how many writes are queued for the store, and how many it refused for good."""
         if self.memory is None:
             return {}
         return {"waiting": self.memory.waiting, "refused": len(self.memory.refused())}
@@ -324,10 +323,10 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         )
 
     def _is_mirror_shown(self, sandbox_id: str) -> bool:
-        """Give up a container whose mirror was removed: it would show an empty memory for ever. (I4)"""
+        """Stop a container whose mirror was removed, because it would show an empty memory for ever. (I4)"""
         sandbox = next((found for found in self._sandboxes.values() if found.record.id == sandbox_id), None)
         if sandbox is None or sandbox.settled is not None or sandbox.record.state not in (State.READY, State.PAUSED):
-            return True  # its move sees to it, or the next look
+            return True  # its move handles it, or the next check
         if self._effects.shows_mirror(sandbox):
             return True
         _log.warning("a mirror was removed while its container showed it", sandbox=sandbox_id)
@@ -356,7 +355,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         return sandbox
 
     def _displace_warm(self) -> None:
-        """Give up a warm sandbox for one that a caller waits for, if both are more than the daemon carries."""
+        """Retire a warm sandbox to make room for a caller's, if the daemon cannot have both."""
         if len(self._running()) + len(self._pool) >= self._carried:
             self._pool.give_way()
 
@@ -383,7 +382,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         self.start(sandbox, self._effects.advance, DestroyAsked("pool"))
 
     def start(self, sandbox: Sandbox, move: Callable[..., Awaitable[None]], *args: object) -> anyio.Event:
-        """Start a move. The caller has seen, without an await in between, that none is under way."""
+        """Start a move. The caller has checked, without an await since, that none is under way."""
         settled = sandbox.settled = anyio.Event()
         sandbox.failure = None
         self._tasks.start_soon(self._run, sandbox, settled, move, args)
@@ -403,7 +402,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             sandbox.failure = _explain(error)
             _log.warning("move failed", sandbox=sandbox.record.id, state=sandbox.record.state, error=str(error))
         except BaseException:
-            # Cancelled, or a bug: the daemon is ending, and a caller that waits for this move must not start another.
+            # Cancelled, or a bug: the daemon is stopping, so a caller that waits for this move must not start another.
             sandbox.failure = NotReady("cannot manage this sandbox: the daemon is stopping; try again")
             raise
         finally:
@@ -437,7 +436,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
                 self._pool.launched_elsewhere()
         finally:
             self._awaited -= owner is not None
-            self._pool.nudge()  # which holds back while somebody waits
+            self._pool.nudge()  # the pool holds back while a caller waits
 
     async def _carry_out(self, sandbox: Sandbox, effects: Sequence[Effect]) -> None:
         """Carry out a launch or a hand-over, and undo it if it fails."""
@@ -447,7 +446,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
                 await self._effects.carry_out(sandbox, effects)
         except (SandboxdError, OSError):
             sandbox.scope = None
-            # If undoing fails, too, the record still says what is to be undone: the next ensure, gc or start does it.
+            # If the undo fails too, the record still says what to undo: the next ensure, gc or start does it.
             await self._effects.advance(sandbox, LaunchFailed())
             raise
         finally:
@@ -471,7 +470,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             self._effects.close_listener(sandbox)
 
     def all_sandboxes(self) -> list[Sandbox]:
-        """For the reconciler: all sandboxes, those of the pool too."""
+        """Return all sandboxes, including those of the pool. Used by the reconciler."""
         return [*self._sandboxes.values(), *self._pool.all()]
 
     def find_record(self, record: Record) -> Sandbox | None:
@@ -485,7 +484,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             _log.warning("cannot compare with the engine yet", error=str(error))
 
     async def _stop_if_idle(self, sandbox: Sandbox) -> None:
-        # Up to the new record nothing awaits: a call that has entered since the reaper looked keeps its container.
+        # No await before the new record is set: a call that entered since the reaper checked keeps its container.
         is_idle = sandbox.idle_s(time.monotonic()) >= self.settings.idle_timeout_s
         if is_idle and sandbox.record.state is State.READY:
             await self._effects.advance(sandbox, IdleTimedOut())
@@ -497,7 +496,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         if foreign and self.settings.engine == "auto":
             raise EngineUnavailable(
                 f"cannot start: {len(foreign)} sandboxes belong to the {foreign[0].engine} engine, which does not "
-                f"answer; start it, or give them up with --engine {self.engine.name}"
+                f"answer; start it, or abandon them with --engine {self.engine.name}"
             )
         for record in records:
             if record.owner is None:
@@ -508,9 +507,9 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
 
 
 def _explain(error: SandboxdError | OSError) -> SandboxdError:
-    """What a caller is told about a move that failed."""
+    """Return the error for a caller of a move that failed."""
     if isinstance(error, OSError):
         return host_error("manage this sandbox", error)
-    if isinstance(error, Gone):  # it died while it was coming up: nobody has had it yet
+    if isinstance(error, Gone):  # it died during its start, before any caller had it
         return EngineRefused(str(error))
     return error

@@ -1,6 +1,6 @@
-"""Which containers something outside has paused, as far as the engine has told, and what follows for their sandboxes.
+"""Containers that were paused from outside, as far as the engine reports it, and what follows for their sandboxes.
 
-It remembers and compares; it never pauses, resumes or asks an engine itself.
+It records and compares; it never pauses or resumes a container.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Pauses:
         self._heard = 0
 
     def hear(self, container_id: str, *, is_frozen: bool) -> None:
-        """Note that a container was frozen, or that it goes on."""
+        """Record that a container was frozen or resumed."""
         self._heard += 1
         if is_frozen:
             self._frozen.add(container_id)
@@ -27,11 +27,11 @@ class Pauses:
             self._frozen.discard(container_id)
 
     async def read(self, find: Callable[[], Awaitable[list[Container]]]) -> list[Container]:
-        """List the containers and take over which of them are frozen."""
+        """List the containers and record which of them are frozen."""
         for _ in range(_LISTINGS):
             heard = self._heard
             found = await find()
-            if heard == self._heard:  # else an event is newer than a part of this list: look again
+            if heard == self._heard:  # otherwise an event is newer than a part of this list, so list again
                 self._frozen = {container.id for container in found if container.paused}
                 break
         return found
@@ -40,7 +40,7 @@ class Pauses:
         return record.container in self._frozen
 
     def next_event(self, record: Record) -> Event | None:
-        """Return what brings the record's state in line with its container; None if it is."""
+        """Return the event that brings the record's state in line with its container; None if it already is."""
         match record.state, self.is_frozen(record):
             case ((State.READY | State.WARM), True):
                 return ContainerPaused()

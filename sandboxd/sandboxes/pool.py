@@ -1,7 +1,7 @@
-"""The pool: warm sandboxes, which run and belong to nobody yet, kept ready by shape.
+"""The pool: warm sandboxes, which run but have no owner yet, kept ready by shape.
 
-Owns the table of those on their way, ready, and on their way out, and decides when there should be more or fewer.
-Making and removing them is the manager's. What was taken never comes back: a container is claimed once.
+Owns the table of sandboxes that are warming up, ready and retiring, and decides when there should be more or fewer. The
+manager makes and removes them. A claimed sandbox never returns: a container is claimed once.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from sandboxd.sandboxes.demand import Demand
 from sandboxd.sandboxes.lifecycle import Shape, State
 from sandboxd.sandboxes.sandbox import Sandbox
 
-REFILLS_AT_ONCE = 2  # more containers starting at once make each of them slower
-_AFTER_CLAIM_S = 0.25  # the first commands of a session come now: a container that starts would slow them down
+REFILLS_AT_ONCE = 2  # more concurrent starts make each of them slower
+_AFTER_CLAIM_S = 0.25  # a starting container would slow down the first commands of a new session
 _FIRST_REST_S = 1.0
 _LONGEST_REST_S = 60.0
 _MOST_SHAPES = 64
 
 
 class Pool:
-    """`warm_up` starts to make one and returns it; `retire` starts to remove one; `is_busy` says that a caller waits;
-    `spare` says how many more sandboxes the daemon can carry.
+    """`warm_up` begins to start one and returns it; `retire` begins to remove one; `is_busy` returns whether a caller
+    waits; `spare` returns how many more sandboxes the daemon can run.
 
-    With `size` 0 there is no pool: nothing is kept, and whatever an earlier daemon left is retired.
+    With `size` 0 there is no pool: nothing is kept, and warm sandboxes of an earlier daemon are retired.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class Pool:
         """Whether the last warm-up failed because the engine did not answer."""
 
     def prefer(self, shape: Shape) -> None:
-        """Keep this shape ready from the start: it is what a request that names nothing gets."""
+        """Keep this shape ready from the start, because a request without options gets it."""
         self._demands[shape] = Demand(self._size, self._most, self._shrink_s)
         self.nudge()
 
     def take(self, shape: Shape) -> Sandbox | None:
-        """Give a warm sandbox away, for good; None if there is none of this shape."""
+        """Take a warm sandbox out of the pool for good; None if there is none of this shape."""
         found = next((s for s in self._sandboxes.values() if _is_ready(s) and s.record.shape == shape), None)
         if self._size:
             self._figures.hits += found is not None
@@ -80,12 +80,12 @@ class Pool:
         return found
 
     def give_way(self) -> None:
-        """Retire a warm sandbox, if there is one: a caller needs what it uses."""
+        """Retire a warm sandbox, if there is one, because a caller needs its resources."""
         if (found := next(filter(_is_ready, self._sandboxes.values()), None)) is not None:
             self._retire(found)
 
     def add(self, sandbox: Sandbox) -> None:
-        """Take over a warm sandbox of an earlier daemon, or what is left of one."""
+        """Adopt a warm sandbox of an earlier daemon, or what is left of one."""
         self._sandboxes[sandbox.record.id] = sandbox
 
     def get(self, sandbox_id: str) -> Sandbox | None:
@@ -101,11 +101,11 @@ class Pool:
         return replace(self._figures, ready=sum(map(_is_ready, self._sandboxes.values())))
 
     def settled(self, sandbox: Sandbox, seconds: float) -> None:
-        """Note that a move of one of these has ended, and how long it took."""
+        """Record that a move of a warm sandbox has ended, and how long it took."""
         if sandbox.record.state is State.REMOVED:
             self._sandboxes.pop(sandbox.record.id, None)
         if sandbox.failure is not None:
-            # Whatever is wrong with the engine or the image, trying again at once makes it worse.
+            # Whatever is wrong with the engine or the image, an immediate retry makes it worse.
             self._rest_s = min(max(_FIRST_REST_S, self._rest_s * 2), _LONGEST_REST_S)
             self._rests_until = self._clock() + self._rest_s
             self._misses_engine = isinstance(sandbox.failure, EngineUnavailable)
@@ -116,22 +116,22 @@ class Pool:
         self.nudge()
 
     def resume(self) -> None:
-        """Warm up again at once: the engine is back."""
+        """Warm up again at once, because the engine is back."""
         self._rest_s = self._rests_until = 0.0
         self._misses_engine = False
         self.nudge()
 
     def launched_elsewhere(self) -> None:
-        """Note that a caller's container came up, so an engine that was away is back."""
+        """Record that a caller's container started, so an engine that was away is back."""
         if self._misses_engine:
             self.resume()
 
     def nudge(self) -> None:
-        """Look again: something has changed that may ask for more, fewer, or now instead of later."""
+        """Wake the pool, because its target or the time of its next change may differ now."""
         self._changed.set()
 
     async def tend(self) -> None:
-        """Keep as many ready as demand is worth, for ever. Woken by changes; it never polls."""
+        """Keep as many ready as the demand needs, for ever. Woken by changes; it never polls."""
         while True:
             self._changed = anyio.Event()
             looks_again_at = self._tend_once(self._clock())
@@ -148,7 +148,7 @@ class Pool:
                 coming += 1
             elif sandbox.record.state is not State.WARM:
                 continue
-            elif _is_ready(sandbox) and counts.get(shape, 0) >= wanted:  # else it is just being taken over
+            elif _is_ready(sandbox) and counts.get(shape, 0) >= wanted:  # otherwise it is being adopted
                 self._retire(sandbox)
                 continue
             counts[shape] = counts.get(shape, 0) + 1

@@ -1,7 +1,8 @@
-"""Making registry, engine and disk agree: at a start, after the engine was away, and when `gc` asks for it.
+"""The reconciler: makes registry, engine and disk agree at start, after an engine outage, and on `gc`.
 
-`reconcile.plan` decides; the Reconciler carries a plan out, one action after the other. What fails is logged and left
-for the next time. It leaves a sandbox alone that has a move under way, and it never removes a workspace (I14).
+`reconcile_plan.plan` decides; the Reconciler carries out a plan, one action after another. An action that fails is
+logged and left for the next time. It skips sandboxes that have a move under way, and it never removes a workspace
+(I14).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sandboxd.sandboxes.effects import Effects
 from sandboxd.sandboxes.engine_watch import Start
 from sandboxd.sandboxes.layout import Layout
 from sandboxd.sandboxes.lifecycle import ContainerDied, DestroyAsked, LaunchFailed, Record, Removal, State
-from sandboxd.sandboxes.reconcile import (
+from sandboxd.sandboxes.reconcile_plan import (
     Action,
     Adopt,
     FinishDestroy,
@@ -42,13 +43,13 @@ class GarbageReport:
     containers: int
     directories: int
     sandboxes: int
-    """Sandboxes whose container was found dead, or whose destruction was taken up again."""
+    """Sandboxes whose container was found dead, or whose destruction was resumed."""
     unclaimed_workspaces: list[str]
     """Directories below DATA/workspaces whose record was lost. They are kept: remove them by hand."""
 
 
 class Sandboxes(Protocol):
-    """All sandboxes of the data directory. The manager has them."""
+    """All sandboxes of the data directory. The manager implements it."""
 
     @property
     def start(self) -> Start: ...
@@ -69,13 +70,13 @@ class Reconciler:
         """Workspaces without a record that were reported."""
 
     async def adopt_all(self) -> None:
-        """Take over what an earlier daemon left running, and finish or undo the rest."""
+        """Adopt what an earlier daemon left running, and finish or undo the rest."""
         actions = await self._plan()
         failures = await self._carry_out(actions)
         _log.info("reconciled", actions=len(actions), failures=len(failures))
 
     async def collect_garbage(self) -> tuple[GarbageReport, list[Failure]]:
-        """Set right what differs, without taking anything over. Return what was found, and what failed."""
+        """Reconcile without adopting anything. Return what was found, and what failed."""
         actions = [action for action in await self._plan() if not isinstance(action, Adopt)]
         failures = await self._carry_out(actions)
         report = GarbageReport(
@@ -87,7 +88,7 @@ class Reconciler:
         return report, failures
 
     async def _plan(self) -> list[Action]:
-        """Plan for every sandbox at rest; one that moves is left to its move."""
+        """Plan for every sandbox that has no move under way."""
         containers = await self._effects.containers()
         scratch, workspaces = await self._effects.scratch_on_disk(), await self._effects.workspaces_on_disk()
         sandboxes = self._sandboxes.all_sandboxes()
@@ -133,7 +134,7 @@ class Reconciler:
 
     def _start_at_rest(self, record: Record, move: Callable[..., Awaitable[None]], *args: object) -> None:
         sandbox = self._sandboxes.find_record(record)
-        # The plan is a moment old: a sandbox that has moved since then is not what it was made for.
+        # The plan is a moment old and does not apply to a sandbox that has moved since.
         if sandbox is not None and sandbox.settled is None and sandbox.record == record:
             self._sandboxes.start(sandbox, move, *args)
 

@@ -1,7 +1,7 @@
 """The registry: durable records of sandboxes, one SQLite file, written before the world changes.
 
-It knows nothing of engines or directories. A write returns once it is on disk. A file that is damaged, or that
-a newer version wrote, is RegistryCorrupt: it is never replaced by an empty one.
+It knows nothing of engines or directories. A write returns once it is on disk. A file that is damaged, or that a newer
+version wrote, raises RegistryCorrupt and is never replaced by an empty one.
 """
 
 from __future__ import annotations

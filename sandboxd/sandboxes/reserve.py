@@ -1,7 +1,7 @@
-"""Disk space set aside in the data directory, so that what frees space works on a full disk.
+"""Disk space reserved in the data directory, so that operations that free space work on a full disk.
 
-It is held as preallocated files, which keep bytes and inodes. They are spent one by one on a write that leads to
-freed space, and made again once there is room. While some are missing the daemon takes on nothing new.
+It consists of preallocated files, which keep bytes and inodes. They are released one by one for a write that leads to
+freed space, and made again once there is room. While some are missing the daemon creates no new sandboxes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _log = structlog.get_logger()
 PIECES = 16
 PIECE_BYTES = 1024 * 1024
 _LARGEST_SHARE = 8
-"""At most one part in so many of a small filesystem."""
+"""On a small filesystem the reserve takes at most one part in this many."""
 _HEADROOM_BYTES = 2 * PIECE_BYTES
 _HEADROOM_INODES = 16
 
 
 class Reserve:
-    """Owns the directory of pieces. Every method is a few system calls, so none needs a thread."""
+    """Owns the preallocated files. Every method is a few system calls, so none needs a thread."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -36,11 +36,11 @@ class Reserve:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it is held: if not, the disk is or was full."""
+        """Whether the reserve is complete; if not, the disk is or was full."""
         return self._is_whole
 
     def fill(self, *, partly: bool = False) -> bool:
-        """Make what is missing if there is room for more than that, or `partly` what fits. True: it is whole."""
+        """Make the missing files if there is room, or with `partly` those that fit; return whether it is complete."""
         was_whole = self._is_whole
         try:
             self._is_whole = self._fill(partly)
@@ -59,7 +59,7 @@ class Reserve:
         if not missing:
             return True
         free_bytes = status.f_bavail * status.f_frsize
-        # A filesystem that makes inodes as it goes says it has none at all.
+        # A filesystem that creates inodes on demand reports a total of 0.
         is_short_of_inodes = status.f_files and status.f_favail < len(missing) + _HEADROOM_INODES
         fitting = max(free_bytes - _HEADROOM_BYTES, 0) // PIECE_BYTES
         is_enough = fitting >= len(missing) and not is_short_of_inodes
@@ -82,7 +82,7 @@ class Reserve:
             os.close(fd)
 
     def spend(self) -> bool:
-        """Give one piece back to the filesystem; return False if none is left."""
+        """Release one file; return False if none is left."""
         held = self._pieces()
         if not held:
             return False
@@ -93,11 +93,11 @@ class Reserve:
         return True
 
     def has_room(self) -> bool:
-        """Say whether anything new may be taken on: the reserve is held, and there is room beside it."""
+        """Return whether new sandboxes may be created: the reserve is complete, and there is room beside it."""
         return (self._is_whole or self.fill()) and not self._is_short()
 
     def spend_if_short(self) -> None:
-        """Give back everything if the disk is full: a daemon that starts needs a little room."""
+        """Release everything if the disk is full, because a starting daemon needs a little room."""
         if self._is_short():
             while self.spend():
                 pass
@@ -111,7 +111,7 @@ class Reserve:
         return status.f_bavail * status.f_frsize < _HEADROOM_BYTES or is_short_of_inodes
 
     async def spend_on(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do what leads to freed space. On a full disk, try again with one piece more until it succeeds."""
+        """Do work that leads to freed space. On a full disk, release one file at a time and retry until it succeeds."""
         while True:
             try:
                 return await work()

@@ -1,7 +1,7 @@
-"""One sandbox as the daemon holds it: its record, its runner, the calls and the move under way.
+"""One sandbox in the daemon: its record, its runner, the calls and the move under way.
 
-A *move* is a piece of its life cycle (bring up, tear down, take over, clear away). A sandbox makes one move at
-a time; whoever wants the next waits for the one under way. Moves are started and carried out by the manager.
+A *move* is a part of its life cycle (bring up, tear down, adopt, clear away). A sandbox makes one move at a time; the
+next one waits for the one under way. The manager starts and carries out moves.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from sandboxd.sandboxes.lifecycle import Owner, Record, State
 from sandboxd.sandboxes.view import SandboxView
 
 _DEAD = "its container is dead ({cause})"
-_STORY_OF = {
-    "idle": "it was not used for a while, so its container was stopped",
+_REASONS = {
+    "idle": "it was idle, so its container was stopped",
     "mirror": "the directory that showed its memory was removed on the host, so its container was stopped",
 }
-_COME_BACK = "its files are kept: create the sandbox again to go on with them"
+_ADVICE = "its files are kept: create the sandbox again to continue"
 
 
 class Sandbox:
@@ -33,13 +33,13 @@ class Sandbox:
         self.listener: RunnerListener | None = None
         self.runner: RunnerClient | None = None
         self.failure: SandboxdError | None = None
-        """Why the last move failed; None when it did what it should."""
+        """Why the last move failed; None if it succeeded."""
         self.scope: anyio.CancelScope | None = None
-        """Cancels the bring-up under way; None while there is none."""
+        """Cancels the bring-up under way; None if there is none."""
         self.start_deadline = 0.0
-        """When the start under way is given up, on the event loop's clock."""
+        """The deadline of the start under way, on the event loop's clock."""
         self.settled: anyio.Event | None = None
-        """Set when the move under way ends; None while there is none."""
+        """Set when the move under way ends; None if there is none."""
         self.mirror_identity = ""
         """Which directory its container shows as memory; see `Layout.mirror_identity`."""
         self.active_calls = 0
@@ -47,26 +47,26 @@ class Sandbox:
         self._quiet: anyio.Event | None = None
 
     def call(self) -> Call:
-        """Enter a call: counted for idle time and draining. No await: this is on the path of every tool call."""
+        """Return a call, which counts for idle time and draining. No await, because every tool call takes this path."""
         record, runner = self.record, self.runner
         if record.state is State.READY and runner is not None:
             return Call(self, runner)
         raise self.unfit("use")
 
     def unfit(self, verb: str) -> Gone | NotReady | Paused:
-        """Say why this sandbox, which is not ready, cannot be used."""
+        """Return the error that says why this sandbox, which is not ready, cannot be used."""
         record = self.record
         if record.state is State.GONE:
             cause = record.cause or "engine"
-            story = _STORY_OF.get(cause, _DEAD).format(cause=cause)
-            return Gone(f"cannot {verb} this sandbox: {story}; {_COME_BACK}", cause)
+            reason = _REASONS.get(cause, _DEAD).format(cause=cause)
+            return Gone(f"cannot {verb} this sandbox: {reason}; {_ADVICE}", cause)
         if record.state is State.PAUSED:
             return self.paused()
-        what = "being taken over" if record.state is State.READY else record.state.value
+        what = "being adopted" if record.state is State.READY else record.state.value
         return NotReady(f"cannot {verb} this sandbox: it is {what}; try again")
 
     def paused(self) -> Paused:
-        """The answer to whatever needs the container while it is frozen."""
+        """Return the error for a call while the container is frozen."""
         record = self.record
         if record.engine == "bubblewrap":
             step = "continue its processes with SIGCONT"
@@ -93,21 +93,21 @@ class Sandbox:
 
     @property
     def state(self) -> State:
-        """The state as callers may know it: starting while it is taken over, for its mirror may not be current."""
+        """The state as callers see it: STARTING during an adoption, because the mirror may not be current."""
         is_held = self.listener is not None and self.listener.is_held
         return State.STARTING if is_held and self.record.state is State.READY else self.record.state
 
     @property
     def is_in_use(self) -> bool:
-        """Whether its runner is connected and its start is over: whatever move is under way does not wait for it."""
+        """Whether its start is over and its runner connected, so that no move under way waits for the runner."""
         is_up = self.record.state in (State.READY, State.PAUSED)
         return is_up and self.runner is not None and self.runner.connected
 
     @property
     def owner(self) -> Owner:
-        """Whose it is. Only the pool holds sandboxes that are nobody's, and it shows them to nobody."""
+        """The sandbox's owner. Only warm sandboxes have none, and the pool does not show them to callers."""
         if self.record.owner is None:
-            raise SandboxNotFound("cannot use this sandbox: it belongs to nobody yet")
+            raise SandboxNotFound("cannot use this sandbox: it has no owner yet")
         return self.record.owner
 
     def view(self) -> SandboxView:
@@ -129,7 +129,7 @@ class Sandbox:
 
 
 class Call:
-    """A call under way, as a context manager that gives the runner."""
+    """A call under way: a context manager that returns the runner."""
 
     __slots__ = ("_runner", "_sandbox")
 

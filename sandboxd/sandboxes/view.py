@@ -1,6 +1,6 @@
-"""A sandbox as callers ask for it and as they see it: two plain values.
+"""A request for a sandbox, and the view of one: two plain values.
 
-They cross the border between the API and the manager. Neither knows the engine, the runner or the wire.
+They are passed between the API and the manager. Neither knows the engine, the runner or the wire.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sandboxd.limits import Limits
 
 @dataclass(frozen=True, slots=True)
 class SandboxRequest:
-    """What a caller wants for a session. The same request twice means the same sandbox."""
+    """What a caller asks for a session. The same request twice returns the same sandbox."""
 
     user: UserId
     agent: AgentId | None = None
@@ -29,7 +29,7 @@ class SandboxRequest:
 
 @dataclass(frozen=True, slots=True)
 class SandboxView:
-    """What a caller may know of a sandbox now."""
+    """What a caller may see of a sandbox now."""
 
     tenant: TenantId
     session: SessionId

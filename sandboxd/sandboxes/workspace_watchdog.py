@@ -1,7 +1,7 @@
-"""The limit of a workspace on hosts that offer no quota: measured by the runner, enforced by ending who writes.
+"""The workspace limit on hosts without a quota: measured by the runner, enforced by killing the agent's processes.
 
-A measure is late by nature, so this is the fallback and `doctor` calls it weak. It never opens a workspace itself.
-While a sandbox has calls it is measured every two seconds, otherwise twice a minute for its background processes.
+A measurement is always late, so this is the fallback, and `doctor` calls it weak. It never opens a workspace itself. A
+sandbox with calls is measured every two seconds, others twice a minute for their background processes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _is_due(sandbox: Sandbox, now: float, measured_at: float) -> bool:
 
 
 async def _enforce(sandbox: Sandbox, over_by: dict[str, int]) -> None:
-    """End who writes in a workspace over its limit, and again only if it grew: whoever removes files may go on."""
+    """Kill processes in a workspace over its limit, and again only if it grew, so that files can be removed."""
     runner, sandbox_id = sandbox.runner, sandbox.record.id
     if runner is None:
         return
@@ -57,7 +57,7 @@ async def _enforce(sandbox: Sandbox, over_by: dict[str, int]) -> None:
         size = usage.bytes_used + usage.inodes_used
         if size > over_by.get(sandbox_id, 0):
             await _end_writers(runner, sandbox.record.shape.limits.disk_mb)
-            after = await runner.usage()  # what they still wrote while they were being ended is not growth
+            after = await runner.usage()  # what processes wrote while they were being killed is not growth
             over_by[sandbox_id] = max(size, after.bytes_used + after.inodes_used)
             _log.warning("workspace over its limit", sandbox=sandbox.record.id, bytes_used=usage.bytes_used)
     except SandboxError as error:
@@ -68,5 +68,5 @@ async def _end_writers(runner: RunnerClient, disk_mb: int) -> None:
     for process in await runner.list_processes():
         if process.running:
             await runner.kill_process(process.id)
-    full = f"cannot go on: the workspace is over its limit of {disk_mb} MB; remove files first"
+    full = f"cannot continue: the workspace is over its limit of {disk_mb} MB; remove files first"
     runner.interrupt(WorkspaceFull(full))

@@ -1,8 +1,8 @@
 """The tools of an agent: one file each, found by listing this package.
 
 A tool is a module with `name`, `description`, `Arguments` (its fields become the JSON schema) and
-`async def run(context, arguments)`; one that writes memory also says when, in `writes_memory(arguments)`. Adding a
-tool is adding a file; nothing else knows their names.
+`async def run(context, arguments)`. A tool that writes memory also defines `writes_memory(arguments)`, which returns
+whether a call does. To add a tool, add a file: no other module lists the names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sandboxd.errors import (
 from sandboxd.tools.context import ToolArguments, ToolContext, ToolResult
 
 _SUPPORT = frozenset({"context", "commands", "memory", "checklist"})
-"""Modules here that are not tools."""
+"""Modules of this package that are not tools."""
 _FOR_THE_MODEL = (NotFound, InvalidRequest, OutsideSandbox, LimitReached, FileError, MemoError, StoreUnavailable)
 
 
@@ -37,11 +37,11 @@ class Tool:
     arguments: type[ToolArguments]
     run: Callable[[ToolContext, Any], Awaitable[ToolResult]]
     writes_memory: Callable[[Any], bool]
-    """Whether a call with these arguments writes memory and nothing else: then the store knows a retry."""
+    """Return whether a call with these arguments only writes memory: the store then recognises a retry."""
 
     def describe(self) -> dict[str, Any]:
         schema = self.arguments.model_json_schema()
-        schema.pop("description", None)  # the base class's note to programmers
+        schema.pop("description", None)  # the docstring of the base class, which is not for models
         return {"name": self.name, "description": self.description, "input_schema": schema}
 
 
@@ -62,7 +62,7 @@ class Toolbox(Mapping[str, Tool]):
 
     @classmethod
     def discover(cls) -> Toolbox:
-        """Import every tool of this package. A module that is not quite a tool is an error at the start."""
+        """Import every tool of this package; raise TypeError for a module that is not a complete tool."""
         tools: dict[str, Tool] = {}
         for found in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
             if found.name in _SUPPORT:
@@ -84,9 +84,9 @@ def _writes_none(_: Any) -> bool:
 
 
 async def run_tool(tool: Tool, context: ToolContext, arguments: ToolArguments) -> ToolResult:
-    """Run a tool. What its model can act on is a result; only trouble with the sandbox itself is raised."""
+    """Run a tool; return errors that the model can act on as results, and raise those of the sandbox itself."""
     try:
         return await tool.run(context, arguments)
     except _FOR_THE_MODEL as error:
-        advice = "; Glob or Bash shows what is there" if isinstance(error, FileNotFound) else ""
+        advice = "; list the files with Glob or Bash" if isinstance(error, FileNotFound) else ""
         return ToolResult(False, f"{error}{advice}", {"code": error.code})

@@ -10,16 +10,19 @@ from sandboxd.tools.context import WORKSPACE, CleanText, SandboxPath, ToolArgume
 
 name = "Bash"
 description = (
-    "Run a shell command in the sandbox. Every call starts a new shell. Output is stdout, then stderr; the exit code "
-    "is named when it is not 0. With run_in_background the command keeps running and its process id is returned."
+    "Run a shell command in the sandbox. Every call starts a new shell. Returns stdout, then stderr, then the exit "
+    "code if it is not 0. With run_in_background, returns a process id at once while the command keeps running."
 )
 
 
 class Arguments(ToolArguments):
     command: CleanText = Field(min_length=1, description="The command, run by bash.")
-    working_directory: SandboxPath = Field(default=WORKSPACE, description="Absolute path to run in.")
+    working_directory: SandboxPath = Field(default=WORKSPACE, description="Absolute path of the directory to run in.")
     timeout: int = Field(
-        default=int(DEFAULT_TIMEOUT_S * 1000), ge=1, le=MAX_TIMEOUT_MS, description="Milliseconds until it is killed."
+        default=int(DEFAULT_TIMEOUT_S * 1000),
+        ge=1,
+        le=MAX_TIMEOUT_MS,
+        description="Milliseconds after which the command is killed.",
     )
     run_in_background: bool = Field(default=False, description="Return at once and keep the command running.")
 
@@ -27,7 +30,9 @@ class Arguments(ToolArguments):
     @classmethod
     def _fits_the_kernel(cls, command: str) -> str:
         if len(command.encode()) > MAX_COMMAND_BYTES:
-            raise ValueError(f"must be at most {MAX_COMMAND_BYTES} bytes long; write a script to a file and run that")
+            raise ValueError(
+                f"must be at most {MAX_COMMAND_BYTES} bytes long; write a script to a file and run the file"
+            )
         return command
 
 

@@ -1,9 +1,9 @@
-"""A to-do list as Markdown: one line an item, with its id, in a form that can be read back exactly.
+"""A to-do list as Markdown: one line per item, with its id, in a form that parses back exactly.
 
     - [ ] (id) pending        - [~] (id) in progress
     - [x] (id) completed      - [-] (id) cancelled
 
-Further lines of an item are indented by two spaces. Lines that are no items are somebody's own words and are kept.
+Further lines of an item are indented by two spaces. Lines that are not items are kept as they are.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Item:
 
 
 Update = tuple[str, str | None, Status | None]
-"""An id, and what is new about it."""
+"""An item's id, new content and new status; None keeps the current value."""
 
 
 def render_items(items: Iterable[Item]) -> str:
@@ -47,7 +47,7 @@ def render_items(items: Iterable[Item]) -> str:
 
 
 def parse_list(text: str) -> list[Item | str]:
-    """Return the items of a list, and every other line as it is, in their order."""
+    """Return the items of a list and every other line, unchanged and in order."""
     parts: list[Item | str] = []
     for line in text.removesuffix("\n").split("\n") if text else []:
         last = parts[-1] if parts else None
@@ -61,16 +61,18 @@ def parse_list(text: str) -> list[Item | str]:
 
 
 def merge_items(text: str, updates: Sequence[Update]) -> str:
-    """Change items by their id and put new ones at the end. Lines that are no items stay where they are."""
+    """Update items by id and append new ones. Lines that are not items stay in place."""
     parts = parse_list(text) or [HEADING, ""]
     place = {part.id: index for index, part in enumerate(parts) if isinstance(part, Item)}
     for id_, content, status in updates:
         if id_ in place:
             item = parts[place[id_]]
-            assert isinstance(item, Item)  # noqa: S101  # places are of items
+            assert isinstance(item, Item)  # noqa: S101  # `place` holds only items
             parts[place[id_]] = Item(id_, content or item.content, status or item.status)
         elif content is None:
-            raise InvalidRequest(f"cannot add the item {id_}: it has no content, and the list has no such item")
+            raise InvalidRequest(
+                f"cannot add the item {id_}: the list has no such item, and a new one needs content; set content"
+            )
         else:
             parts.append(Item(id_, content, status or Status.PENDING))
     return _join([part if isinstance(part, str) else _render(part) for part in parts])

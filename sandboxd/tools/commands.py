@@ -1,4 +1,4 @@
-"""The result of a command as text for a model: output first, then what the model must know about how it ended."""
+"""The result of a command as text for a model: its output, then notes on how it ended."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from sandboxd.tools.context import ToolResult, cut_for_model
 
 MAX_TIMEOUT_MS = int(MAX_TIMEOUT_S * 1000)
 MAX_COMMAND_BYTES = 131_000
-"""The kernel takes no argument of 128 KiB or more."""
+"""The kernel refuses an argument of 128 KiB or more."""
 
 _LIMIT_NOTES = {
-    "memory": "[the sandbox ran out of memory and the kernel killed a process]",
-    "pids": "[the sandbox reached its limit of processes; new ones could not be started]",
+    "memory": "[the sandbox reached its memory limit and the kernel killed a process]",
+    "pids": "[the sandbox reached its process limit; new processes could not start]",
 }
 
 
@@ -24,10 +24,10 @@ def render_result(result: ExecResult, timeout_s: float) -> ToolResult:
         if text:
             parts.append(text.removesuffix("\n"))
     if result.truncated:
-        parts.append("[the output was longer than the limit; the rest was dropped]")
+        parts.append("[output exceeded the limit; the rest was discarded]")
     parts.extend(_LIMIT_NOTES[limit] for limit in result.limits_hit)
     if result.timed_out:
-        parts.append(f"[timed out after {timeout_s:g} s; the command and everything it started was killed]")
+        parts.append(f"[timed out after {timeout_s:g} s; the command and every process it started were killed]")
     elif result.exit_code != 0:
         parts.append(f"[exit code {result.exit_code}]")
     ok = result.exit_code == 0 and not result.timed_out

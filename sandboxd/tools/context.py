@@ -1,6 +1,6 @@
-"""What every tool shares: the runner and the memory it works through, paths it may name, the shape of its result.
+"""What every tool shares: the runner and the memory it uses, the paths it accepts, and the shape of its result.
 
-Paths are checked here as text only. What a path really leads to is checked by the runner, inside the container.
+Paths are checked here as text only. The runner, inside the container, checks where a path really leads.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from sandboxd.sandboxes.view import SandboxView
 WORKSPACE = "/workspace"
 MEMO = "/workspace/memo"
 SKILLS = "/skills"
-ROOTS = (WORKSPACE, SKILLS, "/tmp", "/var/tmp")  # noqa: S108  # places inside the container
+ROOTS = (WORKSPACE, SKILLS, "/tmp", "/var/tmp")  # noqa: S108  # paths inside the container
 MODEL_CHARS = 30_000
-"""How much output a model gets to read. The rest is cut from the middle, where it is missed least."""
+"""The most output that a model is shown. The rest is cut from the middle, which matters least."""
 
 
 class ToolRunner(Protocol):
-    """What a tool may ask of the process inside the container. `runner.client.RunnerClient` is one."""
+    """The calls a tool may make to the runner. `runner.client.RunnerClient` implements it."""
 
     async def exec(self, call: Exec) -> ExecResult: ...
     async def start_process(self, call: Exec, *, tty: bool = False) -> Process: ...
@@ -58,25 +58,25 @@ class ToolRunner(Protocol):
 
 
 class ToolMemory(Protocol):
-    """What a tool may ask of memory. `mirror.Memory` is one."""
+    """The calls a tool may make to memory. `memory.Memory` implements it."""
 
     @property
     def agents(self) -> AgentMemory:
         """Documents as agents read and write them."""
 
     async def repeated(self, key: DocumentKey, author: Author) -> Written | Queued | None:
-        """Return what this author's request became, if it was carried out before. Changes nothing."""
+        """Return the outcome of this author's request if it was carried out before. Changes nothing."""
 
     async def read_artifact(self, key: ArtifactKey) -> Document | None:
-        """Return a tool result as the store has it; None if it was never written."""
+        """Return a tool result from the store; None if it was never written."""
 
     async def write_artifact(
         self, key: ArtifactKey, content: str, *, based_on: str | None = None, author: Author = HOST
     ) -> Written | Queued:
-        """Commit, then show it; RevisionConflict if the store has another text than the one with hash `based_on`."""
+        """Commit, then show it; raise RevisionConflict if the store's text does not have the hash `based_on`."""
 
     def shown_hash(self, key: ArtifactKey) -> str:
-        """Return the hash of what the session's mirror shows; empty if it shows nothing."""
+        """Return the hash of the text in the session's mirror; empty if the mirror has no such file."""
 
 
 class Sandboxes(Protocol):
@@ -85,19 +85,19 @@ class Sandboxes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What one call works with. The sandbox's user is looked up when asked for: most tools never ask."""
+    """What one call works with. The sandbox's user is looked up only on demand: most tools never need it."""
 
     ref: SessionRef
     runner: ToolRunner
     memory: ToolMemory | None = None
     sandboxes: Sandboxes | None = None
     request: str | None = None
-    """The name of this very call, the same when it is retried; None if its caller gave none."""
+    """The id of this call, the same when it is retried; None if the caller gave none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """`content` is the text for the model; `details` are for the program around it."""
+    """`content` is the text for the model; `details` are for the calling program."""
 
     ok: bool
     content: str
@@ -105,15 +105,15 @@ class ToolResult:
 
 
 class ToolArguments(BaseModel):
-    """Arguments are taken exactly as documented: nothing unknown, nothing converted."""
+    """Arguments of a tool: unknown fields are refused and values are not converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 def normalise_path(text: str) -> str:
-    """Normalise an absolute path. Where it leads is for the runner to decide."""
+    """Normalise an absolute path. The runner checks where it leads."""
     if "\0" in text:
-        raise ValueError("must not hold a NUL character")
+        raise ValueError("must not contain a NUL character")
     if not text.startswith("/"):
         raise ValueError("must be an absolute path, for example /workspace/notes.txt")
     if len(text.encode()) > 4095:
@@ -125,13 +125,15 @@ def parse_path(text: str) -> str:
     """Normalise an absolute path and refuse one that is not under a root."""
     path = normalise_path(text)
     if not any(is_under(path, root) for root in ROOTS):
-        raise OutsideSandbox("cannot use this path: it is not under /workspace, /skills, /tmp or /var/tmp")
+        raise OutsideSandbox(
+            "cannot use this path: it is not under /workspace, /skills, /tmp or /var/tmp; use one that is"
+        )
     return path
 
 
 def parse_text(text: str) -> str:
     if "\0" in text:
-        raise ValueError("must not hold a NUL character")
+        raise ValueError("must not contain a NUL character")
     return text
 
 
@@ -145,16 +147,16 @@ def is_under(path: str, root: str) -> bool:
 
 
 def check_writable(path: str) -> None:
-    """Raise ReadOnly where no tool may write. A memo path is not for the runner: see `memory`."""
+    """Raise ReadOnly for a path that no tool may write. Memo paths never come here: see `memory`."""
     if is_under(path, SKILLS):
         raise ReadOnly(f"cannot write {path}: {SKILLS} is read-only; write under {WORKSPACE} instead")
 
 
 def cut_for_model(text: str) -> tuple[str, int]:
-    """Return text a model can read, and how many characters were left out of its middle."""
+    """Return the text, shortened for a model, and how many characters were cut from its middle."""
     left_out = len(text) - MODEL_CHARS
     if left_out <= 0:
         return text, 0
     head = MODEL_CHARS * 2 // 3
     tail = MODEL_CHARS - head
-    return f"{text[:head]}\n[... {left_out} characters left out ...]\n{text[-tail:]}", left_out
+    return f"{text[:head]}\n[... {left_out} characters omitted ...]\n{text[-tail:]}", left_out

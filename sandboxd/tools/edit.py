@@ -1,4 +1,4 @@
-"""Edit: replace an exact piece of text in a file; a memo path in the store, anything else in the container."""
+"""Edit: replace exact text in a file; under the memo path in the store, anywhere else in the container."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sandboxd.tools.memory import edit_memo
 
 name = "Edit"
 description = (
-    "Replace old_string by new_string in a file of the sandbox. old_string must be there exactly once, "
-    "unless replace_all is true. A file under /workspace/memo is memory, which others change, too: if old_string was "
-    "there when you read the file and is not any more, nothing is written and the newer text is returned."
+    "Replace old_string with new_string in a file of the sandbox. old_string must match exactly once, unless "
+    "replace_all is true. A file under /workspace/memo is shared memory that others also change: if old_string was in "
+    "the file when you read it but no longer is, nothing is written and the newer text is returned."
 )
 
 
 class Arguments(ToolArguments):
     file_path: SandboxPath = Field(description="Absolute path of the file.")
-    old_string: str = Field(description="The exact text to replace, with its whitespace.")
-    new_string: str = Field(description="The text to put there.")
+    old_string: str = Field(description="The exact text to replace, including whitespace.")
+    new_string: str = Field(description="The replacement text.")
     replace_all: bool = Field(default=False, description="Replace every occurrence.")
 
 
@@ -42,17 +42,20 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
 
 
 def replace(arguments: Arguments, text: str) -> tuple[str, str]:
-    """The same rules as the runner's for a file of the workspace."""
+    """Apply the edit by the rules that the runner uses for a workspace file."""
     path, old, new = arguments.file_path, arguments.old_string, arguments.new_string
     if not old:
-        raise InvalidRequest(f"cannot edit {path}: the text to replace is empty")
+        raise InvalidRequest(f"cannot edit {path}: old_string is empty; give the text to replace")
     if old == new:
-        raise InvalidRequest(f"cannot edit {path}: the new text equals the old text")
+        raise InvalidRequest(f"cannot edit {path}: new_string equals old_string; nothing would change")
     found = text.count(old)
     if found == 0:
-        raise InvalidRequest(f"cannot edit {path}: the text to replace is not in the file")
+        raise InvalidRequest(f"cannot edit {path}: old_string is not in the file; Read it and copy the text exactly")
     if found > 1 and not arguments.replace_all:
-        raise InvalidRequest(f"cannot edit {path}: the text to replace is there {found} times, not once")
+        raise InvalidRequest(
+            f"cannot edit {path}: found {found} matches; make old_string longer so that it matches once, "
+            "or set replace_all"
+        )
     return text.replace(old, new), _sentence(path, found)
 
 

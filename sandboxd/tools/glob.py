@@ -1,4 +1,4 @@
-"""Glob: files whose path matches a pattern."""
+"""Glob: find files by a path pattern."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sandboxd.tools.context import (
 
 name = "Glob"
 description = (
-    "Find files of the sandbox by a pattern such as `**/*.py` or `src/{a,b}*.ts`. Returns paths, the newest first."
+    "Find files in the sandbox by a pattern such as `**/*.py` or `src/{a,b}*.ts`. Returns paths, newest first."
 )
 
 
@@ -31,15 +31,15 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     found = await context.runner.glob(pattern, path)
     text = "\n".join(found.paths) or f"[no file matches {arguments.pattern}]"
     if found.truncated:
-        text += "\n[there are more files than these; use a narrower pattern]"
+        text += "\n[more files match than are listed; use a narrower pattern]"
     return ToolResult(True, text, {"count": len(found.paths), "truncated": found.truncated})
 
 
 def split_absolute(pattern: str, path: str) -> tuple[str, str]:
-    """Turn an absolute pattern into a directory and a relative pattern; leave a relative one alone."""
+    """Split an absolute pattern into a directory and a relative pattern; return a relative one unchanged."""
     segments = pattern.split("/")
     if ".." in segments:
-        raise InvalidRequest("cannot use this pattern: it must not hold a `..` segment")
+        raise InvalidRequest("cannot use this pattern: it must not contain a `..` segment; set path instead")
     if not pattern.startswith("/"):
         return pattern, path
     literal = 1

@@ -1,4 +1,4 @@
-"""Grep: lines, files or counts that match a regular expression."""
+"""Grep: find lines, files or counts that match a regular expression."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ from sandboxd.tools.context import (
 
 name = "Grep"
 description = (
-    "Search the text of the sandbox's files with a regular expression. output_mode says what comes back: the paths "
-    "(files_with_matches, the default), the matching lines (content) or how many there are in each file (count)."
+    "Search files in the sandbox with a regular expression. output_mode selects the result: paths of matching files "
+    "(files_with_matches, the default), matching lines (content) or the number of matches in each file (count)."
 )
 
 
 class Arguments(ToolArguments):
-    pattern: CleanText = Field(
-        min_length=1, max_length=65_536, description="A regular expression, as ripgrep takes it."
-    )
+    pattern: CleanText = Field(min_length=1, max_length=65_536, description="A regular expression in ripgrep syntax.")
     path: SandboxPath = Field(default=WORKSPACE, description="Absolute path of the file or directory to search.")
     glob: CleanText | None = Field(
         default=None, min_length=1, max_length=4096, description="Only files whose name matches, such as `*.py`."
@@ -52,6 +50,6 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     )
     text, left_out = cut_for_model(found.text.removesuffix("\n"))
     if found.truncated:
-        text += "\n[there is more than this; use a narrower pattern or path]"
+        text += "\n[there are more matches than shown; use a narrower pattern or path]"
     details = {"matched": found.matched, "truncated": found.truncated or left_out > 0}
     return ToolResult(True, text if found.matched else "[no matches]", details)

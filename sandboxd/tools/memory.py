@@ -1,7 +1,7 @@
-"""Memory for tools: a memo path is read and written through `Memory`, never by the runner.
+"""Memory for tools: memo paths are read and written through `Memory`, never by the runner.
 
-Every tool that writes memory does it here. `mirror.agent_memory` states the rule; a refused write changes nothing,
-and its result holds the newer text.
+Every tool writes memory through this module. `memory.agent_memory` states the rule; a refused write changes nothing
+and returns the newer text.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from sandboxd.memory.outcomes import Queued, Written
 from sandboxd.tools.context import ToolContext, ToolMemory, ToolResult, cut_for_model
 
 Change = Callable[[str], tuple[str, str]]
-"""From the current text to the new one, and a sentence about it. InvalidRequest or Unseen if it does not apply."""
+"""Maps the current text to the new text and a sentence about it; raises InvalidRequest or Unseen if it cannot."""
 
 _MOST_TRIES = 10
 
 
 class Unseen(Exception):
-    """The change would replace text that the session has not seen."""
+    """Raised when a change would replace text that the session has not seen."""
 
 
 def memory_of(context: ToolContext) -> ToolMemory:
     if context.memory is None:
-        raise StoreUnavailable("cannot write memory: this daemon has no store")
+        raise StoreUnavailable("cannot use memory: this daemon has no store; keep files under /workspace instead")
     return context.memory
 
 
 def key_of(context: ToolContext, path: str) -> DocumentKey | ArtifactKey:
-    """Parse a memo path in this session. Only a path of the user's asks whose sandbox it is."""
+    """Parse a memo path of this session. Only a path in the user's scope looks up the sandbox's user."""
     parsed = parse_path(path)
     if isinstance(parsed, ArtifactPath):
         return ArtifactKey(context.ref, parsed.tool_call)
     if parsed.scope is Scope.SESSION:
         return DocumentKey.of_session(context.ref, parsed.name)
     if context.sandboxes is None:
-        raise NotFound("cannot tell whose memory this is: the session has no sandbox")
+        raise NotFound("cannot find the user of this memory: the session has no sandbox")
     return DocumentKey.of_user(context.ref.tenant, context.sandboxes.get(context.ref).user, parsed.name)
 
 
@@ -56,7 +56,7 @@ async def write_memo(context: ToolContext, path: str, content: str, tool: str) -
 async def write_document(
     context: ToolContext, key: DocumentKey, content: str, tool: str, sentence: str | None = None
 ) -> ToolResult:
-    """Replace the whole text; what others changed since the session saw it is merged, or the write is refused."""
+    """Replace the whole text; merge what others changed since the session saw it, or refuse the write."""
     try:
         write = await memory_of(context).agents.write(context.ref, key, content, _author(context, tool))
     except RevisionConflict as error:
@@ -65,7 +65,7 @@ async def write_document(
 
 
 async def edit_memo(context: ToolContext, path: str, change: Change, tool: str) -> ToolResult:
-    """Change a part of the text at a memo path."""
+    """Change part of the text at a memo path."""
     key = key_of(context, path)
     if isinstance(key, ArtifactKey):
         return await _edit_artifact(context, key, path, change, tool)
@@ -75,7 +75,7 @@ async def edit_memo(context: ToolContext, path: str, change: Change, tool: str) 
 async def change_document(
     context: ToolContext, key: DocumentKey, change: Change, tool: str, *, creates: bool = False
 ) -> ToolResult:
-    """Apply a change to the current text. If it only applies to the text that the session saw, it is refused."""
+    """Apply a change to the current text; refuse it if it only applies to the text that the session saw."""
     if (done := await _repeated(context, key, tool)) is not None:
         return done
     agents = memory_of(context).agents
@@ -83,7 +83,7 @@ async def change_document(
     for _ in range(_MOST_TRIES):
         document = await agents.newest(key)
         if document is None and not creates:
-            raise NotFound(f"cannot edit {path_of(key)}: it was never written")
+            raise NotFound(f"cannot edit {path_of(key)}: it does not exist yet; create it with Write")
         try:
             text, sentence = change("" if document is None else document.content)
         except Unseen:
@@ -94,7 +94,7 @@ async def change_document(
             raise
         try:
             write = await agents.replace(context.ref, key, document, text, _author(context, tool))
-        except RevisionConflict as error:  # another writer was faster: the change is tried on the newer text
+        except RevisionConflict as error:  # another writer came first: retry on the newer text
             document = error.current
             continue
         return _done(context, key, text, write, sentence)
@@ -122,7 +122,7 @@ async def _edit_artifact(context: ToolContext, key: ArtifactKey, path: str, chan
     memory = memory_of(context)
     artifact = await memory.read_artifact(key)
     if artifact is None:
-        raise NotFound(f"cannot edit {path}: it was never written")
+        raise NotFound(f"cannot edit {path}: it does not exist yet; create it with Write")
     if artifact.sha256 != memory.shown_hash(key):
         return _refused(context, key, artifact)
     text, sentence = change(artifact.content)
@@ -141,26 +141,26 @@ async def _write_artifact(
 
 
 async def _repeated(context: ToolContext, key: DocumentKey, tool: str) -> ToolResult | None:
-    """Return the result of this very call if the store has carried it out: its change must not be made twice."""
+    """Return the result of this call if the store has already carried it out: a change must not apply twice."""
     if context.request is None:
         return None
     outcome = await memory_of(context).repeated(key, _author(context, tool))
     path = str(path_of(key))
-    return None if outcome is None else _result(path, outcome.size, outcome, f"{path} has this change already.")
+    return None if outcome is None else _result(path, outcome.size, outcome, f"{path} already has this change.")
 
 
 def _done(
     context: ToolContext, key: DocumentKey, text: str, write: AgentWrite, sentence: str | None = None
 ) -> ToolResult:
-    """Say what came of a write. After a merge the agent sees what else the text has now."""
+    """Describe the outcome of a write; after a merge, include what others changed."""
     path, outcome = str(path_of(key)), write.outcome
     sentence = sentence or _wrote(key, text)
     if not write.is_merged:
         return _result(path, _size(text), outcome, sentence)
-    sentence += " It was merged with what others have changed since this session last read it"
+    sentence += " It was merged with changes that others made since this session last read it"
     shown, left_out = ("", 1) if write.theirs is None else cut_for_model(write.theirs)
     if left_out:
-        sentence += f". Read {path} before you replace it again"
+        sentence += f". Read {path} before replacing it again"
     else:
         memory_of(context).agents.saw_outcome(context.ref, key, outcome)
     result = _result(path, outcome.size, outcome, f"{sentence}:\n\n{shown}" if shown else f"{sentence}.")
@@ -168,21 +168,24 @@ def _done(
 
 
 def _refused(context: ToolContext, key: DocumentKey | ArtifactKey, now: Document | None) -> ToolResult:
-    """Refuse a write and show the current text, which the agent has then seen."""
+    """Refuse a write and return the current text, which then counts as seen by the agent."""
     path = str(path_of(key))
     details: dict[str, object] = {"path": path, "code": RevisionConflict.code}
     if now is None:
-        return ToolResult(False, f"cannot write {path}: its current text cannot be told. Nothing was changed.", details)
+        sentence = (
+            f"cannot write {path}: it was changed meanwhile and its current text is unknown; Read it and try again."
+        )
+        return ToolResult(False, sentence, details)
     text, left_out = cut_for_model(now.content)
     details |= {"revision": now.revision, "sha256": now.sha256, "truncated": left_out > 0}
-    advice = "work from it and write again"
+    advice = "apply your change to it and write again"
     if left_out:
-        advice = "a part of it is left out here, so Read all of it before you write again"
+        advice = "part of it is omitted here, so Read all of it before writing again"
     elif isinstance(key, DocumentKey):
         memory_of(context).agents.saw(context.ref, key, now)
     return ToolResult(
         False,
-        f"cannot write {path}: it is not the text that this session last read. Nothing was changed. "
+        f"cannot write {path}: it has changed since this session last read it, or was never read. Nothing was changed. "
         f"The current text (revision {now.revision}) follows; {advice}.\n\n{text}",
         details,
     )
@@ -191,7 +194,9 @@ def _refused(context: ToolContext, key: DocumentKey | ArtifactKey, now: Document
 def _result(path: str, size_bytes: int, outcome: Written | Queued, sentence: str) -> ToolResult:
     details: dict[str, object] = {"path": path, "size_bytes": size_bytes}
     if isinstance(outcome, Queued):
-        queued = f"{sentence} [queued: the store is away; this is kept safely and goes there as soon as it is back]"
+        queued = (
+            f"{sentence} [queued: the store is unavailable; the write is saved and is delivered once the store is back]"
+        )
         return ToolResult(True, queued, {**details, "queued": True})
     return ToolResult(True, sentence, {**details, "revision": outcome.revision, "sha256": outcome.sha256})
 

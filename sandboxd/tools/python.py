@@ -1,4 +1,4 @@
-"""Python: run a piece of Python code in a fresh interpreter."""
+"""Python: run code in a new interpreter."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from sandboxd.tools.context import WORKSPACE, CleanText, SandboxPath, ToolArgume
 
 name = "Python"
 description = (
-    "Run Python code in a fresh interpreter in the sandbox. Print what you want to see; nothing is kept between calls."
+    "Run Python code in a new interpreter in the sandbox. Only printed output is returned; no variables are kept "
+    "between calls."
 )
 
 
 class Arguments(ToolArguments):
-    code: CleanText = Field(min_length=1, description="The code.")
-    working_directory: SandboxPath = Field(default=WORKSPACE, description="Absolute path to run in.")
+    code: CleanText = Field(min_length=1, description="The Python code to run.")
+    working_directory: SandboxPath = Field(default=WORKSPACE, description="Absolute path of the directory to run in.")
     timeout: int = Field(
-        default=int(DEFAULT_TIMEOUT_S * 1000), ge=1, le=MAX_TIMEOUT_MS, description="Milliseconds until it is killed."
+        default=int(DEFAULT_TIMEOUT_S * 1000),
+        ge=1,
+        le=MAX_TIMEOUT_MS,
+        description="Milliseconds after which the code is killed.",
     )
 
 

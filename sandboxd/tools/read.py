@@ -1,4 +1,4 @@
-"""Read: some lines of a text file, numbered; a document of memory from the session's mirror, anything else inside."""
+"""Read: numbered lines of a text file; a memory document from the session's mirror, other files by the runner."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from sandboxd.tools.memory import key_of
 
 name = "Read"
 description = (
-    "Read a text file of the sandbox. Lines come numbered, as `cat -n` shows them; the numbers are not part of the "
-    "file. A long file is returned in parts: read on with offset."
+    "Read a text file in the sandbox. Lines are numbered as by `cat -n`; the numbers are not part of the file. A long "
+    "file is returned in parts: continue with offset."
 )
 
 MAX_LINE_CHARACTERS = 2_000
 MAX_SLICE_BYTES = 262_144
-"""The same bounds as the runner's for a file of the workspace."""
+"""The runner's bounds for a workspace file, so that both read alike."""
 
 
 class Arguments(ToolArguments):
     file_path: AbsolutePath = Field(description="Absolute path of the file.")
     offset: int = Field(default=1, ge=0, le=2**31, description="The first line to return, counted from 1.")
-    limit: int = Field(default=2000, ge=1, le=100_000, description="How many lines to return at most.")
+    limit: int = Field(default=2000, ge=1, le=100_000, description="The most lines to return.")
 
 
 async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
@@ -48,18 +48,20 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     if not part.lines:
         if part.total_lines == 0:
             return ToolResult(True, "[the file is empty]", details)
-        return ToolResult(False, f"[there is no line {first}: the file has {total} lines]", details)
+        return ToolResult(
+            False, f"[offset {first} is past the end: the file has {total} lines; use a smaller offset]", details
+        )
     text = "\n".join(f"{number:6}\t{line}" for number, line in enumerate(part.lines, part.first_line))
     last = part.first_line + len(part.lines) - 1
     if last < part.total_lines:
-        text += f"\n[lines {part.first_line} to {last} of {total}; read on with offset {last + 1}]"
+        text += f"\n[lines {part.first_line} to {last} of {total}; continue with offset {last + 1}]"
     elif part.truncated:
-        text += "\n[very long lines were cut, or the file goes on beyond what can be read this way]"
+        text += "\n[very long lines were cut, or the file is larger than Read can return; use Bash to see the rest]"
     return ToolResult(True, text, details)
 
 
 async def _read_document(context: ToolContext, path: str, first: int, limit: int) -> TextSlice | None:
-    """Read a document of memory and note what the session saw of it; None if the runner has to look."""
+    """Read a memory document and record what the session saw; None if the runner must read the path."""
     if context.memory is None:
         return None
     try:
@@ -79,7 +81,7 @@ async def _read_document(context: ToolContext, path: str, first: int, limit: int
 
 
 def slice_text(text: str, first: int, limit: int) -> tuple[TextSlice, list[range]]:
-    """Return lines as the runner does, and which of them, counted from 0, are whole."""
+    """Return lines as the runner does, and the ranges of those not cut short, counted from 0."""
     all_lines = text.split("\n")
     if all_lines[-1] == "":
         all_lines.pop()

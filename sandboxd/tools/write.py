@@ -1,4 +1,4 @@
-"""Write: a whole file, replaced in one step; a memo path in the store, anything else in the container."""
+"""Write: replace a whole file in one step; under the memo path in the store, anywhere else in the container."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from sandboxd.tools.memory import write_memo
 
 name = "Write"
 description = (
-    "Write a file of the sandbox. Replaces what is there and makes missing directories. A file under /workspace/memo "
-    "is memory, which others change, too: Read it before you replace it. What others changed since then is merged, or, "
-    "if it touches the same lines, nothing is written and the newer text is returned."
+    "Write a file in the sandbox. Replaces an existing file and creates missing directories. A file under "
+    "/workspace/memo is shared memory that others also change: Read it before you replace it. Changes that others made "
+    "since then are merged; if they touch the same lines, nothing is written and the newer text is returned."
 )
 
 
 class Arguments(ToolArguments):
     file_path: SandboxPath = Field(description="Absolute path of the file.")
-    contents: str = Field(description="The whole new text of the file.")
+    contents: str = Field(description="The complete new text of the file.")
 
 
 def writes_memory(arguments: Arguments) -> bool:

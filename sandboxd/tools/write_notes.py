@@ -1,4 +1,4 @@
-"""write_notes: the session's NOTES.md, added to or replaced, in the store."""
+"""write_notes: append to or replace the session's NOTES.md in the store."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from sandboxd.tools.memory import append_memo, write_document
 
 name = "write_notes"
 description = (
-    "Keep notes for later in this session, in /workspace/memo/session/NOTES.md. They outlive the conversation's "
-    "context and the sandbox. append adds to the end; replace writes the whole file anew: read it first. What others "
-    "changed since then is merged, or, if it touches the same lines, nothing is written and the newer text is returned."
+    "Keep notes for this session in /workspace/memo/session/NOTES.md. They outlive the conversation's context and the "
+    "sandbox. append adds to the end; replace rewrites the whole file, so read it first. Changes that others made "
+    "since then are merged; if they touch the same lines, nothing is written and the newer text is returned."
 )
 
 
 class Arguments(ToolArguments):
     content: CleanText = Field(min_length=1, description="The text, in Markdown.")
-    mode: Literal["append", "replace"] = Field(default="append", description="Add to the notes, or replace them.")
+    mode: Literal["append", "replace"] = Field(default="append", description="Append to the notes, or replace them.")
 
 
 def writes_memory(arguments: Arguments) -> bool:
@@ -31,6 +31,6 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     key = DocumentKey.of_session(context.ref, NOTES)
     if arguments.mode == "replace":
         return await write_document(context, key, arguments.content, name)
-    # The next note must begin a line of its own.
+    # The next note must start on a new line.
     text = arguments.content if arguments.content.endswith("\n") else arguments.content + "\n"
     return await append_memo(context, key, text, name)

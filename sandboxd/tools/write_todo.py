@@ -1,4 +1,4 @@
-"""write_todo: the session's TODO.md, as a list of items with ids, in the store."""
+"""write_todo: write the session's TODO.md, a list of items with ids, in the store."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from sandboxd.tools.memory import Unseen, change_document, memory_of, write_docu
 
 name = "write_todo"
 description = (
-    "Keep the session's to-do list, in /workspace/memo/session/TODO.md. Without merge the list is written anew; with "
-    "merge, items are changed by their id, new ones are added, and the rest stays. If others changed the same items "
-    "since you last saw the list, nothing is written and the newer text is returned."
+    "Keep the session's to-do list in /workspace/memo/session/TODO.md. Without merge the whole list is replaced; with "
+    "merge, items are updated by id, new ones are added and the rest stays. If others changed the same items since you "
+    "last saw the list, nothing is written and the newer text is returned."
 )
 
 
 class Todo(ToolArguments):
-    id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$", description="A short id that stays the same.")
+    id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$", description="A short id that never changes.")
     content: CleanText | None = Field(
-        default=None, min_length=1, max_length=10_000, description="What is to be done. May be left out with merge."
+        default=None, min_length=1, max_length=10_000, description="The task. Optional for an existing item with merge."
     )
     status: Literal["pending", "in_progress", "completed", "cancelled"] | None = Field(
-        default=None, description="How far it is; pending unless said otherwise."
+        default=None, description="The item's status; a new item is pending by default."
     )
 
 
 class Arguments(ToolArguments):
-    todos: list[Todo] = Field(max_length=1000, description="The items, in their order.")
-    merge: bool = Field(default=False, description="Change the list that is there instead of replacing it.")
+    todos: list[Todo] = Field(max_length=1000, description="The items, in order.")
+    merge: bool = Field(default=False, description="Update the existing list instead of replacing it.")
 
     @field_validator("todos")
     @classmethod
     def _ids_differ(cls, todos: list[Todo]) -> list[Todo]:
         if len({todo.id for todo in todos}) != len(todos):
-            raise ValueError("must not hold the same id twice")
+            raise ValueError("must not contain the same id twice")
         return todos
 
 
@@ -72,7 +72,9 @@ def _items(text: str) -> dict[str, Item]:
 
 def _item(todo: Todo) -> Item:
     if todo.content is None:
-        raise InvalidRequest(f"cannot write the item {todo.id}: it has no content")
+        raise InvalidRequest(
+            f"cannot write the item {todo.id}: it has no content; set content, or set merge to update the list"
+        )
     return Item(todo.id, todo.content, _status(todo) or Status.PENDING)
 
 

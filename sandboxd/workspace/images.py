@@ -1,6 +1,6 @@
 """Filesystem images: a template for each size, and sparse copies of it.
 
-A template is complete before it has its name, and at most a few sizes are kept. Everything here blocks.
+A template gets its name once it is complete, and at most a few sizes are kept. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from sandboxd.workspace.limit import MIB, inode_limit
 MEMO = "memo"
 """The mount point of the mirror inside a workspace."""
 TEMPORARY = "tmp"
-"""What containers see as /var/tmp. It lies below MEMO: in the workspace's volume, but hidden by the mirror's mount."""
+"""The directory that containers see as /var/tmp. It is below MEMO: in the workspace's volume, but hidden by the
+mirror's mount."""
 TEMPORARY_MODE = 0o1777
 _KEPT_TEMPLATES = 8
 _TOOL_TIMEOUT_S = 60
@@ -38,7 +39,7 @@ class Templates:
         return self._root / f"{disk_mb}-{self._owner.replace(':', '-')}"
 
     def make(self, disk_mb: int) -> Path:
-        """Return the template of this size, made now if there is none."""
+        """Return the template of this size, and make it if there is none."""
         path = self.path(disk_mb)
         if path.exists():
             os.utime(path)  # the least recently used go first
@@ -62,7 +63,7 @@ class Templates:
                     entry.unlink()
 
     def clear_drafts(self) -> None:
-        """Remove what a daemon left that died while it made a template."""
+        """Remove the drafts of a daemon that died while it made a template."""
         if not self._root.exists():
             return
         for entry in self._root.iterdir():
@@ -75,7 +76,7 @@ class Templates:
         with open(os.open(image, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE), "wb") as file:
             file.truncate(disk_mb * MIB)
         layout = ["-b", "4096", "-I", "256", "-m", "0", "-N", str(inode_limit(disk_mb))]
-        # No journal: a workspace need not outlive the host's crash, and is checked before it is mounted again.
+        # No journal: a workspace need not survive a crash of the host, and is checked before it is mounted again.
         features = ["-O", "^has_journal,^resize_inode", "-E", f"lazy_itable_init=1,nodiscard,root_owner={self._owner}"]
         run_tool("mkfs.ext4", "-q", "-F", *layout, *features, str(image))
 
@@ -87,7 +88,7 @@ class Templates:
 
 
 def _furnish(image: Path, target: Path) -> None:
-    """Give a new filesystem the directories that every workspace begins with."""
+    """Make the directories that every new workspace has."""
     target.mkdir(mode=PRIVATE_DIRECTORY)
     loop.mount_image(image, target)
     try:
@@ -106,7 +107,7 @@ def make_memo(files: Path) -> None:
 
 
 def make_temporary(files: Path) -> None:
-    """Make the temporary directory of a workspace without a container, unless it is there or there is no room for it.
+    """Make the temporary directory of a workspace without a container, unless it exists or there is no room for it.
 
     The name MEMO can be trusted: it is a mount point in every container, and the kernel refuses to rename those.
     """
@@ -116,9 +117,9 @@ def make_temporary(files: Path) -> None:
             raise OSError(errno.EPERM, f"{MEMO} in a workspace is not the daemon's own directory")
         with contextlib.suppress(FileExistsError):
             os.mkdir(TEMPORARY, PRIVATE_DIRECTORY, dir_fd=memo)
-        os.chmod(TEMPORARY, TEMPORARY_MODE, dir_fd=memo)  # each time: a daemon may have died before this line
+        os.chmod(TEMPORARY, TEMPORARY_MODE, dir_fd=memo)  # every time, because a daemon may have died before this line
     except OSError as error:
-        # A workspace of an older daemon that its agent has filled still starts, without a /var/tmp of its own.
+        # An older daemon's workspace that is full still starts, without its own /var/tmp.
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
     finally:
@@ -126,7 +127,7 @@ def make_temporary(files: Path) -> None:
 
 
 def copy_sparse(source: Path, target: Path) -> None:
-    """Copy only what is written; holes stay holes. The kernel shares the blocks where the filesystem can."""
+    """Copy only the written blocks; holes stay holes. The kernel shares blocks if the filesystem can."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with open(source, "rb") as reader, open(os.open(target, flags, PRIVATE_FILE), "wb") as writer:
         size = os.fstat(reader.fileno()).st_size
@@ -137,7 +138,7 @@ def copy_sparse(source: Path, target: Path) -> None:
                 start = os.lseek(reader.fileno(), offset, os.SEEK_DATA)
             except OSError as error:
                 if error.errno == errno.ENXIO:
-                    break  # only a hole is left
+                    break  # the rest is a hole
                 raise
             offset = os.lseek(reader.fileno(), start, os.SEEK_HOLE)
             while start < offset:
@@ -148,7 +149,7 @@ def copy_sparse(source: Path, target: Path) -> None:
 
 
 def check(image: Path) -> None:
-    """Repair an image that was not unmounted, as after a crash of the host. A clean one costs a few ms."""
+    """Repair an image that was not unmounted, for example after a crash of the host. A clean one takes a few ms."""
     run_tool("e2fsck", "-p", str(image), accepted=(0, 1, 2))
 
 

@@ -1,4 +1,4 @@
-"""How much a workspace may hold. Pure: a filesystem enforces it, or a caller that measures."""
+"""The limit of a workspace, in bytes and files. Pure: a filesystem enforces it, or a caller that measures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _LEAST_INODES = 1024
 
 
 def inode_limit(disk_mb: int) -> int:
-    """One file for each 16 KiB, and never fewer than a small project needs."""
+    """One file per 16 KiB, and never fewer than a small project needs."""
     return max(disk_mb * _INODES_PER_MIB, _LEAST_INODES)
 
 

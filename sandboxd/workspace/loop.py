@@ -1,6 +1,6 @@
-"""Loop devices and mounts, by system call: a program for each would cost more than the work itself.
+"""Loop devices and mounts, by system call, because starting a program would cost more than the work itself.
 
-A device is attached so that the kernel frees it with its last use, so a crash between any two calls leaks none.
+The kernel frees a device with its last use, so a crash between any two calls leaks none.
 It never opens a file inside what it mounts. Everything here blocks.
 """
 
@@ -31,13 +31,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def mount_image(image: Path, target: Path) -> None:
-    """Mount an ext4 image on a directory. The device lives exactly as long as the mount."""
+    """Mount an ext4 image on a directory. The device lasts exactly as long as the mount."""
     device, path = _attach(image)
     try:
         # noinit_itable: the holes of the image already read as zeros, so there is nothing to initialise.
         _call("mount", path.encode(), os.fsencode(target), b"ext4", _flags(), b"noinit_itable,errors=remount-ro")
     finally:
-        os.close(device)  # the mount holds the device now; without one this frees it
+        os.close(device)  # the mount keeps the device in use; if it failed, this frees the device
 
 
 def unmount(target: Path, *, lazily: bool = False) -> None:
@@ -45,7 +45,7 @@ def unmount(target: Path, *, lazily: bool = False) -> None:
 
 
 def is_mounted(target: Path) -> bool:
-    """Say whether something is mounted on this directory, without opening it."""
+    """Return whether something is mounted on this directory, without opening it."""
     try:
         return target.lstat().st_dev != target.parent.lstat().st_dev
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def is_mounted(target: Path) -> bool:
 
 
 def parse_mount_points(mountinfo: str) -> list[Path]:
-    """Return where things are mounted; the kernel writes blanks and backslashes in octal."""
+    """Return all mount points, which the kernel lists with blanks and backslashes in octal."""
     points = (line.split(" ")[4] for line in mountinfo.splitlines())
     return [Path(_OCTAL.sub(lambda digits: chr(int(digits[1], 8)), point)) for point in points]
 
@@ -81,7 +81,7 @@ def _attach(image: Path) -> tuple[int, str]:
                     raise
                 continue  # another process took this free device first
             return device, path
-        raise OSError(errno.EBUSY, "no loop device stayed free")
+        raise OSError(errno.EBUSY, "other processes took every free loop device")
     finally:
         os.close(backing)
         os.close(control)
@@ -91,7 +91,7 @@ def _open_device(path: str, number: int) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        # /dev is not kept by the kernel here, as inside another container: make the node ourselves.
+        # The kernel does not manage this /dev, for example inside another container, so make the node here.
         os.mknod(path, stat.S_IFBLK | 0o600, os.makedev(_LOOP_MAJOR, number))
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 

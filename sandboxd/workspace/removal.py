@@ -1,4 +1,4 @@
-"""Deleting a directory that a container has written: any depth, any permissions, no link followed.
+"""Deletes a directory that a container has written: any depth, any permissions, no link followed.
 
 Works on descriptors with two directories open, and moves deep directories up instead of descending, so neither
 a tree of a million levels nor one that changes under it can exhaust or mislead it.
@@ -15,7 +15,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def delete_tree(path: Path) -> None:
-    """Delete this directory and everything in it. One that is gone is done."""
+    """Delete this directory and everything in it. A missing directory is not an error."""
     parent = os.open(path.parent, _DIRECTORY)
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -32,12 +32,12 @@ def delete_tree(path: Path) -> None:
 
 
 def _flatten(top: int, child: str) -> None:
-    """Remove one directory of the top: its files go, its directories move up beside it."""
+    """Remove one directory of the top: delete its files, and move its directories up beside it."""
     directory = _open_directory(top, child)
     try:
         for grandchild in _delete_files(directory):
-            os.close(_open_directory(directory, grandchild))  # to move, a directory itself must be writable
-            # A name nobody can have planted: too long to guess, and new each time.
+            os.close(_open_directory(directory, grandchild))  # a directory can only be moved if it is writable itself
+            # A name that the container cannot have planted: random, and new each time.
             os.rename(grandchild, f".moved-{secrets.token_hex(16)}", src_dir_fd=directory, dst_dir_fd=top)
     finally:
         os.close(directory)
@@ -45,7 +45,7 @@ def _flatten(top: int, child: str) -> None:
 
 
 def _delete_files(directory: int) -> list[str]:
-    """Unlink everything that is no directory, and return the directories that are left."""
+    """Unlink everything that is not a directory, and return the directories."""
     with os.scandir(directory) as entries:
         listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_directory in listed:
@@ -55,7 +55,7 @@ def _delete_files(directory: int) -> list[str]:
 
 
 def _open_directory(parent: int, name: str) -> int:
-    """Open a directory for reading and make it writable; its owner may have closed it even to itself."""
+    """Open a directory for reading and make it writable, even if its owner removed its own permissions."""
     handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         link = f"/proc/self/fd/{handle}"

@@ -1,8 +1,8 @@
 """The directories that containers see as /workspace, each limited in bytes and files.
 
-Owns DATA/workspaces. Where the host offers loop devices a workspace is a filesystem of its own, so the kernel
-enforces the limit; elsewhere it is a plain directory that somebody must watch. It never opens a path that a
-container can write: the contents are the runner's, and are only ever mounted, unmounted or deleted here.
+Owns DATA/workspaces. On hosts with loop devices a workspace is its own filesystem, so the kernel enforces the limit;
+elsewhere it is a plain directory that the watchdog measures. It never opens a path that a container can write: contents
+are only mounted, unmounted or deleted here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno
 
 
 class Workspaces:
-    """Owns the root directory: one directory below it for each workspace, holding its image and its files."""
+    """Owns the root directory, which has one directory for each workspace with its image and its files."""
 
     def __init__(self, root: Path, *, uid: int, gid: int) -> None:
         self.kind: Literal["loop", "watchdog"] = "watchdog"
@@ -50,7 +50,7 @@ class Workspaces:
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
     async def open(self) -> None:
-        """Make the root, clear the drafts of a dead daemon, and find out what the host offers."""
+        """Make the root, remove the drafts of a dead daemon, and find out what the host offers."""
         await self._run("open the workspaces", self._open)
 
     def _open(self) -> None:
@@ -64,7 +64,7 @@ class Workspaces:
         self.kind = "watchdog" if self._why_watchdog else "loop"
 
     def _probe(self) -> str:
-        """Take every step of a create and a remove once. Return what stood in the way."""
+        """Try every step of a create and a remove once. Return the reason if one fails."""
         if os.geteuid() != 0:
             return "only root may mount"
         if not loop.CONTROL.exists():
@@ -81,7 +81,7 @@ class Workspaces:
             loop.mount_image(trial / _IMAGE, trial / _FILES)
             self._delete(trial)
         except OSError as error:
-            # On a full host a trial says nothing. Workspaces that are mounted say what this host could do before.
+            # On a full disk a trial proves nothing. Mounted workspaces prove that this host could do it before.
             if error.errno in _FULL:
                 self._delete(self._root / f"{_DRAFT}trial")
                 return "" if self._has_images() else f"a trial mount failed: {error.strerror}"
@@ -92,9 +92,9 @@ class Workspaces:
         return any(self._root.glob(f"*/{_IMAGE}")) or any(self._root.glob(f"{_TEMPLATES}/*"))
 
     async def create(self, workspace_id: str, disk_mb: int) -> Path:
-        """Return the directory to mount at /workspace. One that exists is mounted again with its contents.
+        """Return the directory to mount at /workspace. An existing workspace is mounted again with its contents.
 
-        `temporary_of` has what to mount at /var/tmp.
+        `temporary_of` returns what to mount at /var/tmp.
         """
         _check(workspace_id)
         if self.kind == "loop" and not self._templates.path(disk_mb).exists():
@@ -127,13 +127,13 @@ class Workspaces:
                 images.make_memo(draft / _FILES)
                 if os.geteuid() == 0:
                     os.chown(draft / _FILES, self._uid, self._gid)
-            draft.rename(home)  # whole or not at all
+            draft.rename(home)  # atomic: all of it or nothing
         except BaseException:
             self._delete(draft)
             raise
 
     async def rest(self, workspace_id: str) -> None:
-        """Unmount it, so that a workspace without a container costs only its disk space. `create` mounts it again."""
+        """Unmount it, so that a workspace without a container takes only disk space. `create` mounts it again."""
         _check(workspace_id)
         async with self._alone(workspace_id):
             await self._run(f"unmount workspace {workspace_id}", self._rest, workspace_id)
@@ -145,10 +145,10 @@ class Workspaces:
                 loop.unmount(files)
         except OSError as error:
             if error.errno != errno.EBUSY:
-                raise  # busy: a process of the host is in it, and it stays as it is
+                raise  # busy: a process of the host uses it, so it stays mounted
 
     async def remove(self, workspace_id: str) -> bool:
-        """Unmount and delete; return whether there was one. One that is half gone is deleted, too."""
+        """Unmount and delete; return whether there was one. Also deletes one that was only partly removed."""
         _check(workspace_id)
         async with self._alone(workspace_id):
             return await self._run(f"remove workspace {workspace_id}", self._remove, workspace_id)
@@ -158,7 +158,7 @@ class Workspaces:
         self._unmount(home / _FILES)
         draft = self._root / f"{_DRAFT}{secrets.token_hex(8)}"
         try:
-            home.rename(draft)  # first: half a workspace must never be found under its name
+            home.rename(draft)  # first, so that half a workspace is never found under its name
         except FileNotFoundError:
             return False
         self._delete(draft)
@@ -175,17 +175,17 @@ class Workspaces:
             except OSError as error:
                 if error.errno != errno.EBUSY:
                     raise
-                # Somebody on the host stands in it. The name goes now; the device goes when they leave.
+                # A process of the host uses it. The name is removed now, and the device when that process is done.
                 loop.unmount(files, lazily=True)
                 self._lazily_unmounted += 1
 
     async def drop_templates(self) -> None:
-        """Free the disk space of the templates. The next create makes the one that it needs again."""
+        """Free the disk space of the templates. The next create makes the one that it needs."""
         async with self._alone(_TEMPLATES):
             await self._run("drop the workspace templates", self._templates.drop)
 
     async def find(self) -> set[str]:
-        """Return every id that is on disk or mounted below our root."""
+        """Return every id that is on disk or mounted below the root."""
         return await self._run("list the workspaces", self._find)
 
     def _find(self) -> set[str]:
@@ -198,14 +198,14 @@ class Workspaces:
 
     def diagnose(self) -> list[Finding]:
         if self.kind == "loop":
-            detail = "each is a filesystem of its own: bytes and files are limited; together they may promise more"
+            detail = "each is its own filesystem: bytes and files are limited; together they may promise more"
             found = [Finding("workspaces", "ok", f"{detail} than the disk has")]
         else:
             found = [
                 Finding(
                     "workspaces",
                     "weak",
-                    f"plain directories, because {self._why_watchdog}; one over its limit is noticed, not stopped",
+                    f"plain directories, because {self._why_watchdog}; exceeding the limit is detected, not prevented",
                     "run the daemon as root with loop devices and e2fsprogs",
                 )
             ]

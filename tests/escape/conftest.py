@@ -1,4 +1,4 @@
-"""Two containers for the probes: a sandbox made through the API, and one that is weak on purpose."""
+"""Two containers for the probes: a sandbox created through the API, and one that is weak on purpose."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INSIDE = Path(__file__).parent / "inside"
 SECRET_ENV = "SANDBOXD_RUNNER_SECRET"
 MILK = "remember the milk\n"
 
-# PID 1 hides nothing, and beside it runs a process of somebody else.
+# PID 1 hides nothing, and a process of another user runs beside it.
 WEAK_STAND_IN = """
 import signal, subprocess, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -72,7 +72,7 @@ def make_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.fixture(scope="module")
 def probe_report(engine_socket: str, agent_image: str) -> Report:
-    """What the probes say in a sandbox made through the API, as every agent gets it."""
+    """The results of the probes in a sandbox created through the API, as every agent gets it."""
     return probe_sandbox("docker", agent_image)
 
 
@@ -87,8 +87,8 @@ def probe_sandbox(engine: str, image: str, **settings: object) -> Report:
             client.write_memo(session, "NOTES.md", MILK)
             client.write_memo(names["user"], "USER.md", MILK, scope="user")
             (mirror,) = (daemon.data / "mirrors").iterdir()
-            for path in [mirror, *mirror.rglob("*")]:  # so that only the mount stands in the way of a writer
-                with suppress(FileNotFoundError):  # a manifest on its way
+            for path in [mirror, *mirror.rglob("*")]:  # so that only the mount prevents a write
+                with suppress(FileNotFoundError):  # a manifest being written
                     path.chmod(0o777 if path.is_dir() else 0o666)
             for file in INSIDE.glob("*.py"):
                 client.write_file(session, f"/workspace/probe/{file.name}", file.read_bytes())
@@ -108,10 +108,11 @@ def probe_sandbox(engine: str, image: str, **settings: object) -> Report:
 
 @pytest.fixture(scope="module")
 def weak_report(make_stage: Stage, engine_socket: str, agent_image: str) -> Report:
-    """What the probes say where almost everything is open. Not the host's processes: the probes would touch them."""
+    """The results of the probes where almost everything is open, except the host's processes, which the probes would
+    touch."""
     command = [
         *("docker", "run", "--rm", "--user", "0:0", "--network", "host", "--workdir", "/workspace"),
-        # As open as --privileged, but for the one capability that a host inside a virtual machine may not have.
+        # As open as --privileged, except for the one capability that a host inside a virtual machine may not have.
         *("--cap-add", "ALL", "--cap-drop", "SYS_RESOURCE", "--security-opt", "seccomp=unconfined"),
         *("--security-opt", "apparmor=unconfined", "--security-opt", "systempaths=unconfined"),
         *("--env", f"{SECRET_ENV}={make_stage.canary}"),

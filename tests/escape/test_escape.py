@@ -1,4 +1,4 @@
-"""Nothing gets out: every probe fails inside a sandbox, and the same probes succeed where nothing holds them."""
+"""Nothing escapes: every probe fails inside a sandbox, and the same probes succeed in a container without hardening."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.running import RunningDaemon
 pytestmark = pytest.mark.engine
 
 
-def test_every_door_of_a_sandbox_is_shut(probe_report: Report) -> None:
+def test_every_probe_fails_in_a_sandbox(probe_report: Report) -> None:
     assert {name: outcome["detail"] for name, outcome in probe_report.items() if not outcome["ok"]} == {}
 
 
-def test_every_door_of_a_bubblewrap_sandbox_is_shut_too() -> None:
+def test_every_probe_fails_in_a_bubblewrap_sandbox() -> None:
     report = probe_sandbox("bubblewrap", "host")
     assert {name: outcome["detail"] for name, outcome in report.items() if not outcome["ok"]} == {}
 
@@ -37,7 +37,7 @@ REFUSALS = (OutsideSandbox, FileNotFound, IsADirectory, PermissionDenied, Invali
 
 
 @pytest.mark.parametrize("engine", ["docker", "bubblewrap"])
-def test_the_runner_reads_nothing_for_an_agent_but_its_own_and_what_is_public(
+def test_the_runner_reads_only_the_agent_s_own_and_public_files_for_it(
     engine_socket: str, agent_image: str, engine: str
 ) -> None:
     daemon = RunningDaemon(engine=engine)
@@ -51,13 +51,14 @@ def test_the_runner_reads_nothing_for_an_agent_but_its_own_and_what_is_public(
             assert "as if" in client.exec("s", "cat /run/sandboxd/secret; echo mine > /dev/shm/mine").stdout
             got = {path: found for path in HIDDEN if (found := read_by_every_way(client, path))}
             assert got == {}
-            assert read_by_every_way(client, "/etc/passwd") != []  # the ways themselves work
+            assert read_by_every_way(client, "/etc/passwd") != []  # the same ways work for a public file
     finally:
         daemon.stop()
 
 
 def read_by_every_way(client: Client, path: str) -> list[str]:
-    """Return what the file calls give of a path: by its name, through a link, and through a link to its directory."""
+    """Return what the file calls return for a path: by its name, through a link, and through a link to its
+    directory."""
     parent, _, name = path.rpartition("/")
     client.exec("s", f"rm -rf link chain dir; ln -s {path} link; ln -s link chain; ln -s {parent or '/'} dir")
     found = []
@@ -79,13 +80,13 @@ def test_enough_doors_are_tried(probe_report: Report) -> None:
     assert len(probe_report) >= 45
 
 
-def test_probes_can_fail_in_a_weak_container(weak_report: Report, probe_report: Report) -> None:
+def test_the_probes_succeed_in_a_weak_container(weak_report: Report, probe_report: Report) -> None:
     assert weak_report.keys() == probe_report.keys()
     opened = {
         name for name, outcome in weak_report.items() if not outcome["ok"] and not outcome["detail"].startswith("broke")
     }
     assert len(opened) >= 20
-    # One of every kind, so that no room of probes is blind.
+    # One of every kind, so that no group of probes is blind.
     assert opened >= {
         "no capabilities in any set",
         "no new privileges",

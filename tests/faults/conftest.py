@@ -1,4 +1,4 @@
-"""A daemon of its own for every test here: it will be killed."""
+"""A separate daemon for every test here, because it will be killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients asked of a daemon and what they were told, kept outside it: the truth that a restart is checked with.
+"""The history of requests and answers, kept outside the daemon: the truth that a restart is checked against.
 
 An entry is in doubt from the moment it is asked for until it is acknowledged. After a restart the check settles every
 doubt by what it finds, so that a write that was absent once may not appear later.
@@ -19,7 +19,7 @@ from sandboxd.idempotency import OutcomeUnknown
 
 
 class DaemonDied(Exception):
-    """The call of a client ended because the daemon was killed."""
+    """A client's call ended because the daemon was killed."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Value:
     doubtful: str | None = None
 
     def settle(self, found: str | None) -> str | None:
-        """Take what a restart shows; return what is wrong with it."""
+        """Compare with what a restart shows; return what is wrong."""
         expected, doubtful = self.acknowledged, self.doubtful
         self.acknowledged, self.doubtful = found, None
         if found == expected or (found is not None and found == doubtful):
@@ -64,7 +64,7 @@ class Commands:
     doubtful: set[str] = field(default_factory=set)
 
     def check(self, found: Iterable[str]) -> str | None:
-        """Doubt stays: a command may still be running, and the same key may be sent again."""
+        """Keep the doubt: a command may still be running, and the same key may be sent again."""
         counts = Counter(found)
         lost = self.acknowledged - counts.keys()
         repeated = {key for key, count in counts.items() if count > 1}
@@ -143,7 +143,7 @@ class History:
 
     @contextmanager
     def moving(self, session: str) -> Iterator[Callable[[str | None], None]]:
-        """Create or destroy; the caller says which container the session has after it."""
+        """Create or destroy; the caller passes the container that the session has afterwards."""
         with self._lock:
             presence = self.presences.setdefault(session, Presence())
             presence.is_doubtful = True
@@ -168,7 +168,7 @@ class History:
                 self.acknowledged += 1
 
     def refused(self, error: SandboxdError | MemoError) -> None:
-        """An answer that is not the daemon's death: it must be one that a client can act on."""
+        """Check an answer other than the daemon's death: a client must be able to act on it."""
         if not error.code.startswith("internal.") and (error.retryable or error.code == OutcomeUnknown.code):
             return
         with self._lock:

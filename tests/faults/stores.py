@@ -1,4 +1,4 @@
-"""The stores of the crash suite: two of ours, and a plain provider of somebody else. All outlive a process."""
+"""The stores of the crash suite: two built-in ones and a plain third-party provider. All outlive a process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STORES = ("sqlite", "file", "plain")
 
 
 def store_url(kind: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the URL of a store in this place, for daemons started from here and for this process."""
+    """Return the URL of a store in this directory, for daemons started from here and for this process."""
     if kind == "plain":
         monkeypatch.setenv(PLACE, str(place))
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -24,11 +24,11 @@ def store_url(kind: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def size_of(variable: str, default: int) -> int:
-    """How large a test is to be: small unless the environment says otherwise."""
+    """Return the size of a test, which is small unless the environment sets it."""
     return int(os.environ.get(variable) or default)
 
 
 async def write_directly(url: str, owner: str, scope: str, name: str, content: str) -> None:
-    """Write as a host job does that opens the store itself."""
+    """Write like a host job that opens the store itself."""
     async with memo.open_store(url) as store:
         await store.write_memory_document("default", owner, scope, name, content)

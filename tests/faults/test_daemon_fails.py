@@ -1,4 +1,4 @@
-"""A daemon that cannot go on says so once and ends: it never stays behind without serving."""
+"""A daemon that cannot continue logs it once and exits: it never stays behind without serving."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def bubblewrapped() -> Iterator[RunningDaemon]:
 
 
 def clear(daemon: RunningDaemon) -> None:
-    """Start it again, which is safe: what the failed one left is cleared away."""
+    """Start it again, which removes what the failed one left behind."""
     deadline = time.monotonic() + READY_S
     with daemon.start().client() as client:
         while sandboxes := client.list_sandboxes():
             assert time.monotonic() < deadline
             for sandbox in sandboxes:
-                with suppress(SandboxdError):  # gone by now, or its engine is not done with it
+                with suppress(SandboxdError):  # gone by now, or still being removed by the engine
                     client.destroy_sandbox(sandbox.session)
 
 
@@ -65,7 +65,7 @@ def test_a_background_task_that_dies_ends_the_process_with_one_message(bubblewra
     assert not any(line.startswith("Traceback") for line in bubblewrapped.log.read_text().splitlines())
 
 
-def test_an_event_loop_that_does_not_turn_ends_the_process_and_shows_where_it_was(
+def test_a_blocked_event_loop_ends_the_process_and_shows_where_it_was(
     bubblewrapped: RunningDaemon,
 ) -> None:
     bubblewrapped.start(failpoint="create.workspace=block(600000)", loop_stall_s=1)
@@ -76,11 +76,11 @@ def test_an_event_loop_that_does_not_turn_ends_the_process_and_shows_where_it_wa
     assert "failpoints.py" in bubblewrapped.log.read_text()
 
 
-def test_a_process_that_was_stopped_as_a_whole_goes_on(bubblewrapped: RunningDaemon) -> None:
+def test_a_process_that_was_stopped_as_a_whole_continues(bubblewrapped: RunningDaemon) -> None:
     stall_s = 2.0
     bubblewrapped.start(loop_stall_s=stall_s)
     bubblewrapped.process.send_signal(signal.SIGSTOP)  # type: ignore[union-attr]
-    time.sleep(stall_s * 1.5)  # longer than it may stall, were it running
+    time.sleep(stall_s * 1.5)  # longer than a running loop may stall
     bubblewrapped.process.send_signal(signal.SIGCONT)  # type: ignore[union-attr]
     with bubblewrapped.client() as client:
         assert client.list_sandboxes() == []
@@ -88,7 +88,7 @@ def test_a_process_that_was_stopped_as_a_whole_goes_on(bubblewrapped: RunningDae
     assert log_of(bubblewrapped, "critical") == []
 
 
-def test_a_store_that_cannot_be_opened_is_one_sentence(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_opened_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "memo.db").write_text("this is not a database\n" * 100)
     options = ["--engine", "bubblewrap", "--data", tmp_path / "data", "--socket", tmp_path / "d.sock"]
     done = subprocess.run(
@@ -103,7 +103,7 @@ def test_a_store_that_cannot_be_opened_is_one_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_data_directory_whose_parents_do_not_exist_is_made(bubblewrapped: RunningDaemon) -> None:
+def test_a_data_directory_is_made_with_its_parents(bubblewrapped: RunningDaemon) -> None:
     bubblewrapped.data = bubblewrapped.data / "a" / "b"
     bubblewrapped.start()
     assert (bubblewrapped.data / "memo.db").exists()

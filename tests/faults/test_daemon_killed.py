@@ -1,4 +1,4 @@
-"""kill -9 of the daemon at every named step: the next start knows what to do. (I1, I5, I6)"""
+"""kill -9 of the daemon at every failpoint: the next start recovers. (I1, I5, I6)"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def assert_nothing_left(daemon: RunningDaemon) -> None:
 
 
 def settle(daemon: RunningDaemon) -> None:
-    """Moves taken up at the start end before a garbage collection that comes after them answers."""
+    """Wait for the moves that the start resumed, which end before a later garbage collection answers."""
     with daemon.client() as client:
         for sandbox in client.list_sandboxes():
             if sandbox.state == "destroying":
@@ -39,7 +39,7 @@ def settle(daemon: RunningDaemon) -> None:
 
 
 @pytest.mark.parametrize("point", CREATE_POINTS)
-def test_a_create_that_was_killed_leaves_a_whole_sandbox_or_nothing(daemon: RunningDaemon, point: str) -> None:
+def test_a_killed_create_leaves_a_complete_sandbox_or_nothing(daemon: RunningDaemon, point: str) -> None:
     daemon.start(failpoint=f"{point}=kill")
     with daemon.client() as client, pytest.raises(DaemonUnreachable):
         client.ensure_sandbox("s1", user="ada")
@@ -48,7 +48,7 @@ def test_a_create_that_was_killed_leaves_a_whole_sandbox_or_nothing(daemon: Runn
     settle(daemon)
     with daemon.client() as client:
         left = client.list_sandboxes()
-        if left:  # recorded as ready before the kill: it was taken over
+        if left:  # recorded as ready before the kill, so it was adopted
             assert point in ("create.ready", "create.answer")
             assert left[0].state == "ready"
         else:
@@ -61,7 +61,7 @@ def test_a_create_that_was_killed_leaves_a_whole_sandbox_or_nothing(daemon: Runn
 
 
 @pytest.mark.parametrize("point", DESTROY_POINTS)
-def test_a_destroy_that_was_killed_is_finished_at_the_next_start(daemon: RunningDaemon, point: str) -> None:
+def test_a_killed_destroy_is_finished_at_the_next_start(daemon: RunningDaemon, point: str) -> None:
     daemon.start(failpoint=f"{point}=kill")
     with daemon.client() as client:
         client.ensure_sandbox("s1", user="ada")
@@ -77,7 +77,7 @@ def test_a_destroy_that_was_killed_is_finished_at_the_next_start(daemon: Running
 
 
 @pytest.mark.parametrize("point", ["reconcile.planned", "reconcile.acted"])
-def test_reconciliation_that_was_killed_starts_over(daemon: RunningDaemon, point: str) -> None:
+def test_a_killed_reconciliation_starts_over(daemon: RunningDaemon, point: str) -> None:
     daemon.start(failpoint="create.launched=kill")
     with daemon.client() as client, pytest.raises(DaemonUnreachable):
         client.ensure_sandbox("s1", user="ada")
@@ -89,7 +89,7 @@ def test_reconciliation_that_was_killed_starts_over(daemon: RunningDaemon, point
     assert_nothing_left(daemon)
 
 
-def test_ten_live_sandboxes_are_taken_over_with_their_background_processes(daemon: RunningDaemon) -> None:
+def test_ten_live_sandboxes_are_adopted_with_their_background_processes(daemon: RunningDaemon) -> None:
     daemon.start()
     names = [f"s{number}" for number in range(10)]
     with daemon.client() as client:
@@ -154,9 +154,7 @@ def test_a_second_daemon_on_the_same_directory_refuses_and_names_the_first(daemo
 
 
 @pytest.mark.parametrize("keep_bytes", [0, 5000])
-def test_a_registry_that_cannot_be_read_stops_the_start_and_stays_as_it_is(
-    daemon: RunningDaemon, keep_bytes: int
-) -> None:
+def test_an_unreadable_registry_stops_the_start_and_is_unchanged(daemon: RunningDaemon, keep_bytes: int) -> None:
     daemon.start()
     with daemon.client() as client:
         client.ensure_sandbox("s1", user="ada")
@@ -168,7 +166,7 @@ def test_a_registry_that_cannot_be_read_stops_the_start_and_stays_as_it_is(
     assert daemon.wait() == 1
     assert "cannot open the registry" in daemon.log.read_text()
     assert registry.read_bytes() == before
-    assert len(daemon.containers()) == 1  # what it cannot judge it leaves alone
+    assert len(daemon.containers()) == 1  # without a registry it removes nothing
 
 
 def test_sigterm_lets_a_running_call_finish_and_exits_0(daemon: RunningDaemon) -> None:
@@ -191,7 +189,7 @@ def test_sigterm_lets_a_running_call_finish_and_exits_0(daemon: RunningDaemon) -
     assert len(daemon.containers()) == 1  # sandboxes outlive the daemon
 
 
-def test_a_daemon_without_an_engine_says_so_in_one_sentence(daemon: RunningDaemon) -> None:
+def test_a_missing_engine_is_reported_in_one_sentence(daemon: RunningDaemon) -> None:
     environment = {**os.environ, "DOCKER_HOST": "unix:///nonexistent/docker.sock", "SANDBOXD_ENGINE": "docker"}
     environment |= {"SANDBOXD_DATA": str(daemon.data), "SANDBOXD_SOCKET": str(daemon.socket)}
     done = subprocess.run(

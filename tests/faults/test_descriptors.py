@@ -1,4 +1,4 @@
-"""A daemon at its limit on open files: it refuses what it cannot carry, and everything else goes on. (I9)"""
+"""A daemon at its limit on open files: it refuses what exceeds the limit, and everything else continues. (I9)"""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ pytestmark = [
 
 OPEN_FILES = 384
 CARRIED = 16
-"""What is left of 384 for bubblewrap's sandboxes after the reserve of 160 and 96 connections each on both sockets."""
+"""What is left of 384 for bubblewrap's sandboxes after the reserve of 160 and 96 connections on each of both
+sockets."""
 READY = HEALTH.replace(b"healthz", b"readyz")
 
 
@@ -57,13 +58,13 @@ def destroy_all(daemon: RunningDaemon) -> None:
                 for sandbox in client.list_sandboxes():
                     client.destroy_sandbox(sandbox.session)
                 return
-            except Busy:  # a call whose client has left ends in its own time
+            except Busy:  # a call whose client disconnected takes a moment to end
                 time.sleep(0.1)
         raise AssertionError("the calls of clients that left did not end")
 
 
 def fill(daemon: RunningDaemon, *, ask_for: int) -> tuple[list[str], list[SandboxdError]]:
-    """Ask for so many sandboxes at once; return the sessions that got one, and what the others were told."""
+    """Request this many sandboxes at once; return the sessions that got one, and the errors of the others."""
 
     def create(session: str) -> SandboxdError | None:
         with daemon.client() as client:
@@ -92,7 +93,7 @@ def test_sandboxes_are_refused_before_the_daemon_runs_out_of_descriptors(daemon:
     created, refused = fill(daemon, ask_for=CARRIED + 8)
     assert len(created) == CARRIED
     assert {type(error) for error in refused} == {LimitReached}
-    assert f"the limit of {OPEN_FILES} open files carries {CARRIED}" in str(refused[0])
+    assert f"the limit of {OPEN_FILES} open files allows {CARRIED}" in str(refused[0])
     with daemon.client() as client, connect(socket.AF_UNIX, str(daemon.socket)) as operator:
         assert_works(client, created[0])
         assert ask(operator, READY).status == 200
@@ -125,7 +126,7 @@ def test_a_flood_of_connections_at_the_limit_leaves_calls_and_removals_alone(
         assert len(os.listdir(f"/proc/{daemon.pid}/fd")) < OPEN_FILES - 64
 
 
-def test_calls_that_outnumber_the_connections_are_told_to_come_back(daemon: RunningDaemon) -> None:
+def test_calls_beyond_the_connection_limit_are_told_to_retry(daemon: RunningDaemon) -> None:
     with daemon.client() as client:
         client.ensure_sandbox("s0", user="ada")
     body = json.dumps({"command": "sleep 600", "timeout_s": 600}).encode()

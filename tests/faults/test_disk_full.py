@@ -1,4 +1,4 @@
-"""No room on the data directory, for real: clear errors, old content whole, and recovery without a restart."""
+"""A really full data directory: clear errors, old content intact, and recovery without a restart."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BIG = "x" * 200_000
 
 @pytest.fixture
 def small(daemon: RunningDaemon) -> Iterator[RunningDaemon]:
-    """A daemon whose data directory, mirrors and all, is a filesystem of 64 MB."""
+    """A daemon whose whole data directory, including mirrors, is a filesystem of 64 MB."""
     daemon.settings["cache"] = "disk"
     daemon.data.mkdir(mode=0o711)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=711", "small", str(daemon.data)], check=True)
@@ -37,7 +37,7 @@ def small(daemon: RunningDaemon) -> Iterator[RunningDaemon]:
 
 
 def fill(directory: Path) -> Path:
-    """Take every byte that is left."""
+    """Fill every byte that is left."""
     ballast = directory / "ballast"
     with ballast.open("ab", buffering=0) as file:
         for size in (65_536, 4096, 1):

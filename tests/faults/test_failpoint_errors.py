@@ -1,4 +1,4 @@
-"""An error of the host at any failpoint is answered with a code: no bug, no hang, no daemon that does not start."""
+"""A host error at any failpoint is answered with a code: no bug, no hang, and the daemon still starts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def disarmed() -> Iterator[None]:
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    with TemporaryDirectory(prefix="sandboxd-test-", ignore_cleanup_errors=True) as name:  # short, for the socket
+    with TemporaryDirectory(
+        prefix="sandboxd-test-", ignore_cleanup_errors=True
+    ) as name:  # short, because a socket's path is limited
         Path(name).chmod(0o711)
         yield Path(name)
 
@@ -63,7 +65,7 @@ async def running(home: Path, *, pool: int = 0) -> AsyncIterator[AsyncClient]:
                 except DaemonUnreachable:
                     await anyio.sleep(0.05)
         yield client
-        signal.raise_signal(signal.SIGTERM)  # the daemon's, as long as it runs
+        signal.raise_signal(signal.SIGTERM)  # in use as long as the daemon runs
 
 
 def points_of(*families: str) -> list[str]:
@@ -71,7 +73,7 @@ def points_of(*families: str) -> list[str]:
 
 
 async def check(point: str, operation: Operation) -> None:
-    """With an error at this point the operation succeeds, or fails with a code that is not a bug of ours."""
+    """Check that with an error at this point the operation succeeds, or fails with a code that is not internal."""
     failpoints.arm(f"{point}=error({next(_ERRORS)})")
     try:
         with anyio.fail_after(_PATIENCE_S):
@@ -84,7 +86,7 @@ async def check(point: str, operation: Operation) -> None:
 
 
 async def manage(operation: Operation) -> None:
-    """Do it, with no error armed: an engine on a busy host may need another try."""
+    """Run it with no error armed, and retry, because an engine on a busy host may need another attempt."""
     with anyio.fail_after(_PATIENCE_S):
         while True:
             try:
@@ -105,7 +107,7 @@ async def test_at_create_and_destroy(home: Path) -> None:
         for point in points_of("destroy"):
             await manage(lambda: client.ensure_sandbox("s1", user="ada"))
             await check(point, lambda: client.destroy_sandbox("s1"))
-            with suppress(NotFound):  # it failed after the record was forgotten
+            with suppress(NotFound):  # it failed after the record was removed
                 await manage(lambda: client.destroy_sandbox("s1"))
         assert await client.list_sandboxes() == []
 
@@ -116,7 +118,7 @@ async def test_at_the_claim_of_a_warm_sandbox(home: Path) -> None:
             await check(point, lambda: client.ensure_sandbox("s1", user="ada"))
             await manage(lambda: client.ensure_sandbox("s1", user="ada"))
             await manage(lambda: client.destroy_sandbox("s1"))
-    async with running(home):  # without a pool: what was kept warm goes
+    async with running(home):  # without a pool, warm sandboxes are retired
         with anyio.fail_after(_PATIENCE_S):
             while any((home / "data" / "run").iterdir()):
                 await anyio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Readers inside loop over all of memory while fifty writers write: nothing torn, nothing that goes back. (I3)"""
+"""Readers in a container loop over all of memory while fifty writers write: no torn text, no older revision. (I3)"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WRITERS = 50
 LINES = 300
 SESSIONS = ("a", "b", "c")
 
-# Each text is one number on 300 lines, so half a text or an older one is told at once.
+# Each text is one number on 300 lines, so half a text or an older one is recognised at once.
 READER = f"""
 import json, os, sys, time
 seen, reads, end = {{}}, 0, time.monotonic() + {SECONDS}
@@ -51,7 +51,7 @@ def _read(daemon: RunningDaemon, session: str, results: dict[str, str]) -> None:
 
 
 def _write(daemon: RunningDaemon, number: int, is_over: threading.Event, counts: list[int]) -> None:
-    """Count one up, over and over, as an agent does that reads first; one of two wins and the other tries again."""
+    """Increment repeatedly, like an agent that reads first; of two writers one wins and the other retries."""
     with daemon.client() as client:
         while not is_over.is_set():
             owner, name, scope = (("ada", "USER.md", "user"), ("a", "NOTES.md", "session"))[number % 2]
@@ -66,7 +66,7 @@ def _write(daemon: RunningDaemon, number: int, is_over: threading.Event, counts:
 
 
 def _write_artifacts(client: Client, is_over: threading.Event) -> int:
-    """Meanwhile results of tools come and change, too."""
+    """Write and change tool results meanwhile."""
     number = 0
     while not is_over.is_set():
         number += 1
@@ -97,7 +97,7 @@ def test_readers_inside_see_nothing_torn_and_nothing_older_while_fifty_writers_w
             reads, seen = json.loads(results[session])
             assert reads > 0
             assert seen[USER] > 1
-        # Every write that was acknowledged counted one up, so nobody overwrote what they had not seen. (I1)
+        # Every acknowledged write incremented by one, so no writer overwrote a text that it had not seen. (I1)
         user, notes = (int(text.split()[0]) for text in (_newest(client, "user"), _newest(client, "session")))
         assert (user - 1, notes - 1) == (sum(counts[0::2]), sum(counts[1::2]))
         # A write is answered after the mirrors, so the last revision is everywhere by now.

@@ -1,4 +1,4 @@
-"""An engine or a store that hangs: callers are told before it thaws, and the daemon can still start and end."""
+"""An engine or a store that hangs: callers get an error meanwhile, and the daemon can still start and stop."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ def doctor(*options: str) -> dict[str, dict[str, str]]:
     return {item["subject"]: item for item in json.loads(done.stdout)["items"]}
 
 
-def test_a_frozen_engine_is_told_while_it_is_frozen_and_calls_go_on(
-    engine: FreezableProxy, daemon: RunningDaemon
-) -> None:
+def test_a_frozen_engine_is_reported_at_once_and_calls_continue(engine: FreezableProxy, daemon: RunningDaemon) -> None:
     with daemon.start().client() as client:
         client.ensure_sandbox("s1", user="ada")
         engine.freeze()
@@ -60,7 +58,7 @@ def test_a_frozen_engine_is_told_while_it_is_frozen_and_calls_go_on(
             assert get(daemon, "/healthz").status == 200
             assert client.exec("s1", "echo well").stdout == "well\n"
         engine.thaw()
-        for _ in range(100):  # the check that was under way ends in its own time
+        for _ in range(100):  # the check under way takes a moment to end
             if get(daemon, "/readyz").status == 200:
                 break
             time.sleep(0.1)
@@ -68,7 +66,7 @@ def test_a_frozen_engine_is_told_while_it_is_frozen_and_calls_go_on(
             raise AssertionError("the daemon did not get ready again")
 
 
-def test_a_daemon_that_waits_for_a_frozen_engine_ends_in_order(engine: FreezableProxy, daemon: RunningDaemon) -> None:
+def test_a_daemon_that_waits_for_a_frozen_engine_stops_cleanly(engine: FreezableProxy, daemon: RunningDaemon) -> None:
     daemon.start()
     engine.freeze()
     assert get(daemon, "/readyz").status == 503
@@ -87,7 +85,7 @@ def test_a_start_and_doctor_do_not_wait_for_a_frozen_engine(engine: FreezablePro
     engine.thaw()
 
 
-def test_a_store_that_hangs_is_told_by_the_daemon_and_by_doctor(
+def test_a_store_that_hangs_is_reported_by_the_daemon_and_by_doctor(
     daemon: RunningDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = tmp_path / "stopped"

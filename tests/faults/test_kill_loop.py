@@ -29,9 +29,9 @@ pytestmark = [pytest.mark.engine]
 
 KILLS = {"docker": scaled(5, 200), "bubblewrap": scaled(3, 100)}
 HEAL_S = 30
-"""I5: how long a daemon may take after its start to set right what a kill left."""
+"""I5: how long a daemon may take after its start to repair what a kill left."""
 LASTING = ("alpha", "beta")
-"""Sessions whose sandboxes live through all kills."""
+"""Sessions whose sandboxes survive all kills."""
 RUNS = "/workspace/runs"
 """The log to which every command adds its key."""
 ID = re.compile(r"[0-9a-f]{16}")
@@ -91,7 +91,7 @@ def come_and_go(client: Client, history: History, chance: random.Random, name: s
 
 
 def lines_document(kills: int) -> str:
-    """Return the name of the document that takes lines now: another one from time to time, so that each stays small."""
+    """Return the name of the document that takes lines now; it changes from time to time, so that each stays small."""
     return f"LINES-{kills // 2}.md"
 
 
@@ -137,7 +137,7 @@ def kill_under_load(daemon: RunningDaemon, history: History, seed: str) -> None:
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive(), "a client still waits for a daemon that was killed"
-    if chance.random() < 0.3:  # once more, in the middle of the start
+    if chance.random() < 0.3:  # killed again, in the middle of the start
         daemon.launch()
         time.sleep(chance.uniform(0.2, 1.2))
         daemon.kill()
@@ -192,7 +192,7 @@ def container_of(client: Client, session: str) -> str | None:
 
 
 def wait_settled(client: Client) -> None:
-    """Wait until every sandbox is at rest and the lasting ones take calls."""
+    """Wait until no sandbox has a move under way and the lasting ones take calls."""
     deadline = time.monotonic() + HEAL_S
     while True:
         states = {sandbox.session: sandbox.state for sandbox in client.list_sandboxes()}
@@ -220,7 +220,7 @@ def wait_nothing_left_over(daemon: RunningDaemon, client: Client) -> None:
 
 
 def left_over(daemon: RunningDaemon, sandboxes: list[Sandbox]) -> list[str]:
-    """Containers, directories, mounts and processes of this daemon that belong to no sandbox."""
+    """Return containers, directories, mounts and processes of this daemon that belong to no sandbox."""
     if daemon.settings["engine"] == "docker":
         labelled = docker(
             "ps", "-a", "--no-trunc", "--format", '{{.ID}} {{.Label "sandboxd.sandbox"}}',
@@ -236,7 +236,7 @@ def left_over(daemon: RunningDaemon, sandboxes: list[Sandbox]) -> list[str]:
 
 
 def processes_inside(daemon: RunningDaemon) -> list[str]:
-    """Processes in containers of this daemon, each with the directory of its sandbox that it has mounted."""
+    """Return processes in containers of this daemon, each with the sandbox directory that it has mounted."""
     own, runs = os.readlink("/proc/self/ns/mnt"), f"{daemon.data.parent.name}/data/run/"
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):

@@ -1,4 +1,5 @@
-"""kill -9 while memory is written: what was acknowledged is there, and every mirror ends at the store. (I1, I2, I3)"""
+"""kill -9 while memory is written: acknowledged writes survive, and every mirror catches up with the store. (I1, I2,
+I3)"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ RANDOM_KILLS = {"sqlite": scaled(5, 100), "file": scaled(2, 100), "plain": scale
 def remembering(
     request: pytest.FixtureRequest, daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> RunningDaemon:
-    """A daemon on each store that outlives a process."""
+    """A daemon on each of the stores."""
     daemon.settings["store"] = store_url(request.param, daemon.data.parent / "memory", monkeypatch)
     return daemon
 
@@ -45,26 +46,26 @@ def inside(client: Client, session: str, path: str) -> str:
 
 
 def wait_ready(client: Client, session: str) -> None:
-    """Wait until the sandbox says that it is ready; before that, it must not say anything else than starting."""
+    """Wait until the sandbox is ready; until then its only state is starting."""
     while (state := client.get_sandbox(session).state) != "ready":
         assert state == "starting"
         time.sleep(0.01)
 
 
 def wait_in_sync(client: Client, session: str) -> None:
-    """Ask until every file of the mirror is the store's newest; the test's own time limit bounds this."""
+    """Poll until every file of the mirror is the store's newest; the test's own time limit bounds this."""
     while not all(file.in_sync for file in client.get_mirror(session)):
         pass
 
 
 def is_plain(daemon: RunningDaemon) -> bool:
-    """Say whether the store knows no revisions, no requests and no feed."""
+    """Return whether the store has no revisions, no request ids and no feed."""
     return str(daemon.settings["store"]).startswith("python:")
 
 
 def assert_nothing_half_made(daemon: RunningDaemon) -> None:
     """I5: no temporary file of a daemon that was killed is left where a container would see it."""
-    mine = f".new-{daemon.pid:x}-"  # of a write under way just now
+    mine = f".new-{daemon.pid:x}-"  # of a write that is under way now
     assert [path for path in (daemon.data / "mirrors").rglob(".new-*") if not path.name.startswith(mine)] == []
 
 
@@ -100,7 +101,7 @@ def test_a_refresh_that_was_killed_is_made_good_at_the_next_start(remembering: R
     with remembering.client() as client:
         client.ensure_sandbox("s1", user="ada")
         anyio.run(write_directly, url, "ada", "user", "USER.md", "new")
-        if is_plain(remembering):  # nobody tells the daemon, so the host job does
+        if is_plain(remembering):  # this store has no feed, so the host job tells the daemon
             with pytest.raises(DaemonUnreachable):
                 client.refresh_user_memo_mirror_for_all_sessions("ada", "USER.md")
     assert remembering.wait() == -signal.SIGKILL
@@ -151,7 +152,7 @@ def test_a_tool_call_that_was_killed_and_is_retried_is_applied_once(remembering:
     remembering.start()
     with remembering.client() as client:
         wait_in_sync(client, "s1")
-        if is_plain(remembering):  # nobody knows whether it was carried out, and that is what is said (I2)
+        if is_plain(remembering):  # the outcome is unknown, and the answer says so (I2)
             for _ in range(2):
                 with pytest.raises(SandboxdError, match="may or may not") as unknown:
                     client.tool("s1", "Edit", edit, idempotency_key="once")
@@ -183,7 +184,7 @@ def test_a_sandbox_that_is_taken_over_answers_only_with_a_current_mirror(remembe
         (file,) = (remembering.data / "mirrors").glob("*/session/NOTES.md")
         return file.read_text()
 
-    with ThreadPoolExecutor() as threads:  # all at once, as soon as it answers at all
+    with ThreadPoolExecutor() as threads:  # all at once, as soon as it answers
         answers = threads.map(
             ask,
             (
@@ -219,7 +220,7 @@ def test_kills_at_random_moments_lose_nothing_that_was_acknowledged(remembering:
         assert_nothing_half_made(remembering)
         with remembering.client() as client:
             stored = client.read_memo("s1", "NOTES.md").text.splitlines()
-            # In order, each once, and at most the one without an answer beside them.
+            # In order, each once, and at most one more: the one without an answer.
             assert stored[: len(acknowledged)] == acknowledged
             assert len(stored) - len(acknowledged) <= 1
             wait_in_sync(client, "s1")

@@ -1,4 +1,4 @@
-"""No inode left on the data directory, for real: clear errors, old content whole, and recovery without a restart."""
+"""A data directory that is really out of inodes: clear errors, old content intact, and recovery without a restart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZE_MB = 96
 
 @pytest.fixture(params=["sqlite", "file"])
 def scarce(daemon: RunningDaemon, request: pytest.FixtureRequest) -> Iterator[RunningDaemon]:
-    """A daemon whose data directory, store and all, is an ext4 filesystem with few inodes."""
+    """A daemon whose whole data directory, including the store, is an ext4 filesystem with few inodes."""
     daemon.settings["cache"] = "disk"
     image = daemon.data.parent / "small.img"
     with image.open("wb") as file:
@@ -52,7 +52,7 @@ def use_up_inodes(directory: Path) -> list[Path]:
     return taken
 
 
-def test_without_inodes_errors_are_clear_old_content_is_whole_and_it_recovers_by_itself(scarce: RunningDaemon) -> None:
+def test_without_inodes_errors_are_clear_old_content_is_intact_and_the_daemon_recovers(scarce: RunningDaemon) -> None:
     scarce.start(limits='{"disk_mb": 8}', outbox=True)
     with scarce.client() as client:
         client.ensure_sandbox("s1", user="ada")

@@ -1,4 +1,4 @@
-"""The store stops and comes back: nothing acknowledged is lost, and nobody restarts anything. (I1, I2, I4)"""
+"""The store stops and comes back: no acknowledged write is lost, and no restart is needed. (I1, I2, I4)"""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def client(stopping: RunningDaemon, request: pytest.FixtureRequest) -> Iterator[
 
 
 def wait_for_text(client: Client, expected: str) -> None:
-    """Ask the store until it has this text; the test's time limit bounds this."""
+    """Poll the store until it has this text; the test's time limit bounds this."""
     while _text(client) != expected:
         pass
 
@@ -70,7 +70,7 @@ def _text(client: Client) -> str | None:
         return None
 
 
-def test_without_an_outbox_a_write_fails_clearly_and_the_sandbox_works_on(client: Client, stopped: Path) -> None:
+def test_without_an_outbox_a_write_fails_clearly_and_the_sandbox_keeps_working(client: Client, stopped: Path) -> None:
     stopped.touch()
     with pytest.raises(StoreUnavailable, match="cannot"):
         client.append_memo("s1", "NOTES.md", "lost\n")
@@ -91,7 +91,7 @@ def test_without_an_outbox_a_write_fails_clearly_and_the_sandbox_works_on(client
 
 @pytest.mark.parametrize("client", [True], indirect=True)
 @pytest.mark.parametrize("is_killed", [False, True], ids=["", "and the daemon is killed meanwhile"])
-def test_with_an_outbox_writes_are_kept_in_order_and_delivered(
+def test_with_an_outbox_writes_are_queued_in_order_and_delivered(
     client: Client, stopping: RunningDaemon, stopped: Path, is_killed: bool
 ) -> None:
     stopped.touch()
@@ -111,7 +111,7 @@ def test_with_an_outbox_writes_are_kept_in_order_and_delivered(
 
 @pytest.mark.parametrize("stopping", STORES, indirect=True)
 @pytest.mark.parametrize("point", OUTBOX_POINTS)
-def test_a_kept_write_is_delivered_once_though_the_daemon_is_killed_at_it(
+def test_a_queued_write_is_delivered_once_even_if_the_daemon_is_killed_meanwhile(
     stopping: RunningDaemon, stopped: Path, point: str
 ) -> None:
     stopping.start(outbox=True, failpoint=f"{point}=kill")
@@ -136,7 +136,7 @@ def test_a_kept_write_is_delivered_once_though_the_daemon_is_killed_at_it(
 
 @pytest.mark.timeout(180 + OUTAGE_S * 4)
 @pytest.mark.parametrize("client", [False, True], indirect=True, ids=["refused", "kept"])
-def test_a_store_that_stops_under_load_loses_nothing_that_was_acknowledged(
+def test_a_store_that_stops_under_load_loses_no_acknowledged_write(
     client: Client, stopping: RunningDaemon, stopped: Path
 ) -> None:
     acknowledged: list[list[str]] = [[] for _ in range(WRITERS)]
@@ -148,7 +148,7 @@ def test_a_store_that_stops_under_load_loses_nothing_that_was_acknowledged(
     for thread in threads:
         thread.start()
     try:
-        for is_down in (False, True, False):  # before, during and after: how long each is, is what the test is about
+        for is_down in (False, True, False):  # the phases before, during and after the outage
             stopped.touch() if is_down else stopped.unlink(missing_ok=True)
             is_over.wait(OUTAGE_S if is_down else 1)
     finally:
@@ -159,7 +159,7 @@ def test_a_store_that_stops_under_load_loses_nothing_that_was_acknowledged(
         name = f"NOTES-{number}.md"
         assert len(acknowledged[number]) > 1
         while client.read_memo("s1", name).text.splitlines()[: len(acknowledged[number])] != acknowledged[number]:
-            pass  # what was kept is delivered by itself; the test's time limit bounds this
+            pass  # queued writes are delivered without a trigger; the test's time limit bounds this
         lines = client.read_memo("s1", name).text.splitlines()
         assert len(lines) - len(acknowledged[number]) <= 1
     wait_in_sync(client, "s1")
@@ -170,7 +170,7 @@ def test_a_store_that_stops_under_load_loses_nothing_that_was_acknowledged(
 
 
 def _write_until_over(daemon: RunningDaemon, number: int, acknowledged: list[str], is_over: threading.Event) -> None:
-    """Append lines; the whole text must stay below what the store takes."""
+    """Append lines; the whole text must stay below the store's limit."""
     line_number = 0
     with daemon.client() as client:
         while not is_over.is_set() and line_number < 9000:
@@ -179,16 +179,16 @@ def _write_until_over(daemon: RunningDaemon, number: int, acknowledged: list[str
                 client.append_memo("s1", f"NOTES-{number}.md", f"{line}\n", idempotency_key=f"{number}-{line}")
             except SandboxdError:
                 is_over.wait(0.01)
-                continue  # the same line again, under the same key: it is there once
+                continue  # the same line again with the same key is stored once
             acknowledged.append(line)
             line_number += 1
 
 
 @pytest.mark.parametrize("client", [True], indirect=True)
-def test_a_kept_write_that_the_store_refuses_for_good_is_shown_and_holds_up_nothing(
+def test_a_queued_write_that_the_store_refuses_for_good_is_listed_and_blocks_nothing(
     client: Client, stopping: RunningDaemon, stopped: Path
 ) -> None:
-    """The store takes less than the daemon knows of: only at the delivery it turns out that it never will."""
+    """The store accepts less than the daemon knows, so only delivery finds out that it never accepts the write."""
     stopped.touch()
     after = newest_event(client)
     assert client.write_memo("s1", "NOTES.md", "x" * 200_000).queued
@@ -200,7 +200,7 @@ def test_a_kept_write_that_the_store_refuses_for_good_is_shown_and_holds_up_noth
     assert (refused.path, refused.size) == (NOTES, 200_000)
     assert refused.why.startswith("cannot")
     while inside(client, "s1", NOTES) != "before\n":
-        pass  # the mirror goes back to what the store has; the test's time limit bounds this
+        pass  # the mirror returns to the store's text; the test's time limit bounds this
     wait_in_sync(client, "s1")
     assert inside(client, "s1", "/workspace/memo/session/TODO.md") == "small\n"
     stopping.kill()

@@ -1,4 +1,4 @@
-"""A daemon whose sockets are abused with raw bytes: it stays small, and its operator gets through. (I9)
+"""A daemon whose sockets are abused with raw bytes: its memory stays small, and its operator gets through. (I9)
 
 `make test-all` sends ten times as much.
 """
@@ -25,10 +25,10 @@ pytestmark = pytest.mark.engine
 
 SCALE = scaled(1, 10)
 OWN_DESCRIPTORS = 16
-"""What a daemon that has just started may still open for itself: databases, the engine's events."""
+"""Descriptors that a daemon may still open after its start: databases, the engine's events."""
 FLOOD_BYTES = 32_000_000
 ROOM_BYTES = 24_000_000
-"""What the daemon may grow by while strangers send."""
+"""How much the daemon may grow while unauthenticated clients send."""
 ATTACKERS = 4
 TOKEN = "t" * 32
 WAIT_S = 30
@@ -97,7 +97,8 @@ def _receive(connection: socket.socket) -> bytes:
 
 
 def answered(connections: Iterable[socket.socket], wait_s: float = 0) -> list[socket.socket]:
-    """Those that the daemon has answered or closed. Not `select`, which refuses a descriptor above 1023."""
+    """Return the sockets that the daemon has answered or closed. Not by `select`, which refuses descriptors above
+    1023."""
     by_number = {connection.fileno(): connection for connection in connections}
     poll = select.poll()
     for number in by_number:
@@ -107,7 +108,7 @@ def answered(connections: Iterable[socket.socket], wait_s: float = 0) -> list[so
 
 @contextmanager
 def open_files(limit: int) -> Iterator[None]:
-    """A soft limit on open files, for this process and the daemons it starts."""
+    """Set a soft limit on open files, for this process and the daemons that it starts."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     try:
@@ -184,7 +185,7 @@ def test_a_flood_without_a_token_neither_grows_the_daemon_nor_locks_its_operator
                     while connection.recv(65_536):
                         pass
             except OSError:
-                left[number] -= len(block)  # cut off while sending it: try again
+                left[number] -= len(block)  # the connection was closed while sending: try again
 
     attackers = [threading.Thread(target=send, args=(number,)) for number in range(ATTACKERS)]
     for attacker in attackers:
@@ -199,29 +200,31 @@ def test_a_flood_without_a_token_neither_grows_the_daemon_nor_locks_its_operator
         attacker.join()
     assert max(most, served.resident_bytes()) - before < ROOM_BYTES
     with served.tcp() as stranger:
-        assert ask(stranger, HEALTH).status == 403  # the daemon still listens to strangers, and tells them no
+        assert ask(stranger, HEALTH).status == 403  # the daemon still accepts unauthenticated clients, and refuses them
 
 
 def test_half_sent_bodies_of_a_tenant_do_not_lock_it_out(make_served: Start) -> None:
-    """As many as one tenant may have calls under way."""
+    """Send as many as one tenant may have calls under way."""
     with open_files(4096), ExitStack() as stack:
         served = make_served()
         halves = [stack.enter_context(served.unix()) for _ in range(768)]
         for half in halves:
             half.sendall(HEAD + b"content-type: application/json\r\ncontent-length: 100\r\n\r\n" + b'{"command":')
-        operator = stack.enter_context(served.unix())  # accepted after all of the others
+        operator = stack.enter_context(served.unix())  # accepted after all the others
         for _ in range(10):
             assert ask(operator, HEALTH).status == 200
         created = ask(operator, b'PUT /v1/tenants/acme/sessions/s1 HTTP/1.1\r\ncontent-length: 12\r\n\r\n{"user":"u"}')
         assert created.status in (200, 201), created
-        # The slowest made room for the others, and were told.
+        # The slowest made room for the others, and got an error.
         ended = answered(halves)
         assert 0 < len(ended) <= 768 - 512
         answer = read_answer(ended[0])
         assert (answer.status, json.loads(answer.body)["code"]) == (408, "request.timeout")
 
 
-def test_idle_strangers_on_tcp_leave_the_unix_socket_and_known_clients_alone(make_served: Start) -> None:
+def test_idle_unauthenticated_tcp_connections_do_not_affect_the_unix_socket_and_known_clients(
+    make_served: Start,
+) -> None:
     served = make_served(open_files=256)
     with ExitStack() as stack:
         known = stack.enter_context(served.tcp())
@@ -246,7 +249,7 @@ def test_connections_that_come_and_go_leave_nothing_behind(served: Served) -> No
             connection.sendall(CHUNKED + b"5\r\nhal")
     with served.unix() as operator:
         assert ask(operator, HEALTH).status == 200
-        for _ in range(100):  # the daemon hears of a closed connection in its own time: ask until it has
+        for _ in range(100):  # the daemon takes a moment to notice a closed connection: poll until it has
             after = len(os.listdir(f"/proc/{served.daemon.pid}/fd"))
             if after <= before + OWN_DESCRIPTORS:
                 break
@@ -254,7 +257,7 @@ def test_connections_that_come_and_go_leave_nothing_behind(served: Served) -> No
     assert after <= before + OWN_DESCRIPTORS
 
 
-def test_requests_that_arrive_in_drops_are_ended_and_others_are_not(make_served: Start) -> None:
+def test_requests_that_arrive_byte_by_byte_are_ended_and_others_are_not(make_served: Start) -> None:
     served = make_served(wire__head_timeout_s=2, wire__body_timeout_s=2)
     with ExitStack() as stack:
         slow = [stack.enter_context(served.unix()) for _ in range(100 * SCALE)]
@@ -262,7 +265,7 @@ def test_requests_that_arrive_in_drops_are_ended_and_others_are_not(make_served:
             connection.sendall(HEAD if number % 2 else HEAD + b"content-length: 10000\r\n\r\n")
         operator = stack.enter_context(served.unix())
         dripping = set(slow)
-        while dripping:  # each drop would keep alive a connection that is only watched for silence
+        while dripping:  # each byte would keep alive a connection with only an idle timeout
             assert ask(operator, HEALTH).status == 200
             for connection in answered(dripping, wait_s=0.1):
                 answer = read_answer(connection)

@@ -1,4 +1,4 @@
-"""A daemon for the tests that only talk to it. A test that kills its daemon makes one of its own."""
+"""A daemon for the tests that only talk to it. A test that kills its daemon starts its own."""
 
 from __future__ import annotations
 

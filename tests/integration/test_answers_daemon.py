@@ -1,4 +1,4 @@
-"""Large answers of a real daemon: within the memory that calls may hold, and given back afterwards."""
+"""Large answers of a real daemon: within the memory budget of calls, and released afterwards."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_a_retry_with_the_same_key_does_not_run_again(client: Client, session: s
     assert answers == ["1", "1"]
 
 
-def test_what_happens_is_told(client: Client, session: str) -> None:
+def test_events_report_what_happens(client: Client, session: str) -> None:
     client.exec(session, "echo secret")
     mine = [event for event in client.events(follow=False) if event.fields.get("session") == session]
     assert {event.kind for event in mine} >= {"sandbox", "exec"}
@@ -162,10 +162,10 @@ print(struct.unpack_from("=IIQiIQ", found)[5], os.nice(0))
 """
 
 
-def test_the_event_loop_goes_first_and_commands_take_short_turns(
+def test_the_event_loop_has_priority_and_commands_get_short_slices(
     daemon: RunningDaemon, client: Client, session: str
 ) -> None:
-    """A neighbour that never rests must not make everybody else wait."""
+    """A busy neighbour must not delay the others."""
     assert os.getpriority(os.PRIO_PROCESS, daemon.pid) == (-10 if os.getuid() == 0 else 0)
     turn_ns, nice = client.exec(session, ["python3", "-c", TURN]).stdout.split()
     assert nice == "0"

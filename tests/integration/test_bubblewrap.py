@@ -20,8 +20,8 @@ import pytest
 
 from memo.ids import SessionRef, UserId
 from sandboxd.engine.bubblewrap import BubblewrapEngine, cgroups, processes
+from sandboxd.engine.bubblewrap.launch import LaunchPlan, PendingLaunch
 from sandboxd.engine.bubblewrap.records import Record, Records, mint_id
-from sandboxd.engine.bubblewrap.start import Started, Starting
 from sandboxd.engine.protocol import Container, ContainerDied, ContainerSpec, Mount
 from sandboxd.errors import EngineRefused, EngineUnavailable
 from sandboxd.limits import Limits
@@ -151,7 +151,7 @@ def python(source: str) -> tuple[str, ...]:
     return ("python3", "-c", f"import sys; sys.stdout = open('/workspace/out', 'w')\n{source}")
 
 
-async def test_nothing_of_the_host_is_shown_but_its_programs(
+async def test_only_the_programs_of_the_host_are_shown(
     engine: BubblewrapEngine, make_spec: SpecMaker, shared: Path
 ) -> None:
     source = "import os, json; print(json.dumps([sorted(os.listdir('/')), sorted(os.listdir('/etc'))]))"
@@ -209,7 +209,7 @@ for place in ("/tmp", "/dev/shm"):
     assert await run_inside(engine, shared, make_spec(*python(source))) == "/tmp 128\n/dev/shm 64\n"
 
 
-async def test_environment_is_ours_alone_and_on_no_command_line(
+async def test_environment_comes_from_the_spec_only_and_is_not_on_a_command_line(
     engine: BubblewrapEngine, make_spec: SpecMaker, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DAEMON_SECRET", "canary-of-the-daemon")
@@ -250,7 +250,7 @@ async def test_directory_can_be_the_root_filesystem(
         await engine.launch(make_spec(image="debian:12"))
 
 
-async def test_control_group_holds_the_container_and_goes_with_it(
+async def test_control_group_holds_the_container_and_is_removed_with_it(
     engine: BubblewrapEngine, make_spec: SpecMaker
 ) -> None:
     hierarchy, why = cgroups.probe()
@@ -278,7 +278,7 @@ async def test_container_survives_kill_9_of_its_daemon(
         assert await anext(events) == ContainerDied(found.id, "killed", 137)
 
 
-async def test_container_that_was_never_written_down_as_complete_is_adopted(
+async def test_container_that_was_never_recorded_as_complete_is_adopted(
     engine: BubblewrapEngine, make_spec: SpecMaker, state_dir: Path
 ) -> None:
     container = await engine.launch(make_spec())
@@ -310,7 +310,7 @@ async def test_intent_without_a_process_is_dead_by_the_engine_and_removable(
     assert await engine.inspect(record.id) is None
 
 
-async def test_record_from_before_a_reboot_is_dead_whatever_its_pid_is_now(
+async def test_record_from_before_a_reboot_is_dead_even_if_its_pid_is_reused(
     engine: BubblewrapEngine, state_dir: Path
 ) -> None:
     stat = processes.read_stat(os.getpid())
@@ -339,7 +339,7 @@ async def test_bwrap_that_waits_long_for_cpu_is_waited_for(engine: BubblewrapEng
     kept.create(record)
     kept.status_path("late").write_text(json.dumps({"child-pid": late.pid}) + "\n")
     ours, theirs = socket.socketpair()
-    started = Started(seen.ref, b"", ours, theirs, os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+    started = PendingLaunch(seen.ref, b"", ours, theirs, os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
     try:
         with anyio.fail_after(HANG_GUARD_S):
             completed = await engine._complete(record, started)
@@ -360,7 +360,7 @@ async def test_a_start_that_takes_too_long_is_retryable_and_leaves_nothing(
     ref, request = SessionRef.of("acme", "s1"), SandboxRequest(user=UserId("ada"))
     async with SandboxManager(settings) as manager:
         with monkeypatch.context() as patch, anyio.fail_after(HANG_GUARD_S):
-            patch.setattr(Started, "send_plan", lambda _self: None)  # so it lives, and never gets anywhere
+            patch.setattr(PendingLaunch, "send_plan", lambda _self: None)  # so it lives, and never gets anywhere
             with pytest.raises(
                 EngineUnavailable, match=r"its container was not ready within 0.5 s; .*try again"
             ) as slow:
@@ -387,7 +387,7 @@ async def test_a_stopped_container_is_shown_as_paused(engine: BubblewrapEngine, 
         assert found.running
 
 
-async def test_patience_with_a_dying_process_runs_only_while_it_is_stuck() -> None:
+async def test_deadline_of_a_dying_process_runs_only_while_it_is_stuck() -> None:
     spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     stopped = subprocess.Popen(["sleep", "600"])
     try:
@@ -413,7 +413,7 @@ async def test_process_that_never_gets_its_plan_does_nothing(
     spec = make_spec()
     kept = Records(state_dir)
     kept.create(Record(mint_id(spec.name), spec.name, "host", {}, processes.boot_id(), has_cgroup=False))
-    started = Starting.plan(spec, "/usr/bin/bwrap", kept, False).spawn()
+    started = LaunchPlan.of(spec, "/usr/bin/bwrap", kept, False).spawn()
     started.close()  # as the kernel does when the daemon dies
     assert await processes.wait_gone(started.monitor, HANG_GUARD_S)
     processes.reap(started.monitor)
@@ -427,7 +427,7 @@ async def test_container_that_is_still_starting_is_running_without_a_pid_and_rem
     kept = Records(state_dir)
     record = Record(mint_id(spec.name), spec.name, "host", {}, processes.boot_id(), has_cgroup=False)
     kept.create(record)
-    started = Starting.plan(spec, "/usr/bin/bwrap", kept, False).spawn()
+    started = LaunchPlan.of(spec, "/usr/bin/bwrap", kept, False).spawn()
     try:
         kept.update(replace(record, monitor=started.monitor))
         [found] = await engine.find({})
@@ -439,7 +439,9 @@ async def test_container_that_is_still_starting_is_running_without_a_pid_and_rem
         started.close()
 
 
-async def test_deaths_are_told_while_the_dead_are_being_removed(engine: BubblewrapEngine, make_spec: SpecMaker) -> None:
+async def test_deaths_are_reported_while_dead_containers_are_removed(
+    engine: BubblewrapEngine, make_spec: SpecMaker
+) -> None:
     events = engine.events()
     await anext(events)
     launched = [await engine.launch(make_spec()) for _ in range(6)]
@@ -486,7 +488,7 @@ async def test_container_that_floods_stderr_neither_blocks_nor_fills_the_disk(
     assert await run_inside(engine, shared, make_spec(*python(source))) == "done\n"
 
 
-async def test_diagnosis_says_what_is_weaker_than_docker(engine: BubblewrapEngine) -> None:
+async def test_diagnosis_lists_what_is_weaker_than_docker(engine: BubblewrapEngine) -> None:
     findings = {finding.subject: finding for finding in await engine.diagnose()}
     assert findings["engine"].verdict == "ok"
     assert findings["root filesystem"].verdict == "weak"

@@ -1,4 +1,4 @@
-"""The command line against a real daemon: the loop a person goes through on the first day."""
+"""The command line against a real daemon: the commands of a first day."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ def test_create_exec_tool_and_remove(daemon: RunningDaemon) -> None:
 
 
 @pytest.mark.parametrize("command", ["exec", "tool"])
-def test_the_step_that_is_printed_after_a_containers_death_brings_the_files_back(
-    daemon: RunningDaemon, command: str
-) -> None:
+def test_the_hint_after_a_containers_death_restores_the_files(daemon: RunningDaemon, command: str) -> None:
     session = f"cli-{secrets.token_hex(4)}"
     with Client(daemon.socket, tenant="acme") as client:
         sandbox = client.ensure_sandbox(session, user="ada")

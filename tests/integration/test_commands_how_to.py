@@ -1,4 +1,4 @@
-"""The how-to on commands and processes, word for word against a daemon: what it shows is what one gets."""
+"""The how-to on commands and processes, run against a daemon exactly as written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def daemon(engine_socket: str, agent_image: str) -> Iterator[RunningDaemon]:
         running.stop()
 
 
-def test_the_commands_of_the_page_show_what_one_gets(daemon: RunningDaemon) -> None:
+def test_the_commands_of_the_page_print_what_the_page_shows(daemon: RunningDaemon) -> None:
     steps = console_steps(PAGE.read_text())
     assert len(steps) == 6
     for command, shown in steps:
@@ -39,7 +39,7 @@ def test_the_commands_of_the_page_show_what_one_gets(daemon: RunningDaemon) -> N
 
 
 @pytest.mark.parametrize("number", range(len(PRINTED)))
-def test_the_python_of_the_page_prints_what_it_says(daemon: RunningDaemon, number: int) -> None:
+def test_the_python_of_the_page_prints_what_the_page_shows(daemon: RunningDaemon, number: int) -> None:
     sources = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(sources) == len(PRINTED)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""`sandboxd doctor` looks at the host, says what it found, and leaves everything as it was."""
+"""`sandboxd doctor` examines the host, reports its findings and changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def doctor(*options: str) -> tuple[int, dict[str, dict[str, str]]]:
     return done.returncode, {item["subject"]: item for item in json.loads(done.stdout)["items"]}
 
 
-def test_a_host_with_an_engine_and_the_image_is_found_fit(engine_socket: str, agent_image: str, tmp_path: Path) -> None:
+def test_a_host_with_an_engine_and_the_image_passes(engine_socket: str, agent_image: str, tmp_path: Path) -> None:
     code, findings = doctor("--engine", "docker", "--data", str(tmp_path / "data"))
     assert code == 0
     assert {"engine", "runc", "seccomp", "image", "workspaces", "store", "limit of memory"} <= findings.keys()
@@ -34,7 +34,7 @@ def test_a_host_with_an_engine_and_the_image_is_found_fit(engine_socket: str, ag
     assert all(finding["advice"] for finding in findings.values() if finding["verdict"] != "ok")
 
 
-def test_bubblewrap_says_plainly_that_it_is_the_weaker_one(tmp_path: Path) -> None:
+def test_bubblewrap_is_reported_as_weaker(tmp_path: Path) -> None:
     code, findings = doctor("--engine", "bubblewrap", "--data", str(tmp_path / "data"))
     assert code == 0
     assert any(finding["verdict"] == "weak" for finding in findings.values())
@@ -53,7 +53,7 @@ def test_a_configured_engine_that_does_not_answer_is_missing(tmp_path: Path, mon
     assert not (tmp_path / "data").exists()
 
 
-def test_a_running_daemon_is_asked_how_it_is(daemon: RunningDaemon) -> None:
+def test_a_running_daemon_reports_its_state(daemon: RunningDaemon) -> None:
     with daemon.client() as client:
         client.ensure_sandbox("asked", user="ada")
         code, findings = doctor("--socket", str(daemon.socket))
@@ -67,7 +67,7 @@ def test_a_running_daemon_is_asked_how_it_is(daemon: RunningDaemon) -> None:
     assert {"kernel", "seccomp", "image"} <= findings.keys()
 
 
-def test_the_store_of_an_option_is_tried_out(tmp_path: Path) -> None:
+def test_the_store_given_as_an_option_is_tested(tmp_path: Path) -> None:
     options = ("--engine", "bubblewrap", "--data", str(tmp_path / "data"))
     code, findings = doctor(*options, "--store", f"file://{tmp_path}/memo")
     assert (code, findings["store"]["verdict"]) == (0, "ok")

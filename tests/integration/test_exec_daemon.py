@@ -1,4 +1,4 @@
-"""Commands and processes of a real daemon where they are large, long or stubborn; and the settings that bound them."""
+"""Commands and processes of a real daemon: large input and output, ignored signals, and settings that bound them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_command_that_does_not_read_ends_as_usual(client: Client, session: str
     assert client.exec(session, ["head", "-c", "3"], stdin=endless).stdout_bytes == PIECE[:3]
 
 
-async def test_the_tree_dies_when_a_client_goes_away_whose_stdin_waits(daemon: RunningDaemon, session: str) -> None:
+async def test_the_tree_dies_when_a_client_with_unread_stdin_disconnects(daemon: RunningDaemon, session: str) -> None:
     async with AsyncClient(daemon.socket) as client:
         with anyio.move_on_after(1.5):
             await client.exec(session, "sleep 4321 & sleep 4321", stdin=itertools.repeat(PIECE))
@@ -128,7 +128,7 @@ def _read_until(client: Client, session: str, process: str, wanted: bytes) -> by
 
 
 @pytest.mark.parametrize("tty", [False, True])
-def test_a_persistent_shell_is_interrupted_and_lives_on(client: Client, session: str, tty: bool) -> None:
+def test_a_persistent_shell_survives_an_interrupt(client: Client, session: str, tty: bool) -> None:
     options = {"tty": True, "echo": False, "term": "dumb"} if tty else {}
     command = ["bash", "--norc", "-i"] if tty else ["bash"]
     shell = client.start_process(session, command, **options)  # type: ignore[arg-type]

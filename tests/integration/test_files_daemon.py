@@ -1,4 +1,4 @@
-"""Files of a real daemon on every engine: what a caller is told, /var/tmp, and a large file on a small disk."""
+"""Files of a real daemon on every engine: errors, /var/tmp, and a large file on a small disk."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def sh(client: Client, session: str, script: str) -> str:
     return done.stdout
 
 
-def test_each_failure_of_a_path_has_an_error_of_its_own(client: Client, session: str) -> None:
+def test_each_failure_of_a_path_has_its_own_error(client: Client, session: str) -> None:
     sh(client, session, "mkdir dir; echo x > plain; echo x > locked; chmod 444 locked; echo x > secret; chmod 0 secret")
     refusals: list[tuple[type[FileError | OutsideSandbox], str, str]] = [
         (FileNotFound, "GET", "/workspace/none"),
@@ -90,7 +90,7 @@ def test_each_failure_of_a_path_has_an_error_of_its_own(client: Client, session:
 def test_tools_answer_with_a_sentence_that_a_model_can_act_on(client: Client, session: str) -> None:
     sh(client, session, "mkdir dir; echo x > locked; chmod 444 locked; mkdir shut; echo x > shut/open; chmod 555 shut")
     for tool, arguments, code, advice in [
-        ("Read", {"file_path": "/workspace/none"}, "file.not_found", "Glob or Bash shows what is there"),
+        ("Read", {"file_path": "/workspace/none"}, "file.not_found", "list the files with Glob or Bash"),
         ("Read", {"file_path": "/workspace/dir"}, "file.is_directory", "name a file in it"),
         ("Read", {"file_path": "/proc/1/environ"}, "request.outside_sandbox", "every user may read"),
         ("Write", {"file_path": "/workspace/locked", "contents": "y"}, "file.permission_denied", "change its mode"),
@@ -103,7 +103,7 @@ def test_tools_answer_with_a_sentence_that_a_model_can_act_on(client: Client, se
             "change its mode",
         ),
         ("Glob", {"pattern": "*", "path": "/workspace/locked"}, "file.not_a_directory", "name the one it is in"),
-        ("Grep", {"pattern": "x", "path": "/workspace/none"}, "file.not_found", "Glob or Bash shows what is there"),
+        ("Grep", {"pattern": "x", "path": "/workspace/none"}, "file.not_found", "list the files with Glob or Bash"),
         ("Bash", {"command": "true", "working_directory": "/workspace/none"}, "file.not_found", "no such directory"),
     ]:
         result = client.tool(session, tool, arguments)
@@ -158,7 +158,7 @@ def test_var_tmp_shares_the_quota_of_the_workspace_and_is_not_seen_in_it(client:
         client.write_file(session, "/workspace/more", b"x" * 2_000_000)
 
 
-def test_var_tmp_comes_back_with_the_workspace_and_goes_with_it(running: RunningDaemon, client: Client) -> None:
+def test_var_tmp_is_kept_and_removed_with_the_workspace(running: RunningDaemon, client: Client) -> None:
     client.ensure_sandbox("kept", user="ada")
     client.write_file("kept", "/var/tmp/file", b"kept")
     client.exec("kept", "echo x > /workspace/file")
@@ -184,7 +184,7 @@ def test_a_large_file_is_overwritten_on_a_disk_without_room_for_both(client: Cli
         )
 
 
-def test_python_is_there_under_both_names(client: Client, session: str) -> None:
+def test_python_exists_under_both_names(client: Client, session: str) -> None:
     for command in ("python --version", ["python", "--version"], ["python3", "--version"]):
         assert client.exec(session, command).stdout.startswith("Python 3.")
     sh(client, session, "printf '#!/usr/bin/env python\\nprint(6 * 7)\\n' > s; chmod 755 s")
@@ -192,7 +192,7 @@ def test_python_is_there_under_both_names(client: Client, session: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["docker", "bubblewrap"])
-def test_programs_run_from_tmp_when_the_daemon_is_told_so(engine_socket: str, agent_image: str, engine: str) -> None:
+def test_programs_run_from_tmp_when_the_setting_allows_it(engine_socket: str, agent_image: str, engine: str) -> None:
     daemon = RunningDaemon(engine=engine, tmp_exec="true", pool=1)
     try:
         with daemon.start().client() as client:

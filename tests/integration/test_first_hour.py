@@ -111,7 +111,7 @@ MISTAKES = (
     serve("nothing like a setting", "", 2, "SANDBOXD_FROBNICATE", "`sandboxd serve --help`", SANDBOXD_FROBNICATE="1"),
     serve("wrong type in a variable", "", 2, "DRAIN_S='soon'", "must be a valid number", SANDBOXD_DRAIN_S="soon"),
     serve("a table that is not one", "", 2, "JSON object", "SANDBOXD_LIMITS__NAME", SANDBOXD_LIMITS="64mb"),
-    serve("no such file", "", 2, "there is no such file", "correct SANDBOXD_CONFIG", SANDBOXD_CONFIG="/none.toml"),
+    serve("no such file", "", 2, "the file does not exist", "correct SANDBOXD_CONFIG", SANDBOXD_CONFIG="/none.toml"),
     serve("broken TOML", "", 2, "broken.toml", "line 1", "correct that line", SANDBOXD_CONFIG="broken.toml"),
     serve("unknown key", "", 2, "pol in key.toml", "did you mean pool?", SANDBOXD_CONFIG="key.toml"),
     serve("unknown key in a table", "", 2, "did you mean limits.memory_mb?", SANDBOXD_CONFIG="table.toml"),
@@ -119,7 +119,7 @@ MISTAKES = (
     serve("unknown engine", "--engine dokcer", 2, "'auto', 'docker' or 'bubblewrap'"),
     serve("unknown option", "--pol 3", 2, "--pol", "--pool"),
     serve("wrong type of an option", "--pool many", 2, "--pool", "must be a valid integer", "`sandboxd serve --help`"),
-    serve("no skills there", "", 2, "must be a directory that exists", "make it", SANDBOXD_SKILLS="/none"),
+    serve("no skills there", "", 2, "must be an existing directory", "create it", SANDBOXD_SKILLS="/none"),
     # the engine and the image
     serve("an image that is not there", "--image none:1", 1, "none:1 is not in the engine", "pull it"),
     serve("no engine there", "", 1, "unix:///none.sock (from DOCKER_HOST)", "start it", DOCKER_HOST="unix:///none.sock"),
@@ -137,11 +137,11 @@ MISTAKES = (
     ask("no daemon for exec", "exec --socket none.sock s true", 3, "cannot reach the daemon", "`sandboxd serve`"),
     ask("no daemon for doctor", "doctor --socket none.sock", 3, "cannot reach the daemon", "`sandboxd serve`"),
     ask("socket is a plain file", "ls --socket token", 3, "Connection refused", "`sandboxd serve`"),
-    ask("another user's socket", "ls", 3, "Permission denied", "as the user that the daemon runs as", as_stranger=True),
+    ask("another user's socket", "ls", 3, "Permission denied", "as the daemon's user", as_stranger=True),
     # sandboxes and commands
     ask("unknown session", "exec none true", 125, "cannot find a sandbox", "`sandboxd create SESSION`"),
     ask("a removed sandbox", "exec removed true", 125, "cannot find a sandbox", "`sandboxd create SESSION`"),
-    ask("remove twice", "rm removed", 1, "the sandbox of removed: it has none", "`sandboxd ls`"),
+    ask("remove twice", "rm removed", 1, "the sandbox of removed: it does not exist", "`sandboxd ls`"),
     ask("another user's session", "create here --user bob", 1, "another user", "`sandboxd ls`"),
     ask("a session id that is a path", "create ../x", 2, "cannot use this session id", "A-Z a-z 0-9"),
     ask("a tenant with a slash", "ls --tenant a/b", 2, "cannot use this tenant id", "A-Z a-z 0-9"),
@@ -243,7 +243,7 @@ def _fill(text: str, names: dict[str, object]) -> str:
     return text
 
 
-def test_there_are_at_least_forty_and_each_has_a_name_of_its_own() -> None:
+def test_there_are_at_least_forty_cases_with_distinct_names() -> None:
     assert len({mistake.name for mistake in MISTAKES}) == len(MISTAKES) >= 40
 
 
@@ -284,7 +284,7 @@ def test_a_reader_that_leaves_early_sees_no_traceback(places: Places) -> None:
     assert done.stdout.strip() in ("0", "1")  # the pipe may have taken all of it before its reader left
 
 
-def test_ctrl_c_ends_a_command_without_a_word(places: Places) -> None:
+def test_ctrl_c_ends_a_command_silently(places: Places) -> None:
     command = [SANDBOXD, "exec", "--no-stdin", "--socket", places.socket, "here", "echo started; sleep 60"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -138,7 +138,7 @@ def test_an_editor_that_writes_in_place_reaches_the_container(
     assert client.read_memo(session, "NOTES.md").text == "in place, and longer than before\n"
 
 
-def test_a_store_that_tells_nobody_is_read_again_when_somebody_asks(
+def test_a_store_without_change_reports_is_read_again_on_refresh(
     engine_socket: str, agent_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plain provider has no feed: `sandboxd refresh` and the clients' refresh_* are how its changes arrive."""

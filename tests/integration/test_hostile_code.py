@@ -1,4 +1,4 @@
-"""Hostile code in a sandbox as an agent gets it, on both engines: it gets nowhere, dies in time and ends nothing."""
+"""Hostile code in a sandbox, on both engines: it cannot escape, dies at its timeout and does not end the sandbox."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def client(request: pytest.FixtureRequest, engine_socket: str, agent_image: str)
         daemon.stop()
 
 
-def test_no_tool_gets_out_through_a_link_that_is_swapped(client: Client) -> None:
+def test_no_tool_escapes_through_a_swapped_link(client: Client) -> None:
     client.ensure_sandbox("flipped", user="u")
     process = client.start_process("flipped", ["python3", "-c", FLIPPER])
     assert client.read_process("flipped", process.id, wait_s=30).data == b"flipping\n"
@@ -45,7 +45,7 @@ def test_no_tool_gets_out_through_a_link_that_is_swapped(client: Client) -> None
     client.destroy_sandbox("flipped")
 
 
-def test_what_hides_behind_another_live_call_is_dead_at_its_timeout(client: Client) -> None:
+def test_a_process_that_poses_as_another_call_dies_at_its_own_timeout(client: Client) -> None:
     client.ensure_sandbox("hiding", user="u")
     neighbour = client.start_process("hiding", "echo $$; exec sleep 4000")
     number = client.read_process("hiding", neighbour.id, wait_s=30).data.decode().strip()

@@ -1,4 +1,4 @@
-"""A sandbox that is not used gives up its container, counted from its last use, and never its files."""
+"""An unused sandbox loses its container some time after its last use, and never its files."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_an_idle_sandbox_keeps_its_files_and_comes_back_with_them(daemon: Runnin
     ],
     ids=["process", "terminal", "left behind by a command"],
 )
-def test_what_runs_in_a_sandbox_keeps_its_container(daemon: RunningDaemon, leave: object) -> None:
+def test_a_running_process_keeps_the_container_of_its_sandbox(daemon: RunningDaemon, leave: object) -> None:
     with daemon.client() as client:
         seen = newest_event(client)
         client.ensure_sandbox("s1", user="ada")

@@ -138,7 +138,7 @@ def test_the_same_session_created_used_and_destroyed_by_many_at_once_ends_consis
 
 
 @pytest.mark.parametrize(("how", "cause"), [("kill", "killed"), ("rm", "killed")])
-def test_a_container_removed_behind_our_back_is_named_and_can_be_had_again(
+def test_a_container_removed_from_outside_is_reported_and_can_be_recreated(
     client: Client, session: str, how: str, cause: str
 ) -> None:
     made = client.ensure_sandbox(session, user="ada")
@@ -214,9 +214,7 @@ def test_an_image_without_python_is_refused_with_a_clear_sentence(client: Client
         docker("rmi", "-f", "sandboxd-test-empty:1")
 
 
-def test_an_image_that_is_not_there_is_refused_and_says_what_to_do(
-    daemon: RunningDaemon, client: Client, session: str
-) -> None:
+def test_a_missing_image_is_refused_with_the_next_step(daemon: RunningDaemon, client: Client, session: str) -> None:
     before = daemon.sandbox_files()
     with pytest.raises(EngineRefused, match="sandboxd image build"):
         client.ensure_sandbox(session, user="ada", image="sandboxd-test-nowhere:1")
@@ -225,7 +223,7 @@ def test_an_image_that_is_not_there_is_refused_and_says_what_to_do(
         client.get_sandbox(session)
 
 
-def test_a_full_workspace_is_the_agents_own_problem(client: Client, session: str) -> None:
+def test_a_full_workspace_affects_only_its_agent(client: Client, session: str) -> None:
     client.ensure_sandbox(session, user="ada", limits={"disk_mb": 16})
     done = client.exec(session, "head -c 64M /dev/zero > /workspace/big")
     assert done.exit_code != 0

@@ -48,7 +48,7 @@ def run(daemon: RunningDaemon, *words: str, stdin: bytes = b"") -> subprocess.Co
     )
 
 
-def test_a_write_over_the_wire_is_inside_when_it_is_answered(client: Client, session: str) -> None:
+def test_a_write_over_http_is_visible_inside_before_its_answer(client: Client, session: str) -> None:
     with pytest.raises(Absent):
         client.read_memo(session, "NOTES.md")
     assert client.write_memo(session, "NOTES.md", "häl\n", expected=0).revision == 1
@@ -66,7 +66,7 @@ def test_a_write_over_the_wire_is_inside_when_it_is_answered(client: Client, ses
 
 
 def test_two_agents_of_one_user_do_not_overwrite_each_other(client: Client, session: str, user: str) -> None:
-    """I13, as it was found: both read, both write, both were told that all is well, and a line was gone."""
+    """I13, as the bug was found: two agents read and write, both writes succeed, and a line is lost."""
     other = f"s-{secrets.token_hex(4)}"
     client.ensure_sandbox(other, user, limits=LIMITS)
     try:
@@ -155,7 +155,7 @@ def test_a_retry_of_an_append_is_one_append(client: Client, session: str) -> Non
     assert cat(client, session, NOTES) == "once\n"
 
 
-def test_what_happens_to_memory_is_told_without_its_text(client: Client, session: str) -> None:
+def test_events_about_memory_do_not_contain_its_text(client: Client, session: str) -> None:
     client.write_memo(session, "NOTES.md", "secret words")
     mine = [event for event in client.events(follow=False) if session in repr(event.fields)]
     assert "memo" in {event.kind for event in mine}

@@ -1,4 +1,4 @@
-"""Memory in live containers: every writer reaches every mirror, and nobody overwrites what they did not see."""
+"""Memory in live containers: every write reaches every mirror, and unseen text is never overwritten."""
 
 from __future__ import annotations
 
@@ -58,9 +58,7 @@ def test_a_users_memory_changes_in_all_their_sandboxes_and_in_no_other(client: C
         client.destroy_sandbox(foreign)
 
 
-def test_an_edit_of_what_somebody_changed_meanwhile_is_refused_with_the_newer_text(
-    client: Client, session: str
-) -> None:
+def test_an_edit_of_text_that_changed_meanwhile_is_refused_with_the_newer_text(client: Client, session: str) -> None:
     client.write_memo(session, "NOTES.md", "one\n")
     first = client.read_memo(session, "NOTES.md")
     client.write_memo(session, "NOTES.md", "two\n")
@@ -74,7 +72,7 @@ def test_an_edit_of_what_somebody_changed_meanwhile_is_refused_with_the_newer_te
 def test_a_reader_inside_never_sees_half_a_document_or_an_older_one(
     daemon: RunningDaemon, client: Client, session: str
 ) -> None:
-    """Each text is one number on 2,000 lines, so half a text or an older one is told at once. (I3)"""
+    """Each text is one number on 2,000 lines, so a torn or older text is detected at once. (I3)"""
     watch = f"""
 import time
 seen, end = 0, time.monotonic() + 8
@@ -109,7 +107,7 @@ print(seen)
     assert inside(client, session, NOTES).split()[0] == str(number)
 
 
-def test_a_foreign_tenant_sees_nothing_of_it(client: Client, session: str) -> None:
+def test_another_tenant_sees_none_of_it(client: Client, session: str) -> None:
     client.write_memo(session, "NOTES.md", "secret\n")
     with pytest.raises(Absent):
         client.read_memo(session, "NOTES.md", tenant="other")

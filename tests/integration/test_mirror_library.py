@@ -87,7 +87,7 @@ def leftovers(data: Path) -> list[Path]:
     return [path for path in data.rglob("*") if path.name.startswith(".new-") or path.parent.name == "staging"]
 
 
-async def test_a_snapshot_shows_everything_and_only_to_read(store: Any, memory: Memory, data: Path) -> None:
+async def test_a_snapshot_shows_everything_read_only(store: Any, memory: Memory, data: Path) -> None:
     await store.write_document(NOTES, "notes")
     await store.write_document(DocumentKey.of_session(REF, "plan.txt"), "plan")
     await store.write_document(USER, "user")
@@ -225,7 +225,7 @@ async def test_tampering_is_found_by_hash_reported_and_repaired(
     assert leftovers(data) == []
 
 
-async def test_the_slow_check_finds_drift_by_itself(store: Any, data: Path) -> None:
+async def test_the_periodic_check_finds_drift(store: Any, data: Path) -> None:
     await store.write_document(NOTES, "notes")
     async with Memory(data, store, events=EventBus(), verify_s=0.05) as memory:
         root = await memory.create("box", REF, ANN)
@@ -233,7 +233,7 @@ async def test_the_slow_check_finds_drift_by_itself(store: Any, data: Path) -> N
         await until(lambda: text_of(root, NOTES_PATH) == "notes")
 
 
-async def test_a_mirror_is_adopted_as_it_should_be_by_now(store: Any, data: Path, bus: EventBus) -> None:
+async def test_an_adopted_mirror_is_brought_up_to_date(store: Any, data: Path, bus: EventBus) -> None:
     await store.write_document(NOTES, "one")
     await store.write_document(USER, "user")
     async with Memory(data, store, events=EventBus()) as memory:
@@ -272,7 +272,7 @@ async def test_a_change_between_the_snapshot_and_its_end_is_not_lost(
     assert (await store.read_document(NOTES)).revision == 2
 
 
-async def test_events_say_who_wrote_which_revision_once_and_never_the_text(
+async def test_events_name_author_and_revision_once_and_never_contain_the_text(
     store: Any, memory: Memory, bus: EventBus
 ) -> None:
     await memory.create("box", REF, ANN)
@@ -289,7 +289,7 @@ async def test_events_say_who_wrote_which_revision_once_and_never_the_text(
     assert "secret" not in str(bus.recent())
 
 
-async def test_what_is_too_large_or_no_text_is_refused_before_anything_happens(store: Any, memory: Memory) -> None:
+async def test_content_that_is_too_large_or_not_text_is_refused_before_any_effect(store: Any, memory: Memory) -> None:
     with pytest.raises(TooLarge):
         await memory.write(NOTES, "x" * (2 * 1024 * 1024))
     assert await memory.read(NOTES) is None
@@ -358,7 +358,7 @@ async def test_the_same_text_again_is_a_new_revision_of_the_same_file(memory: Me
     assert leftovers(data) == []
 
 
-async def test_history_diff_and_restore_go_through_the_same_door(memory: Memory) -> None:
+async def test_history_diff_and_restore_use_the_same_writer(memory: Memory) -> None:
     root = await memory.create("box", REF, ANN)
     await memory.write(NOTES, "one\n", author=AGENT)
     await memory.write(NOTES, "two\n", author=AGENT)

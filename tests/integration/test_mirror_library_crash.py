@@ -1,4 +1,4 @@
-"""Memory killed at every named step: what was acknowledged is in the store, and mirrors are whole and true again."""
+"""Memory killed at every named step: acknowledged writes are in the store, and mirrors are complete and current."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ async def test_a_conflict_found_at_delivery_becomes_a_copy(data: Path, switch: S
         base = await memory.write(NOTES, "one")
         assert isinstance(base, Written)
         switch.is_down = True
-        await memory.write(NOTES, "mine")  # even without an expectation: nobody is overwritten an hour later
+        await memory.write(NOTES, "mine")  # even without an expected revision: a late delivery overwrites nothing
         await memory.write(NOTES, "mine, more", expected=await memory.shown(REF, NOTES_PATH))
         await switch.store.write_document(NOTES, "theirs")
         switch.is_down = False
@@ -220,7 +220,7 @@ async def test_a_new_mirror_shows_what_waits(data: Path, switch: Switch) -> None
         await delivered(memory)
 
 
-async def test_documents_that_cannot_be_delivered_hold_up_nobody_else(data: Path, switch: Switch) -> None:
+async def test_documents_that_cannot_be_delivered_do_not_block_others(data: Path, switch: Switch) -> None:
     stuck = [DocumentKey.of("evil", f"s{number}", "session", "NOTES.md") for number in range(7)]
     async with open_memory(data, switch) as memory:
         switch.is_down = True

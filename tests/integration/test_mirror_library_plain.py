@@ -1,4 +1,4 @@
-"""Memory over plain providers: what somebody writes in ten lines is mirrored, and what it cannot do is said."""
+"""Memory over minimal providers: ten lines are enough to be mirrored, and missing features raise clear errors."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_the_mirror_shows_what_the_provider_made_of_the_text(tmp_path: Pat
         assert isinstance(again, Written)
 
 
-async def test_an_artifact_nobody_else_can_read_is_shown_as_given(tmp_path: Path) -> None:
+async def test_an_artifact_that_cannot_be_read_back_is_shown_as_given(tmp_path: Path) -> None:
     async with Memory(tmp_path, ReadOnly(), events=EventBus()) as memory:
         root = await memory.create("box", REF, ANN)
         assert await memory.refresh(REF, "/workspace/memo/session/tool-results/call.txt", "result") == 1

@@ -1,4 +1,4 @@
-"""A container that is paused behind the daemon's back: I10, and nothing of its sandbox is lost."""
+"""A container that is paused without the daemon: its state is reported (I10), and nothing of its sandbox is lost."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def unpause(client: Client, container: str) -> None:
 
 
 def wait_running(client: Client) -> None:
-    """Wait until the command under way has said that it runs."""
+    """Wait until the command in flight has printed that it runs."""
     deadline = time.monotonic() + HANG_S
     while client.exec(SESSION, "test -e started").exit_code:
         assert time.monotonic() < deadline
@@ -79,19 +79,19 @@ def test_calls_on_a_paused_sandbox_are_answered_at_once_and_work_again_after_it(
         assert client.exec(SESSION, "cat file").stdout == "kept\n"
 
 
-def test_a_call_under_way_ends_at_its_own_time_limit_and_says_why(daemon: RunningDaemon, container: str) -> None:
+def test_a_call_in_flight_ends_at_its_own_timeout_with_the_reason(daemon: RunningDaemon, container: str) -> None:
     with daemon.client() as client, ThreadPoolExecutor(1) as pool:
         running = _start(pool, daemon, "touch started; sleep 600", timeout_s=3)
         wait_running(client)
         pause(client, container)
         with pytest.raises(ToolTimeout, match="its time limit passed while the container was paused from outside"):
             running.result(HANG_S)
-        assert client.get_sandbox(SESSION).state == "paused", "it was told, not guessed from a late answer"
+        assert client.get_sandbox(SESSION).state == "paused", "reported by the engine, not inferred from a late answer"
         unpause(client, container)
         assert client.exec(SESSION, "echo well").stdout == "well\n"
 
 
-def test_a_short_pause_costs_a_call_under_way_nothing(daemon: RunningDaemon, container: str) -> None:
+def test_a_short_pause_does_not_affect_a_call_in_flight(daemon: RunningDaemon, container: str) -> None:
     with daemon.client() as client, ThreadPoolExecutor(1) as pool:
         running = _start(pool, daemon, "touch started; sleep 1; echo done", timeout_s=HANG_S)
         wait_running(client)

@@ -1,4 +1,4 @@
-"""The warm pool with real containers: who gets what from it, what is never passed on, and how it mends itself."""
+"""The warm pool with real containers: claims, isolation between owners, and recovery."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def figures(daemon: RunningDaemon) -> dict[str, float]:
 
 
 def wait_for_ready(daemon: RunningDaemon, count: int) -> set[str]:
-    """Wait until so many can be claimed; return every container there is."""
+    """Wait until this many sandboxes can be claimed; return all containers."""
     deadline = time.monotonic() + _HANG_GUARD_S
     while figures(daemon)["ready"] != count:
         assert time.monotonic() < deadline, daemon.log.read_text()[-4000:]
@@ -94,7 +94,9 @@ def test_nothing_of_one_claim_is_in_the_next(daemon: RunningDaemon) -> None:
     assert len(set(containers)) == 3
 
 
-def test_what_is_not_in_the_pool_is_made_cold_and_kept_warm_when_it_is_asked_for_again(daemon: RunningDaemon) -> None:
+def test_a_shape_without_a_warm_sandbox_starts_cold_and_is_kept_warm_after_a_second_request(
+    daemon: RunningDaemon,
+) -> None:
     wait_for_ready(daemon, 2)
     with daemon.client() as client:
         limits = {"memory_mb": 256}
@@ -133,7 +135,7 @@ def test_warm_containers_that_do_not_answer_are_not_handed_out(daemon: RunningDa
         time.sleep(0.05)
 
 
-def test_a_warm_container_that_is_late_is_waited_for_not_thrown_away(daemon: RunningDaemon) -> None:
+def test_a_late_warm_container_is_awaited_and_not_discarded(daemon: RunningDaemon) -> None:
     warm = wait_for_ready(daemon, 2)
     pids = [int(docker("inspect", "--format", "{{.State.Pid}}", container)) for container in warm]
     for pid in pids:
@@ -163,7 +165,7 @@ def test_a_restart_takes_over_the_pool(daemon: RunningDaemon, is_killed: bool) -
         assert client.exec("s1", "echo $COLOUR; ls /workspace/memo").stdout == "blue\nsession\nuser\n"
 
 
-def test_a_restart_without_a_pool_or_with_another_shape_leaves_none_of_the_old(daemon: RunningDaemon) -> None:
+def test_a_restart_without_a_pool_or_with_another_shape_removes_the_old_pool(daemon: RunningDaemon) -> None:
     warm = wait_for_ready(daemon, 2)
     daemon.terminate()
     daemon.start(limits='{"memory_mb": 256}')
@@ -180,9 +182,7 @@ def test_a_restart_without_a_pool_or_with_another_shape_leaves_none_of_the_old(d
 
 
 @pytest.mark.parametrize("point", ["claim.intent", "claim.mirror", "claim.configured"])
-def test_a_claim_that_was_killed_is_finished_at_the_next_start_and_is_nobody_else_s(
-    daemon: RunningDaemon, point: str
-) -> None:
+def test_a_killed_claim_is_finished_for_its_owner_at_the_next_start(daemon: RunningDaemon, point: str) -> None:
     wait_for_ready(daemon, 2)
     daemon.kill()
     daemon.start(failpoint=f"{point}=kill")

@@ -1,4 +1,4 @@
-"""The warm pool after an outage of the engine: its rest after failures ends with the outage, however long it was."""
+"""The warm pool after an outage of the engine: its backoff ends with the outage, however long that was."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_when_a_caller_gets_a_container_the_pool_is_refilled(settings: Set
         await wait_for_warm(manager)
 
 
-async def test_an_engine_that_never_failed_does_not_end_a_rest(settings: Settings, engine_socket: str) -> None:
+async def test_an_engine_that_never_failed_does_not_cut_a_pause_short(settings: Settings, engine_socket: str) -> None:
     async with (
         SandboxManager(settings, engine=DockerEngine(engine_socket)) as manager,
         anyio.create_task_group() as tasks,

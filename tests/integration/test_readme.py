@@ -1,4 +1,4 @@
-"""The README's tour, word for word: what it shows is what one gets."""
+"""The README's tour, run exactly as written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VARIES = re.compile(r'"duration_ms": [0-9.]+')
 
 @pytest.fixture
 def daemon(engine_socket: str, agent_image: str) -> Iterator[RunningDaemon]:
-    """A daemon that nobody has written to before."""
+    """A daemon with empty memory."""
     running = RunningDaemon(image=agent_image)
     try:
         yield running.start()
@@ -29,7 +29,7 @@ def daemon(engine_socket: str, agent_image: str) -> Iterator[RunningDaemon]:
         running.stop()
 
 
-def test_the_tour_shows_what_one_gets(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_the_tour_prints_what_the_readme_shows(daemon: RunningDaemon, tmp_path: Path) -> None:
     steps = [step for step in console_steps(README.read_text()) if not step[0].startswith("export ")]
     assert len(steps) >= 7
     try:

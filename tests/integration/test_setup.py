@@ -1,4 +1,4 @@
-"""Set-up that does itself: the scripts behind the Makefile, and the image they build, as a stranger meets them."""
+"""Automatic set-up: the scripts behind the Makefile and the image they build, as a new user runs them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(*command: str | Path, env: Mapping[str, str] | None = None) -> subproces
 
 
 def run_as_stranger(verb: str) -> subprocess.CompletedProcess[str]:
-    """Run a verb as a user who is nobody here. It drops rights after its imports: the checkout may be root's alone."""
+    """Run a target as an unprivileged user, dropping rights after its imports: only root may read the checkout."""
     code = (
         "import os; from sandboxd import debian; from scripts import engine, verb; "
         f"os.setgroups([]); os.setgid({STRANGER}); os.setuid({STRANGER}); verb.main({verb})"
@@ -71,7 +71,7 @@ def inside(container: Container, script: str, user: str = "") -> str:
     return output.decode().strip()
 
 
-def test_help_lists_every_verb() -> None:
+def test_help_lists_every_target() -> None:
     text = run("make").stdout
     for verb in ["help", "run", "demo", "engine", "image", "check", "test", "lint", "type", "bench", "clean"]:
         assert f"make {verb} " in text
@@ -111,7 +111,7 @@ def test_a_changed_input_asks_for_another_image_and_an_equal_copy_does_not(tmp_p
     assert inputs_hash(copy) != inputs_hash()
 
 
-def test_no_new_enough_python_is_one_sentence_and_the_next_step(tmp_path: Path) -> None:
+def test_without_a_recent_python_one_sentence_names_the_next_step(tmp_path: Path) -> None:
     old = tmp_path / "python3"
     old.write_text("#!/bin/sh\nexit 1\n")
     old.chmod(0o755)
@@ -119,7 +119,7 @@ def test_no_new_enough_python_is_one_sentence_and_the_next_step(tmp_path: Path) 
     assert_stops(done, "cannot find Python 3.11 or newer", "install it")
 
 
-def test_the_first_python_that_is_new_enough_runs(tmp_path: Path) -> None:
+def test_the_first_recent_enough_python_runs(tmp_path: Path) -> None:
     (tmp_path / "python3").symlink_to("/bin/false")
     (tmp_path / "python3.11").symlink_to(Path(sys.executable).resolve())
     done = run("/bin/sh", ROOT / "scripts" / "with-python", "-c", "print('ran')", env={"PATH": str(tmp_path)})
@@ -127,7 +127,7 @@ def test_the_first_python_that_is_new_enough_runs(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_a_stranger_cannot_use_the_engine_and_is_told_why(engine_socket: str) -> None:
+def test_an_unprivileged_user_cannot_use_the_engine_and_sees_why(engine_socket: str) -> None:
     if engine_socket != "unix:///var/run/docker.sock":
         pytest.skip("the engine is not at the place a stranger would look first")
     done = run_as_stranger("engine._verb")
@@ -135,7 +135,7 @@ def test_a_stranger_cannot_use_the_engine_and_is_told_why(engine_socket: str) ->
 
 
 @needs_root
-def test_a_stranger_cannot_install_packages_and_is_told_the_command() -> None:
+def test_an_unprivileged_user_cannot_install_packages_and_sees_the_command() -> None:
     done = run_as_stranger("lambda _: debian.install(['bubblewrap'])")
     assert_stops(done, "cannot install bubblewrap", "sudo apt-get install --no-install-recommends bubblewrap")
 
@@ -146,7 +146,7 @@ def test_an_engine_named_by_docker_host_that_is_not_there_is_not_replaced_by_ano
     assert_stops(done, "cannot reach the engine that DOCKER_HOST names", "start it, or unset DOCKER_HOST")
 
 
-def test_a_socket_that_nobody_listens_on_is_no_engine(tmp_path: Path) -> None:
+def test_a_socket_without_a_listener_is_not_an_engine(tmp_path: Path) -> None:
     (tmp_path / "docker.sock").touch()
     assert engine.ask(f"unix://{tmp_path}/docker.sock") is None
 
@@ -161,7 +161,7 @@ def test_a_failed_step_shows_its_output_and_one_sentence() -> None:
     assert done.stderr.splitlines() == ["    the reason", "error: cannot step: sh exited with 3"]
 
 
-def test_requirements_name_versions_and_nothing_of_a_machine() -> None:
+def test_requirements_pin_versions_and_contain_no_local_path() -> None:
     for name in ("requirements.txt", "requirements-dev.txt"):
         lines = (ROOT / name).read_text().splitlines()
         assert lines
@@ -199,7 +199,7 @@ def test_the_image_has_every_tool_of_the_list(in_image: Container) -> None:
     assert inside(in_image, f"for t in {' '.join(tools)}; do command -v $t >/dev/null || echo $t; done") == ""
 
 
-def test_nothing_in_the_image_gains_rights_by_being_executed(in_image: Container) -> None:
+def test_no_file_in_the_image_gains_privileges_when_executed(in_image: Container) -> None:
     assert inside(in_image, "find / -xdev -perm /6000", user="0") == ""
     capabilities = (
         "import os\n"
@@ -220,14 +220,14 @@ def test_the_image_runs_as_the_agent(in_image: Container) -> None:
     ]
 
 
-def test_a_login_shell_starts_no_process_of_its_own(in_image: Container) -> None:
+def test_a_login_shell_starts_no_extra_process(in_image: Container) -> None:
     # Pids are handed out in order: three shells in a row with nothing between them are neighbours.
     script = "for i in 1 2 3; do bash -lc 'echo $$'; done"
     first, second, third = map(int, inside(in_image, script).split())
     assert (second - first, third - second) == (1, 1)
 
 
-def test_git_commits_in_the_workspace_without_being_told_who_it_is(
+def test_git_commits_in_the_workspace_without_a_configured_identity(
     in_image: Container,
 ) -> None:
     script = "git init -q r && cd r && echo a > a && git add a && git commit -qm one && git log --format=%an:%s"
@@ -239,7 +239,7 @@ def test_python_starts_isolated_and_finds_its_library_compiled(in_image: Contain
     assert inside(in_image, f'python3 -I -S -c "{code}"') == "True"
 
 
-def test_the_image_says_nothing_of_the_machine_that_built_it(in_image: Container) -> None:
+def test_the_image_contains_nothing_of_the_machine_that_built_it(in_image: Container) -> None:
     assert inside(in_image, "cat /etc/machine-id; ls -d /etc/apt /var/lib/apt 2>/dev/null || true") == ""
 
 

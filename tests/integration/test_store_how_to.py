@@ -1,4 +1,4 @@
-"""The last steps of the store how-to, word for word: serve the reader's own store, and see its text in a sandbox."""
+"""The last steps of the store how-to, run as written: serve the reader's own store, and see its text in a sandbox."""
 
 from __future__ import annotations
 

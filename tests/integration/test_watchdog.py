@@ -1,4 +1,4 @@
-"""An ordinary user's daemon gets no quota from the kernel: the watchdog ends who writes too much."""
+"""An ordinary user's daemon has no kernel quota: the watchdog ends a sandbox that writes too much."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ anyio.run(main, Path(sys.argv[1]), backend_options={"use_uvloop": True})
 """
 
 
-def test_a_workspace_without_a_quota_is_kept_within_its_limit_by_ending_the_writers() -> None:
+def test_without_a_quota_the_watchdog_ends_writers_beyond_the_limit() -> None:
     printed = run_as_ordinary_user(_WRITES_TOO_MUCH).splitlines()
-    assert printed[0].startswith("cannot go on: the workspace is over its limit of 16 MB")
+    assert printed[0].startswith("cannot continue: the workspace is over its limit of 16 MB")
     assert printed[1:] == ["background runs: False", "room again"]

@@ -130,7 +130,7 @@ def test_serve_without_the_image_names_the_one_command(
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_serve_builds_the_image_when_told_to(installed: Path, places: dict[str, str], other_image: str) -> None:
+def test_serve_builds_the_image_with_build_image(installed: Path, places: dict[str, str], other_image: str) -> None:
     with serving(installed, places, "--build-image"):
         assert docker("images", "-q", other_image)
         assert run(installed, places, "create", "first").returncode == 0

@@ -57,7 +57,7 @@ def stand_in(directory: Path) -> subprocess.Popen[bytes]:
 
 
 def fill(directory: Path) -> None:
-    """Write until there is no room for another block."""
+    """Write until the disk is full."""
     with open(directory / "filler", "wb", buffering=0) as filler, contextlib.suppress(OSError):
         while True:
             filler.write(bytes(4096))
@@ -103,7 +103,7 @@ def write_until_full(directory: Path) -> int:
     return size
 
 
-async def test_new_workspace_is_the_agents_and_has_only_the_mirrors_mount_point(workspaces: Workspaces) -> None:
+async def test_new_workspace_belongs_to_the_agent_and_has_only_the_mirrors_mount_point(workspaces: Workspaces) -> None:
     files = await workspaces.create("one", 64)
     assert os.listdir(files) == ["memo"]
     assert (files.stat().st_uid, files.stat().st_gid, files.stat().st_mode & 0o777) == (UID, UID, 0o700)
@@ -286,7 +286,7 @@ async def test_workspace_in_use_on_the_host_is_still_removed_and_reported(worksp
             standing.kill()
 
 
-async def test_full_host_is_said_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_full_host_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
     run("mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", small)
@@ -304,7 +304,7 @@ async def test_full_host_is_said_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", ["", ".", "..", "../x", "a/b", ".new-1", "-x", "a\0"])
-async def test_id_that_is_no_plain_name_is_refused(workspaces: Workspaces, bad: str) -> None:
+async def test_id_that_is_not_a_plain_name_is_refused(workspaces: Workspaces, bad: str) -> None:
     with pytest.raises(InvalidRequest, match="cannot use this workspace id"):
         await workspaces.create(bad, 64)
     with pytest.raises(InvalidRequest):

@@ -1,4 +1,4 @@
-"""What every suite may ask for. The daemon is the one that SANDBOXD_SOCKET names; `test_suites.py` starts it."""
+"""Fixtures of every suite. `test_suites.py` starts the daemon, and SANDBOXD_SOCKET names it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Anthropic's memory tool: the SDK's own tool over files says what is right, and ours must answer the same.
+"""Anthropic's memory tool: ours must answer like the SDK's own tool over files.
 
 Every case is a list of tool calls as the model makes them. Both tools get it; the answers, errors included, and what
 is kept afterwards must be equal. The sizes of directories are not compared: those are the file system's.

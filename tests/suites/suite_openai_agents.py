@@ -180,7 +180,7 @@ async def say(sandbox: SandboxSession, terminal: int, chars: str, expected: byte
     pytest.fail(f"cannot see {expected!r} in {output!r}")
 
 
-async def test_a_terminal_is_talked_to_and_interrupted(sandbox: SandboxSession) -> None:
+async def test_a_terminal_takes_input_and_an_interrupt(sandbox: SandboxSession) -> None:
     assert sandbox.supports_pty()
     opened = await sandbox.pty_exec_start("bash", shell=False, tty=True, yield_time_s=0.5)
     assert opened.process_id is not None

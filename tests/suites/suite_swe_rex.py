@@ -1,4 +1,4 @@
-"""SWE-ReX: what its tests ask of a runtime. Shells keep their state, are interrupted, time out; files come and go."""
+"""SWE-ReX: the behaviour that its tests expect of a runtime, for shells (state, interrupts, timeouts) and files."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ async def test_wrong_syntax_is_refused_before_the_shell_sees_it(shell: SandboxdR
         await run(shell, "(a")
 
 
-async def test_an_interactive_program_is_talked_to_and_left(shell: SandboxdRuntime) -> None:
+async def test_an_interactive_program_takes_input_and_exits(shell: SandboxdRuntime) -> None:
     await run(shell, "python", is_interactive_command=True, expect=[">>> "])
     seen = await run(shell, "print(6 * 7)", is_interactive_command=True, expect=[">>> "])
     assert "42" in seen.output
@@ -158,7 +158,7 @@ async def test_an_expected_string_that_never_comes_is_a_timeout(shell: SandboxdR
         await run(shell, "python", is_interactive_command=True, expect=["never said"], timeout=0.1)
 
 
-async def test_a_command_that_timed_out_is_interrupted_and_the_shell_goes_on(shell: SandboxdRuntime) -> None:
+async def test_a_command_that_timed_out_is_interrupted_and_the_shell_continues(shell: SandboxdRuntime) -> None:
     await run(shell, "kept=still")
     with pytest.raises(CommandTimeoutError):
         await run(shell, "sleep 30", timeout=0.1)

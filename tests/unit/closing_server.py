@@ -1,4 +1,4 @@
-"""A server on a unix socket that answers every request alike and closes kept-alive connections as a test asks.
+"""A server on a unix socket that answers every request alike and closes kept-alive connections when a test says so.
 
 It keeps the requests that it read, because only those can have had an effect.
 """

@@ -255,7 +255,7 @@ class StandInRunner:
 
 
 async def _feed(process: anyio.abc.Process, stdin: bytes | AsyncIterable[bytes], failure: list[Exception]) -> None:
-    """Write stdin as the process reads it; a stream that fails ends the process and is told."""
+    """Write stdin as the process reads it; a stream that fails ends the process and raises."""
     assert process.stdin
     try:
         with suppress(anyio.BrokenResourceError):
@@ -346,7 +346,7 @@ class StandInManager:
 
 
 class StandInMemory:
-    """The one door for writes, to a real store. Its mirror shows what the store has."""
+    """The writer on a real store. Its mirror shows what the store has."""
 
     def __init__(self, store: Any, manager: StandInManager, *, outbox: bool = False) -> None:
         self.store = store

@@ -1,4 +1,4 @@
-"""How many calls may be under way: bounded, shared fairly, and said clearly when there is no room."""
+"""Admission of calls: bounded, fair between tenants, and refused with a clear error at the limit."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sandboxd.errors import Busy
 from tests.unit.standin import serving
 
 
-def test_one_tenant_never_takes_all_the_room() -> None:
+def test_one_tenant_never_takes_all_capacity() -> None:
     admission = Admission(8)
     for _ in range(6):
         admission.enter("flood")
-    with pytest.raises(Busy, match=r"^cannot take this call: 6 of this tenant") as refused:
+    with pytest.raises(Busy, match=r"^cannot take this call: this tenant has 6 calls") as refused:
         admission.enter("flood")
     assert refused.value.retryable
     admission.enter("calm")
@@ -27,13 +27,13 @@ def test_one_tenant_never_takes_all_the_room() -> None:
     admission.enter("flood")
 
 
-def test_when_all_is_taken_only_those_with_more_than_their_share_wait() -> None:
+def test_at_the_limit_only_tenants_above_their_share_are_refused() -> None:
     admission = Admission(8)
     for _ in range(5):
         admission.enter("flood")
     for _ in range(3):
         admission.enter("other")
-    with pytest.raises(Busy, match=r"the daemon has 8 under way"):
+    with pytest.raises(Busy, match=r"the daemon has 8 calls in flight"):
         admission.enter("flood")
     for _ in range(2):
         admission.enter("late")  # a third of eight, although nothing is free
@@ -42,7 +42,7 @@ def test_when_all_is_taken_only_those_with_more_than_their_share_wait() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=200))
-def test_the_total_is_what_is_under_way_and_stays_near_the_bound(moves: list[tuple[str, bool]]) -> None:
+def test_the_total_counts_calls_in_flight_and_stays_near_the_bound(moves: list[tuple[str, bool]]) -> None:
     admission = Admission(8)
     held: dict[str, int] = dict.fromkeys("abcd", 0)
     for tenant, is_entering in moves:
@@ -50,7 +50,7 @@ def test_the_total_is_what_is_under_way_and_stays_near_the_bound(moves: list[tup
             try:
                 admission.enter(tenant)
             except Busy:
-                assert held[tenant] > 0, "a tenant without a call under way is always let in"
+                assert held[tenant] > 0, "a tenant without a call in flight is always admitted"
             else:
                 held[tenant] += 1
         elif held[tenant]:

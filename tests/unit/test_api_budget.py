@@ -1,4 +1,4 @@
-"""How much memory calls may hold: reserved before they run, bounded, shared fairly, given back."""
+"""How much memory calls may hold: reserved before they run, bounded, shared fairly, released."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_one_tenant_alone_may_hold_three_quarters() -> None:
     budget.take("flood", 100)
 
 
-def test_a_call_that_could_never_fit_is_told_the_bound() -> None:
+def test_a_call_that_could_never_fit_gets_an_error_with_the_bound() -> None:
     with pytest.raises(InvalidRequest, match=r"may hold 601 bytes .* together may hold 600; ask for less"):
         ByteBudget(800).take("acme", 601)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 500), st.booleans()), max_size=200))
-def test_the_bound_holds_and_everything_is_given_back(moves: list[tuple[str, int, bool]]) -> None:
+def test_the_bound_holds_and_everything_is_released(moves: list[tuple[str, int, bool]]) -> None:
     budget = ByteBudget(1000)
     calls: list[Allotment] = []
     for tenant, size, is_entering in moves:
@@ -63,7 +63,7 @@ def test_the_bound_holds_and_everything_is_given_back(moves: list[tuple[str, int
     assert budget.total == 0
 
 
-def test_shrinking_gives_back_only_what_is_above() -> None:
+def test_shrinking_releases_only_what_exceeds_the_size() -> None:
     budget = ByteBudget(1000)
     call = Allotment(budget, "acme")
     call.take(500)
@@ -199,7 +199,7 @@ async def test_without_room_a_command_is_busy_before_it_runs(world: World) -> No
                 await anyio.sleep(0.01)
             for _ in range(2):
                 result = await client.exec("s1", "head -c 200000 /dev/zero", idempotency_key="k")
-                assert result.stdout == "\0" * 200_000  # the key was given back, and now it has an answer
+                assert result.stdout == "\0" * 200_000  # the key was released, and now it has an answer
     assert len(world.manager.runner.calls) == 3
 
 

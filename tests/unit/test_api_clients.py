@@ -114,7 +114,7 @@ def _do_everything(world: World, way: str) -> None:
             client.exec("s1", "true")
 
 
-async def test_errors_come_back_as_the_classes_they_were(world: World) -> None:
+async def test_errors_are_rebuilt_as_their_own_classes(world: World) -> None:
     async with AsyncClient(world.socket) as client:
         await client.ensure_sandbox("s1", "u1")
         with pytest.raises(Conflict, match=r"^cannot"):
@@ -138,7 +138,7 @@ def test_an_unknown_code_keeps_its_code_and_family() -> None:
     assert gone.cause == "oom"
 
 
-async def test_no_daemon_is_an_error_of_its_own(tmp_path: Path) -> None:
+async def test_no_daemon_has_its_own_error(tmp_path: Path) -> None:
     with Client(tmp_path / "none") as client, pytest.raises(DaemonUnreachable, match=r"^cannot reach"):
         client.health()
     async with AsyncClient(tmp_path / "none") as client2:
@@ -170,7 +170,7 @@ def test_a_write_whose_answer_is_lost_is_not_sent_again(tmp_path: Path) -> None:
             with pytest.raises(AnswerLost, match="outcome"):
                 client.exec("s", "true")  # on the used connection, which dies under it
             with pytest.raises(AnswerLost):
-                client.exec("s", "true")  # on a new one, which dies, too
+                client.exec("s", "true")  # on a new one, which also dies
             client.health()
         thread.join(10)
     assert sum(request.startswith(b"POST") for request in requests) == 2

@@ -1,4 +1,4 @@
-"""The daemon's HTTP connection as raw bytes: what it takes, what it refuses, and how it ends."""
+"""The daemon's HTTP connection as raw bytes: what it accepts, what it refuses, and how it closes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def assert_closed(stream: SocketStream) -> None:
             await stream.receive()
 
 
-async def test_requests_sent_ahead_are_answered_in_order(world: World) -> None:
+async def test_pipelined_requests_are_answered_in_order(world: World) -> None:
     async with await anyio.connect_unix(world.socket) as stream:
         await stream.send(b"".join(echo(str(number)) for number in range(20)))
         rest = b""
@@ -86,7 +86,7 @@ async def test_requests_sent_ahead_are_answered_in_order(world: World) -> None:
     assert rest == b""
 
 
-async def test_a_request_may_come_in_crumbs(world: World) -> None:
+async def test_a_request_may_arrive_byte_by_byte(world: World) -> None:
     async with await anyio.connect_unix(world.socket) as stream:
         for byte in echo("crumbs"):
             await stream.send(bytes([byte]))
@@ -104,7 +104,7 @@ async def test_a_body_in_chunks_is_put_together(world: World) -> None:
         assert (await ask(stream, HEALTH))[0] == 200
 
 
-async def test_whoever_waits_for_leave_to_send_gets_it(world: World) -> None:
+async def test_a_client_that_expects_100_continue_gets_it(world: World) -> None:
     body = b'{"command":["echo","hi"]}'
     async with await anyio.connect_unix(world.socket) as stream:
         await stream.send(request("POST", EXEC, body, "expect: 100-continue")[: -len(body)])
@@ -114,7 +114,7 @@ async def test_whoever_waits_for_leave_to_send_gets_it(world: World) -> None:
     assert (status, json.loads(answer)["stdout"]) == (200, "hi\n")
 
 
-async def test_whoever_is_refused_before_sending_the_body_finds_the_connection_closed(world: World) -> None:
+async def test_a_refusal_before_the_body_is_sent_closes_the_connection(world: World) -> None:
     head = request("POST", EXEC, b"", "expect: 100-continue").replace(b"content-length: 0", b"content-length: 99999999")
     async with await anyio.connect_unix(world.socket) as stream:
         status, headers, _, _ = await ask(stream, head)
@@ -122,14 +122,14 @@ async def test_whoever_is_refused_before_sending_the_body_finds_the_connection_c
         await assert_closed(stream)
 
 
-async def test_an_old_client_gets_its_answer_and_the_end(world: World) -> None:
+async def test_an_http_1_0_client_gets_its_answer_and_a_close(world: World) -> None:
     async with await anyio.connect_unix(world.socket) as stream:
         status, headers, body, _ = await ask(stream, HEALTH.replace(b"HTTP/1.1", b"HTTP/1.0"))
         assert (status, headers["connection"], json.loads(body)["status"]) == (200, "close", "ok")
         await assert_closed(stream)
 
 
-async def test_an_offer_of_another_protocol_is_answered_in_this_one(world: World) -> None:
+async def test_an_upgrade_request_is_answered_in_http_1_1(world: World) -> None:
     async with await anyio.connect_unix(world.socket) as stream:
         status, _, _, _ = await ask(
             stream, request("GET", "/healthz", b"", "connection: upgrade", "upgrade: websocket")
@@ -203,7 +203,7 @@ async def test_a_trailer_or_chunk_extension_over_the_bound_is_refused(world: Wor
         await assert_closed(stream)
 
 
-async def test_trailers_are_dropped_and_never_taken_for_headers(world: World) -> None:
+async def test_trailers_are_dropped_and_never_treated_as_headers(world: World) -> None:
     """A trailer comes after the guard and idempotency have looked at the headers."""
     body = b'{"command":["echo","hi"]}'
     raw = chunked_head() + b"%x;note=1\r\n%b\r\n0\r\nidempotency-key: k1\r\norigin: x\r\n\r\n" % (len(body), body)
@@ -216,7 +216,7 @@ async def test_trailers_are_dropped_and_never_taken_for_headers(world: World) ->
         assert (await ask(stream, HEALTH))[0] == 200
 
 
-async def test_more_requests_ahead_than_are_parsed_at_once_are_all_answered(world: World) -> None:
+async def test_more_pipelined_requests_than_are_parsed_at_once_are_all_answered(world: World) -> None:
     count = 5000
     async with await anyio.connect_unix(world.socket) as stream, anyio.create_task_group() as tasks:
         tasks.start_soon(stream.send, HEALTH * count)
@@ -227,7 +227,7 @@ async def test_more_requests_ahead_than_are_parsed_at_once_are_all_answered(worl
         assert rest == b""
 
 
-async def test_a_client_that_sent_ahead_and_leaves_ends_what_it_asked_for(world: World) -> None:
+async def test_a_client_that_pipelines_and_disconnects_cancels_its_calls(world: World) -> None:
     async with await anyio.connect_unix(world.socket) as stream:
         sleep = request("POST", EXEC, json.dumps({"command": ["sleep", "60"]}).encode())
         await stream.send(sleep + HEALTH)
@@ -242,7 +242,7 @@ async def test_a_client_that_sent_ahead_and_leaves_ends_what_it_asked_for(world:
 SHORT = WireLimits(head_timeout_s=1, body_timeout_s=0.5, body_min_bytes_per_s=10_000)
 
 
-async def test_a_connection_that_says_nothing_is_closed(tmp_path: Path) -> None:
+async def test_a_silent_connection_is_closed(tmp_path: Path) -> None:
     async with serving(tmp_path, wire=SHORT) as world, await anyio.connect_unix(world.socket) as stream:
         with anyio.fail_after(20), pytest.raises(anyio.EndOfStream):
             await stream.receive()
@@ -257,7 +257,7 @@ async def test_a_connection_that_says_nothing_is_closed(tmp_path: Path) -> None:
     ],
     ids=["head", "body", "chunks"],
 )
-async def test_a_request_that_arrives_in_drops_is_ended(tmp_path: Path, start: bytes, crumb: bytes) -> None:
+async def test_a_request_that_arrives_too_slowly_is_ended(tmp_path: Path, start: bytes, crumb: bytes) -> None:
     async with serving(tmp_path, wire=SHORT) as world, await anyio.connect_unix(world.socket) as stream:
         assert (await ask(stream, request("PUT", SANDBOX, b'{"user":"u1"}')))[0] == 201
         await stream.send(start)
@@ -279,7 +279,7 @@ async def test_a_request_that_arrives_in_drops_is_ended(tmp_path: Path, start: b
         assert world.manager.runner.calls == []
 
 
-async def test_deadlines_do_not_touch_what_takes_long_for_another_reason(tmp_path: Path) -> None:
+async def test_deadlines_do_not_affect_calls_that_are_slow_for_other_reasons(tmp_path: Path) -> None:
     """A long command, a stream of events, a client that reads slowly, an upload that the sandbox takes slowly."""
     async with serving(tmp_path, wire=SHORT) as world, await anyio.connect_unix(world.socket) as stream:
         assert (await ask(stream, request("PUT", SANDBOX, b'{"user":"u1"}')))[0] == 201
@@ -318,7 +318,7 @@ async def test_a_body_without_end_is_cut_off_after_its_answer(tmp_path: Path) ->
                 await stream.send(bytes(65_536))  # faster than any minimum
 
 
-async def test_one_body_too_many_ends_the_slowest_and_spares_the_others(tmp_path: Path) -> None:
+async def test_one_body_above_the_cap_ends_only_the_slowest(tmp_path: Path) -> None:
     async with serving(tmp_path, max_calls=8) as world, AsyncExitStack() as stack:
         body = json.dumps({"command": ["echo", "x" * 500]}).encode()
         raw = request("POST", EXEC, body)
@@ -357,7 +357,7 @@ async def test_a_closed_connection_is_freed_without_the_garbage_collector(world:
         gc.enable()
 
 
-async def test_at_the_cap_the_oldest_stranger_goes_and_a_known_client_stays(tmp_path: Path) -> None:
+async def test_at_the_cap_the_oldest_unauthenticated_connection_is_closed(tmp_path: Path) -> None:
     limits = WireLimits(max_connections=4, max_unauthenticated=2)
     async with serving(tmp_path, wire=limits) as world, AsyncExitStack() as stack:
         port = int(world.url.rpartition(":")[2])
@@ -377,13 +377,13 @@ async def test_at_the_cap_the_oldest_stranger_goes_and_a_known_client_stays(tmp_
             assert (await ask(stream, known_health))[0] == 200
         for stream in strangers[1:]:  # they have the token after all
             assert (await ask(stream, known_health))[0] == 200
-        newcomer = await connect()  # everyone is known and idle: the one that was idle for longest goes
+        newcomer = await connect()  # all are authenticated and idle: the longest idle is closed
         assert (await ask(newcomer, known_health))[0] == 200
         await assert_closed(known[0])
         assert (await ask(known[1], known_health))[0] == 200
 
 
-async def test_at_the_cap_of_the_unix_socket_the_longest_idle_goes_and_a_busy_one_stays(tmp_path: Path) -> None:
+async def test_at_the_cap_of_the_unix_socket_the_longest_idle_connection_is_closed(tmp_path: Path) -> None:
     limits = _FewConnections()
     async with serving(tmp_path, wire=limits) as world, AsyncExitStack() as stack:
 
@@ -416,7 +416,7 @@ async def test_headers_without_end_are_refused(world: World) -> None:
                 sent += 8192
             status, _, body, _ = await read_answer(stream)
         assert status == 431
-        assert "headers are longer" in json.loads(body)["detail"]
+        assert "bytes or 100 lines of headers" in json.loads(body)["detail"]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -461,7 +461,7 @@ async def test_an_idle_connection_is_closed_after_its_keep_alive(tmp_path: Path)
             await assert_closed(stream)
 
 
-async def test_what_is_under_way_is_answered_before_the_end(tmp_path: Path) -> None:
+async def test_calls_in_flight_are_answered_before_the_end(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
 
     async def finish(stream: SocketStream, idle: SocketStream) -> None:

@@ -115,7 +115,7 @@ async def test_a_run_on_demand_answers_with_what_changed(tmp_path: Path) -> None
         assert "sandboxd_consolidation_seconds_count 3.0" in counted
 
 
-async def test_the_state_says_who_is_due_and_why(tmp_path: Path) -> None:
+async def test_the_state_shows_which_users_are_due_and_why(tmp_path: Path) -> None:
     async with desk(tmp_path, ConsolidationOptions(enabled=False, idle_s=0)) as at:
         await at.say("s1", "I prefer short answers.")
         await at.say("s2", "I like graphs.", user="bob")

@@ -1,4 +1,4 @@
-"""The event bus: numbered, bounded, and honest about what a reader missed."""
+"""The event bus: numbered, bounded, with a gap event for what a reader missed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_closing_ends_every_reader() -> None:
 
 
 async def test_many_readers_get_every_event_in_few_batches() -> None:
-    """Publishing must not pay for every reader: what is new comes to each of them in one piece."""
+    """Publishing must not cost time per reader: each reader gets new events in one batch."""
     bus = EventBus(first_id=0)
     readers, events = 100, 200
     batches: list[list[int]] = [[] for _ in range(readers)]
@@ -154,7 +154,7 @@ async def test_a_reader_alone_is_woken_by_every_event() -> None:
     assert batches == [[number] for number in range(20)]
 
 
-async def test_a_reader_that_gives_up_is_not_counted_among_those_that_wait() -> None:
+async def test_a_reader_that_gives_up_is_no_longer_counted_as_waiting() -> None:
     bus = EventBus()
     async with bus.subscribe() as reader:
         for _ in range(5):
@@ -175,10 +175,10 @@ async def test_an_event_is_rendered_once_for_all_readers() -> None:
     assert b"event: exec" in feed.render(bus.recent())
 
 
-async def test_readers_are_bounded_and_the_next_one_is_told() -> None:
+async def test_readers_are_bounded_and_the_next_one_is_refused() -> None:
     feed = EventFeed(EventBus(), most_readers=2)
     with feed.admit():
-        refused = pytest.raises(LimitReached, match=r"^cannot follow events: 2 readers do")
+        refused = pytest.raises(LimitReached, match=r"^cannot follow events: 2 readers already do")
         with feed.admit(), refused, feed.admit():
             pass
         with feed.admit():

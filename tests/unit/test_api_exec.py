@@ -126,7 +126,7 @@ async def test_a_command_that_ends_early_does_not_wait_for_its_stdin(world: Worl
             assert (await client.exec("s1", ["true"])).exit_code == 0
 
 
-async def test_a_source_that_fails_kills_the_command_and_its_error_comes_through(world: World) -> None:
+async def test_a_source_that_fails_kills_the_command_and_its_error_is_raised(world: World) -> None:
     def broken() -> Iterator[bytes]:
         yield b"one\n"
         raise ZeroDivisionError("the source broke")

@@ -1,4 +1,4 @@
-"""A write with an Idempotency-Key is done at most once, whatever happens in between."""
+"""A write with an Idempotency-Key runs at most once, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_a_retry_gets_the_first_answer_and_nothing_runs_twice(world: World
     assert (first.stdout.strip(), other.stdout.strip()) == ("1", "2")
 
 
-async def test_a_replay_says_that_it_is_one(world: World) -> None:
+async def test_a_replay_is_marked_as_one(world: World) -> None:
     async with AsyncClient(world.socket) as client:
         heads = [await _head(client, {"command": "true"}) for _ in range(2)]
     assert [head.get("idempotency-replayed") for head in heads] == [None, "true"]
@@ -80,7 +80,7 @@ async def test_a_key_of_a_running_request_is_busy(world: World) -> None:
         await anyio.to_thread.run_sync(gate.write_text, "go")
 
 
-async def test_a_refused_request_gives_its_key_back(world: World) -> None:
+async def test_a_refused_request_releases_its_key(world: World) -> None:
     async with AsyncClient(world.socket) as client:
         with pytest.raises(NotFound):
             await client.exec("s9", "true", idempotency_key="k")

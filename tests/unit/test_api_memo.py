@@ -1,4 +1,4 @@
-"""The memory routes as a stranger meets them: a real server, a real store behind it."""
+"""The memory routes over HTTP: a real server on a real store."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def quick(tmp_path: Path) -> AsyncIterator[Wire]:
 
 
 @pytest.mark.parametrize("base", [SESSION, USER])
-async def test_a_document_is_written_read_listed_and_looked_back_on(wire: Wire, base: str) -> None:
+async def test_a_document_is_written_read_and_listed_with_its_history(wire: Wire, base: str) -> None:
     target = f"{base}/memo/PLAN.md"
     assert (await wire.problem("GET", target))["code"] == "memo.absent"
     first = await wire.json("PUT", target, data="# Plän\none\n".encode(), headers={"x-memo-actor": "job-1"})
@@ -147,7 +147,7 @@ async def test_a_write_that_lost_the_race_gets_the_newer_text_and_changes_nothin
     ],
     ids=ascii,
 )
-async def test_a_header_that_says_nothing_clear_is_refused(quick: Wire, headers: dict[str, str]) -> None:
+async def test_an_ambiguous_header_is_refused(quick: Wire, headers: dict[str, str]) -> None:
     assert (await quick.problem("PUT", NOTES, data=b"x", headers=headers))["status"] == 400
     assert (await quick.problem("GET", NOTES))["code"] == "memo.absent"
 
@@ -164,7 +164,7 @@ async def test_a_header_that_says_nothing_clear_is_refused(quick: Wire, headers:
     ],
     ids=["not utf-8", "nul", "surrogate", "charset", "multipart", "large"],
 )
-async def test_a_body_that_is_no_text_is_refused(
+async def test_a_body_that_is_not_text_is_refused(
     quick: Wire, body: bytes, headers: dict[str, str], status: int
 ) -> None:
     for method in ("PUT", "POST"):
@@ -185,7 +185,7 @@ async def test_an_illegal_name_is_refused_in_every_verb(quick: Wire, name: str) 
         assert (await quick.problem(method, target, **options))["status"] in (400, 404, 405)
 
 
-async def test_what_a_query_does_not_know_is_refused(quick: Wire) -> None:
+async def test_an_unknown_query_field_is_refused(quick: Wire) -> None:
     await quick.ask("PUT", NOTES, data=b"x")
     for target in (
         f"{NOTES}?revision=0",
@@ -264,7 +264,7 @@ async def test_a_retry_with_the_same_key_is_one_revision(wire: Wire) -> None:
 
 
 async def test_a_write_that_a_crash_cut_off_from_its_answer_is_finished_by_a_retry(tmp_path: Path) -> None:
-    """The claim of the key is in the file, the text is in the store, and nobody was told."""
+    """Crash with the key claimed and the text in the store, before the answer."""
     async with memo.open_store(f"sqlite:///{tmp_path}/memo.db") as store:
         async with serving(tmp_path, store=store) as world:
             async for wire in wired(world):
@@ -300,7 +300,7 @@ async def test_artifacts_are_kept_listed_and_read(wire: Wire) -> None:
     assert (await wire.problem("PUT", f"{SESSION}/artifacts/..x", data=b"x"))["status"] == 400
 
 
-async def test_mirrors_are_refreshed_and_looked_at(quick: Wire) -> None:
+async def test_mirrors_are_refreshed_and_inspected(quick: Wire) -> None:
     await quick.ask("PUT", NOTES, data=b"x")
     path = "/workspace/memo/session/NOTES.md"
     assert await quick.json("POST", f"{SESSION}/mirror/refresh") == {"refreshed": 1}
@@ -354,7 +354,7 @@ class OnlyReads:
         raise OSError("postgres://user:password@host/ is away")
 
 
-async def test_a_store_that_cannot_do_it_says_so_and_one_that_breaks_tells_no_secret(tmp_path: Path) -> None:
+async def test_an_unsupported_call_is_reported_and_a_store_failure_reveals_no_secret(tmp_path: Path) -> None:
     async with serving(tmp_path, store=OnlyReads()) as world:
         async for wire in wired(world):
             _, _, body = await wire.ask("GET", NOTES)
@@ -377,7 +377,7 @@ async def test_a_store_that_cannot_do_it_says_so_and_one_that_breaks_tells_no_se
             assert "password" not in json.dumps(problem)
 
 
-async def test_a_write_to_a_store_that_is_away_is_queued_and_says_so(quick: Wire) -> None:
+async def test_a_write_to_an_unavailable_store_is_queued_and_reported_as_such(quick: Wire) -> None:
     quick.memory.is_away = True
     status, _, body = await quick.ask("PUT", NOTES, data=b"x")
     assert (status, json.loads(body)) == (202, {"queued": True})
@@ -385,7 +385,7 @@ async def test_a_write_to_a_store_that_is_away_is_queued_and_says_so(quick: Wire
     assert (problem["status"], problem["code"], problem["retryable"]) == (503, "store.unavailable", True)
 
 
-async def test_somebody_elses_write_to_the_same_store_is_seen(tmp_path: Path) -> None:
+async def test_a_write_by_another_process_to_the_same_store_is_seen(tmp_path: Path) -> None:
     async with memo.open_store("memory://") as store, serving(tmp_path, StandInManager(), store=store) as world:
         async for wire in wired(world):
             key = DocumentKey.of_session(SessionRef.of("acme", "s1"), "NOTES.md")

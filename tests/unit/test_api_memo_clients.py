@@ -113,6 +113,6 @@ def _do_everything(world: World) -> None:
 
 
 @pytest.mark.parametrize("reason", ["two\nlines", "\r", "nul\0"])
-def test_a_reason_that_is_no_line_is_refused_before_it_is_sent(tmp_path: Path, reason: str) -> None:
+def test_a_reason_that_is_not_one_line_is_refused_before_it_is_sent(tmp_path: Path, reason: str) -> None:
     with Client(tmp_path / "none") as client, pytest.raises(InvalidRequest):
         client.write_memo("s1", "NOTES.md", "x", reason=reason)

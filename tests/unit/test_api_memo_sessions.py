@@ -72,7 +72,7 @@ async def test_messages_are_kept_as_given_and_loaded_in_bounds(wire: Wire) -> No
     assert (session["user"], session["agent"], session["turns"], session["tokens"]) == ("u1", "a1", 1, 13)
 
 
-async def test_a_message_that_is_wrong_stops_all_of_them(wire: Wire) -> None:
+async def test_an_invalid_message_refuses_the_whole_batch(wire: Wire) -> None:
     await wire.ask("PUT", OTHER, json={"user": "u2"})
     for messages in (
         [*said("fine"), {"role": "system", "content": "x"}],
@@ -161,7 +161,7 @@ def test_an_outline_is_bounded_and_keeps_an_earlier_one() -> None:
 
 
 class Odd:
-    """A store whose answers are not what was asked for."""
+    """A store with invalid answers."""
 
     async def read_memory_document(self, tenant: str, owner: str, scope: str, name: str) -> str | None:
         return None
@@ -188,7 +188,7 @@ class Odd:
         return 7
 
 
-async def test_a_store_that_answers_nonsense_is_named_as_such(tmp_path: Path) -> None:
+async def test_an_invalid_answer_of_a_store_is_reported(tmp_path: Path) -> None:
     async with serving(tmp_path, store=Odd()) as world:
         async for wire in wired(world):
             for method, target, options in (

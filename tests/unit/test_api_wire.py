@@ -1,4 +1,4 @@
-"""The wire as a stranger meets it: a real server on a unix socket and on TCP, a stand-in behind it."""
+"""The HTTP API: a real server on a unix socket and on TCP, with a stand-in behind it."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ async def test_an_illegal_id_is_refused(wire: Wire, bad: str) -> None:
         "/healthz%0A",
     ],
 )
-async def test_a_path_that_a_proxy_could_read_otherwise_is_refused(wire: Wire, target: str) -> None:
+async def test_an_ambiguous_path_is_refused(wire: Wire, target: str) -> None:
     problem = await wire.problem("GET", target)
     assert (problem["status"], problem["code"]) == (400, "request.invalid")
     assert problem["detail"].startswith("cannot use this path")
@@ -320,7 +320,7 @@ async def test_a_body_that_is_too_large_is_refused_before_it_is_read(wire: Wire)
     assert problem["code"] == "request.too_large"
 
 
-async def test_a_bug_is_answered_without_its_traceback(wire: Wire) -> None:
+async def test_an_internal_error_is_answered_without_its_traceback(wire: Wire) -> None:
     problem = await wire.problem("POST", EXEC, json={"command": ["boom"]})
     assert (problem["status"], problem["code"]) == (500, "internal.error")
     assert "division" not in json.dumps(problem)
@@ -338,7 +338,7 @@ async def test_files_pass_through_as_they_are(wire: Wire) -> None:
     assert body == content
 
 
-async def test_everything_that_is_not_found_says_what_it_is(wire: Wire) -> None:
+async def test_each_kind_of_not_found_has_its_own_code(wire: Wire) -> None:
     for method, target, options, code in [
         ("GET", "/v1/tenants/acme/sessions/none/sandbox", {}, "sandbox.not_found"),
         ("GET", f"{SESSION}/files?path=/workspace/none", {}, "file.not_found"),
@@ -365,7 +365,7 @@ async def test_everything_that_is_not_found_says_what_it_is(wire: Wire) -> None:
         ("path=/workspace/" + "x" * 5000, "request.invalid"),
     ],
 )
-async def test_a_path_that_is_none_is_refused(wire: Wire, query: str, code: str) -> None:
+async def test_an_invalid_path_is_refused(wire: Wire, query: str, code: str) -> None:
     assert (await wire.problem("GET", f"{SESSION}/files?{query}"))["code"] == code
     assert (await wire.problem("PUT", f"{SESSION}/files?{query}", data=b"x"))["code"] == code
     assert wire.world.manager.runner.files == {}

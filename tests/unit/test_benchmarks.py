@@ -1,4 +1,4 @@
-"""The benchmark's own arithmetic, tables and pictures, and one contender that is asked for real."""
+"""The benchmark's own arithmetic, tables and pictures, and one real contender."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_figure_is_made_of_times_that_were_measured() -> None:
     assert figure("x", [7.0]) == Figure("x", 1, 7.0, 7.0)
 
 
-def test_a_figure_of_nothing_is_refused() -> None:
+def test_a_figure_without_samples_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot tell how long x takes"):
         figure("x", [])
 
@@ -50,7 +50,7 @@ def test_an_unknown_peer_or_job_is_named() -> None:
         bench.plan(["nothing"], ["none"], is_quick=True)
 
 
-def test_a_part_of_the_comparison_is_a_job_of_its_own() -> None:
+def test_a_part_of_the_comparison_is_a_separate_job() -> None:
     (command,) = bench.plan(["first"], ["none"], is_quick=True)
     assert command[2:] == ["benchmarks.compare", "--rounds", "20", "--peers", "none", "--jobs", "first"]
     assert bench.results_of(command) == "compare-part"
@@ -136,7 +136,7 @@ def test_a_soak_that_grows_is_not_flat() -> None:
     assert grown == {"rss_mb": False, "fds": True}
 
 
-def test_a_short_soak_says_nothing() -> None:
+def test_a_short_soak_gives_no_verdict() -> None:
     assert soak.judge([{"minutes": n / 10, "rss_mb": 80.0} for n in range(20)]) == []
 
 
@@ -163,7 +163,7 @@ def test_publishing_touches_only_the_marked_block() -> None:
         publish.replace_block("nothing here", "figures", "new")
 
 
-def test_the_papers_have_the_blocks_that_publishing_fills() -> None:
+def test_the_docs_have_the_blocks_that_publishing_fills() -> None:
     for name, block in (("performance.md", "figures"), ("specification.md", "promises")):
         assert publish.replace_block((publish.DOCS / name).read_text(), block, "x")
 

@@ -1,4 +1,4 @@
-"""The records of bubblewrap containers, and how a process is told from a later one with its pid."""
+"""Records of bubblewrap containers, and how a process is distinguished from a later one with the same pid."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_second_container_of_a_name_is_refused_and_the_first_stays(kept: Records
     assert os.listdir(tmp_path / "state") == ["one"]
 
 
-def test_draft_of_a_dead_daemon_is_cleared(kept: Records, tmp_path: Path) -> None:
+def test_draft_of_a_dead_daemon_is_removed(kept: Records, tmp_path: Path) -> None:
     draft = tmp_path / "state" / ".new-0123"
     draft.mkdir()
     (draft / "record").write_text("{")
@@ -50,7 +50,7 @@ def test_draft_of_a_dead_daemon_is_cleared(kept: Records, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("torn", ["", "{", "[]", '{"id": "x"}', "null"])
-def test_record_torn_by_a_crash_of_the_host_is_cleared(kept: Records, tmp_path: Path, torn: str) -> None:
+def test_record_left_incomplete_by_a_host_crash_is_removed(kept: Records, tmp_path: Path, torn: str) -> None:
     whole = make_record("whole")
     kept.create(whole)
     kept.create(make_record("torn"))
@@ -67,7 +67,7 @@ def test_record_of_a_newer_version_is_still_read(kept: Records, tmp_path: Path) 
     assert kept.read("one") == record
 
 
-def test_deleting_twice_is_done(kept: Records) -> None:
+def test_deleting_twice_is_not_an_error(kept: Records) -> None:
     kept.create(make_record())
     kept.delete("one")
     kept.delete("one")
@@ -75,15 +75,15 @@ def test_deleting_twice_is_done(kept: Records) -> None:
 
 
 @pytest.mark.parametrize("foreign", ["", "-", "../x-1", "a/b-1", "noname", "-0123", ".hidden-1", "x\n-1"])
-def test_foreign_id_names_no_container(foreign: str) -> None:
+def test_foreign_id_matches_no_container(foreign: str) -> None:
     assert records.name_of(foreign) is None
 
 
-def test_id_holds_the_name_even_with_dashes() -> None:
+def test_id_contains_the_name_even_with_dashes() -> None:
     assert records.name_of(records.mint_id("a-b-c")) == "a-b-c"
 
 
-def test_status_that_is_half_written_is_read_as_far_as_it_goes() -> None:
+def test_incomplete_status_is_read_up_to_its_last_whole_document() -> None:
     whole = '{ "child-pid": 7, "net-namespace": 1 }\n'
     assert records.parse_status("") == Status()
     assert records.parse_status(whole[:10]) == Status()
@@ -107,4 +107,4 @@ def test_process_with_another_start_is_another_process() -> None:
     later = replace(stat.ref, start_ticks=stat.ref.start_ticks + 1)
     assert not processes.is_alive(later)
     assert processes.open_pidfd(later) is None
-    processes.kill(later)  # would end this very test if it looked at the pid only
+    processes.kill(later)  # would kill this test process if it checked only the pid

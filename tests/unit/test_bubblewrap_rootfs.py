@@ -1,4 +1,4 @@
-"""The file tree of a bubblewrap container, as a plan: where a mount finds its place in an image."""
+"""The plan of a bubblewrap container's file tree: where a mount goes in an image."""
 
 from __future__ import annotations
 
@@ -36,19 +36,21 @@ def shown(spec: ContainerSpec) -> list[str]:
     return [target for source, target in pairwise(arguments) if source.startswith("/sandbox/image")]
 
 
-def test_an_image_keeps_its_var_when_that_has_a_place_for_the_mount(spec: ContainerSpec) -> None:
+def test_an_image_keeps_its_var_if_that_has_the_mount_point(spec: ContainerSpec) -> None:
     Path(spec.image, "var", "tmp").mkdir()
     assert shown(spec) == ["/usr", "/var"]
 
 
 @pytest.mark.parametrize("place", ["missing", "link"])
-def test_a_mount_never_goes_through_a_link_of_the_image_nor_into_nothing(spec: ContainerSpec, place: str) -> None:
+def test_a_mount_never_goes_through_a_link_of_the_image_or_to_a_missing_directory(
+    spec: ContainerSpec, place: str
+) -> None:
     if place == "link":
         Path(spec.image, "var", "tmp").symlink_to("/etc")
     assert shown(spec) == ["/usr"]
 
 
-def test_only_tmp_becomes_executable_when_asked_for(spec: ContainerSpec) -> None:
+def test_only_tmp_becomes_executable_on_request(spec: ContainerSpec) -> None:
     def temporary(spec: ContainerSpec) -> dict[str, str]:
         return {path: verb for verb, _, path in plan_rootfs(spec, ready_fd=6).steps if "tmpfs" in verb}
 

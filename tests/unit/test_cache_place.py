@@ -1,4 +1,4 @@
-"""Mirrors and blobs in memory or on the disk: where they go, when they move, and what is never believed."""
+"""Mirrors and blobs in memory or on disk: where they go, when they move, and what is never trusted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def in_memory(data: Path) -> bool:
     return places.pop()
 
 
-def test_in_memory_both_are_links_to_a_directory_that_only_we_may_write(data: Path, memory: Path) -> None:
+def test_in_memory_both_are_links_to_a_directory_that_only_the_daemon_may_write(data: Path, memory: Path) -> None:
     settle(data, "memory", GIB, tmpfs=memory)
     (place,) = memory.iterdir()
     assert place.stat().st_mode & 0o777 == 0o700
@@ -59,7 +59,7 @@ def test_a_mirror_that_a_container_may_show_is_not_moved(data: Path, memory: Pat
     assert not in_memory(data)
 
 
-def test_on_the_disk_the_cache_outlives_a_start(data: Path, memory: Path) -> None:
+def test_on_disk_the_cache_survives_a_restart(data: Path, memory: Path) -> None:
     settle(data, "disk", GIB, tmpfs=memory)
     (data / "blobs" / "blob").write_text("text")
     settle(data, "disk", GIB, tmpfs=memory)
@@ -67,8 +67,8 @@ def test_on_the_disk_the_cache_outlives_a_start(data: Path, memory: Path) -> Non
     assert (data / "blobs" / "blob").read_text() == "text"
 
 
-def test_without_room_or_without_a_tmpfs_it_is_the_disk(data: Path, memory: Path) -> None:
-    settle(data, "auto", GIB, tmpfs=memory)  # a directory of the disk is no tmpfs
+def test_without_room_or_a_tmpfs_the_cache_is_on_disk(data: Path, memory: Path) -> None:
+    settle(data, "auto", GIB, tmpfs=memory)  # a directory on the disk is not a tmpfs
     assert not in_memory(data)
     settle(data, "auto", 2**60, tmpfs=TMPFS)
     assert not in_memory(data)
@@ -77,7 +77,7 @@ def test_without_room_or_without_a_tmpfs_it_is_the_disk(data: Path, memory: Path
 
 
 @pytest.mark.skipif(cache_place._filesystem_at(TMPFS) != "tmpfs", reason="needs a tmpfs")
-def test_with_room_it_is_memory_and_nothing_of_it_stays_behind(data: Path) -> None:
+def test_with_room_the_cache_is_in_memory_and_is_removed_at_the_end(data: Path) -> None:
     settle(data, "auto", 1)
     assert in_memory(data)
     place = (data / "mirrors").readlink().parent
@@ -86,7 +86,7 @@ def test_with_room_it_is_memory_and_nothing_of_it_stays_behind(data: Path) -> No
     assert not place.exists()
 
 
-def test_after_a_start_of_the_host_it_is_made_anew(data: Path, memory: Path) -> None:
+def test_the_cache_is_made_again_after_a_reboot_of_the_host(data: Path, memory: Path) -> None:
     settle(data, "memory", GIB, tmpfs=memory)
     for place in memory.iterdir():
         for name in ("mirrors", "blobs"):
@@ -130,10 +130,10 @@ def test_a_daemon_that_died_while_it_made_the_links_leaves_nothing(
     assert not place.exists()
 
 
-def test_a_directory_that_others_may_write_is_not_believed(data: Path, memory: Path) -> None:
+def test_a_directory_that_other_users_may_write_is_not_trusted(data: Path, memory: Path) -> None:
     settle(data, "memory", GIB, tmpfs=memory)
     (theirs,) = memory.iterdir()
     theirs.chmod(0o777)
     settle(data, "memory", GIB, tmpfs=memory)
     assert (data / "mirrors").readlink().parent != theirs
-    assert theirs.exists()  # not ours to remove
+    assert theirs.exists()  # it belongs to another user, so it stays

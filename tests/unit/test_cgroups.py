@@ -20,7 +20,7 @@ V2 = "26 25 0:23 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdele
 LIMITS = Limits(memory_mb=64, cpus=0.5, pids=20)
 
 
-def test_version_1_is_chosen_where_it_has_the_controllers_even_beside_version_2() -> None:
+def test_version_1_is_chosen_if_it_has_the_controllers_even_beside_version_2() -> None:
     found = cgroups.parse_hierarchy(V1)
     assert found is not None
     assert found.version == 1
@@ -33,7 +33,7 @@ def test_each_directory_of_a_shared_hierarchy_is_named_once() -> None:
     assert len(found.directories("x")) == 3
 
 
-def test_version_2_has_one_root_for_all() -> None:
+def test_version_2_has_one_root_for_all_controllers() -> None:
     found = cgroups.parse_hierarchy(V2)
     assert found is not None
     assert found.version == 2
@@ -65,7 +65,7 @@ def test_version_2_group_is_limited_joined_and_read(tmp_path: Path) -> None:
     cgroups.create(hierarchy, "one", LIMITS)
     cgroups.join(hierarchy, "one", 4711)
     assert (group / "pids.max").read_text() == "20"
-    assert not (group / "memory.swap.max").exists()  # the kernel has no such file here, and nothing made one
+    assert not (group / "memory.swap.max").exists()  # a plain directory has no such file, and nothing created one
     assert cgroups.members(hierarchy, "one") == {4711}
 
     (group / "memory.current").write_text("5000\n")
@@ -77,7 +77,7 @@ def test_version_2_group_is_limited_joined_and_read(tmp_path: Path) -> None:
     assert cgroups.oom_kills(hierarchy, "one") == 1
 
 
-def test_group_that_is_gone_is_removed_and_has_no_members(tmp_path: Path) -> None:
+def test_removing_a_missing_group_succeeds_and_it_has_no_members(tmp_path: Path) -> None:
     hierarchy = Hierarchy(2, dict.fromkeys(cgroups.CONTROLLERS, tmp_path))
     assert cgroups.remove(hierarchy, "never")
     assert cgroups.members(hierarchy, "never") == set()

@@ -68,7 +68,7 @@ async def test_a_sandbox_is_created_listed_and_removed(world: World) -> None:
     assert (await cli(world, "rm", "demo")).returncode == 0
     missing = await cli(world, "rm", "demo")
     assert missing.returncode == 1
-    assert missing.stderr.decode().startswith("cannot remove the sandbox of demo: it has none")
+    assert missing.stderr.decode().startswith("cannot remove the sandbox of demo: it does not exist")
 
 
 async def test_exec_passes_stdin_output_and_exit_code(world: World) -> None:

@@ -1,4 +1,4 @@
-"""`consolidate` as a program: with a daemon, on a store of its own, on a terminal, and as a service."""
+"""`consolidate` as a program: with a daemon, on its own store, on a terminal, and as a service."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ async def test_one_user_is_shown_what_would_change_and_then_changed(at: Desk) ->
     assert (await cli(at, "--user", "ann", "--dry-run")).stdout == "USER.md of ann would not change\n"
     fields = json.loads((await cli(at, "--user", "ann", "--json")).stdout)
     assert (fields["outcome"], fields["changed"], fields["revision"]) == ("unchanged", False, 1)
-    assert "nothing to say" in (await cli(at, "--user", "nobody")).stdout
+    assert "nothing to record" in (await cli(at, "--user", "nobody")).stdout
 
 
-async def test_once_runs_whoever_is_due_and_all_runs_everybody(at: Desk) -> None:
+async def test_once_runs_due_users_and_all_runs_every_user(at: Desk) -> None:
     await at.say("s1", "I prefer short answers.")
     await at.say("s2", "I like graphs.", user="bob")
     await cli(at, "--user", "bob")
@@ -107,7 +107,7 @@ async def test_a_dry_run_of_many_shows_each_diff_under_its_user(at: Desk) -> Non
     assert await at.page() == ""
 
 
-async def test_a_user_whom_another_run_has_fails_alone_and_not_among_many(at: Desk) -> None:
+async def test_a_user_held_by_another_run_fails_alone_but_not_among_many(at: Desk) -> None:
     await at.say("s1", "I prefer short answers.")
     await at.store.acquire_lease(ANN, "somebody", 60)
     held = await cli(at, "--user", "ann")
@@ -172,7 +172,7 @@ async def test_a_failure_on_the_store_is_exit_code_1_with_its_reason(url: str) -
     assert {item["code"] for item in json.loads(many.stdout)["items"]} == {"consolidation.summariser"}
 
 
-async def test_watching_runs_whoever_is_due_until_it_is_terminated(url: str, tmp_path: Path) -> None:
+async def test_watching_runs_due_users_until_it_is_terminated(url: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sandboxd", "consolidate", "--watch", "--store", url, "--json"]
     environment = {**os.environ, **IDLE}
 
@@ -190,7 +190,7 @@ async def test_watching_runs_whoever_is_due_until_it_is_terminated(url: str, tmp
     assert all((await pages(url)).values())
 
 
-async def test_a_diff_is_coloured_on_a_terminal_and_nothing_in_it_is_obeyed(url: str) -> None:
+async def test_a_diff_is_coloured_on_a_terminal_and_its_control_characters_are_removed(url: str) -> None:
     async with memo.open_store(url) as store:
         await store.write_memory_document("default", "ann", "user", "USER.md", "\x1b[2Jmine\n")
     shown = await anyio.to_thread.run_sync(partial(_on_a_terminal, url))
@@ -254,7 +254,7 @@ def test_no_daemon_is_exit_code_3(tmp_path: Path, words: tuple[str, ...]) -> Non
     assert done.returncode == 3, done.stderr
 
 
-def test_the_help_has_an_example_and_says_how_to_go_back(tmp_path: Path) -> None:
+def test_the_help_has_an_example_and_shows_how_to_undo(tmp_path: Path) -> None:
     done = run(tmp_path / "none", "--help")
     assert done.returncode == 0
     for said in ("Example: sandboxd consolidate", "sandboxd memo restore", "--json", "--watch", "--dry-run"):

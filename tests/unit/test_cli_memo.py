@@ -41,7 +41,7 @@ async def cli(
 
 
 @pytest.mark.parametrize("whose", [("demo",), ("--user", "alice")])
-async def test_a_document_goes_in_and_comes_out_exactly(world: World, whose: tuple[str, ...]) -> None:
+async def test_a_document_is_stored_and_printed_exactly(world: World, whose: tuple[str, ...]) -> None:
     text = "# Plän\r\nno newline at the end".encode()
     done = await cli(world, "memo", "put", *whose, "PLAN.md", "--reason", "über Nacht", stdin=text)
     assert (done.returncode, done.stdout) == (0, b"PLAN.md is at revision 1\n"), done.stderr

@@ -1,4 +1,4 @@
-"""What the clients load, and when: an import in the middle of a call would stop the caller's event loop."""
+"""What the clients load, and when: an import during a call would block the caller's event loop."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_a_call_that_is_safe_to_repeat_is_repeated(
         assert (b"idempotency-key: once" in first) is bool(options)
 
 
-def test_a_connection_that_was_idle_for_long_is_dropped(
+def test_a_connection_that_was_idle_too_long_is_dropped(
     client_of: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing_server(tmp_path / "s", Closing.NEVER) as server, client_of(server) as do:

@@ -1,4 +1,4 @@
-"""What an engine says, in our words: causes of death, refusals, findings."""
+"""Translating an engine's answers: causes of death, refusals, findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The error tree: every code is on the wire once, with one status, and comes back as the class it was."""
+"""The error tree: every code is on the wire once, with one status, and is rebuilt as the same class."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LEAVES = sorted(set(leaves(SandboxdError)), key=lambda kind: kind.__name__)
 
 
 @pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
-def test_an_error_comes_back_from_the_wire_as_the_class_it_was(kind: type[SandboxdError]) -> None:
+def test_an_error_from_the_wire_is_rebuilt_as_its_own_class(kind: type[SandboxdError]) -> None:
     error = Gone("cannot go on", "oom") if kind is Gone else kind("cannot go on")
     rebuilt = rebuild(problem_of(error))
     assert type(rebuilt) is kind
@@ -65,5 +65,5 @@ def test_file_errors_are_one_family_with_a_status_each() -> None:
     assert WorkspaceFull.code == "sandbox.workspace_full"
 
 
-def test_whatever_is_not_found_can_be_caught_as_one() -> None:
+def test_every_not_found_error_can_be_caught_as_one_class() -> None:
     assert all(issubclass(kind, NotFound) for kind in (FileNotFound, SandboxNotFound, RouteNotFound))

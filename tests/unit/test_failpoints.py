@@ -1,4 +1,4 @@
-"""Failpoints do what they are told and nothing when they are not."""
+"""Failpoints act when they are armed, and only then."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_a_misspelt_failpoint_is_refused(text: str) -> None:
         failpoints.arm(text)
 
 
-async def test_every_point_that_is_named_is_reached_somewhere_in_the_code() -> None:
+async def test_every_named_failpoint_is_reached_somewhere_in_the_code() -> None:
     package = Path(failpoints.__file__).parent
     sources = [path.read_text() for path in package.rglob("*.py") if path.stem != "failpoints"]
     name = re.compile(r'"((?:adopt|claim|create|destroy|reconcile|refresh|writeback|outbox)\.(?!db)[a-z_]+)"')

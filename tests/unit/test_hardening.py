@@ -1,4 +1,4 @@
-"""The hardening table, and how it is said to an engine."""
+"""The hardening table, and its translation for an engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_table_cannot_be_changed_at_run_time() -> None:
         HARDENING.network = "host"  # type: ignore[misc]
 
 
-def test_create_call_says_every_flag_of_the_table() -> None:
+def test_create_call_contains_every_flag_of_the_table() -> None:
     mib = 1024 * 1024
     bind = {"Propagation": "rprivate", "NonRecursive": True}
     rendered = render_container(SPEC, "PROFILE")
@@ -91,7 +91,7 @@ def test_create_call_says_every_flag_of_the_table() -> None:
     }
 
 
-def test_other_runtime_is_named_only_when_asked_for() -> None:
+def test_another_runtime_is_named_only_on_request() -> None:
     assert "Runtime" not in render_container(SPEC, "")["HostConfig"]
     assert render_container(replace(SPEC, runtime="runsc"), "")["HostConfig"]["Runtime"] == "runsc"
 
@@ -106,7 +106,7 @@ def test_temporary_directory_cannot_run_programs() -> None:
     assert {"noexec", "nosuid", "nodev"} <= set(tmp_options(SPEC).split(","))
 
 
-def test_temporary_directory_runs_programs_only_when_asked_for_and_gains_nothing_else() -> None:
+def test_temporary_directory_runs_programs_only_on_request_and_gains_nothing_else() -> None:
     before, after = tmp_options(SPEC).split(","), tmp_options(replace(SPEC, tmp_exec=True)).split(",")
     assert set(before) ^ set(after) == {"noexec", "exec"}
 
@@ -122,6 +122,6 @@ def test_temporary_directory_runs_programs_only_when_asked_for_and_gains_nothing
         replace(SPEC, env={"A": "x\0"}),
     ],
 )
-def test_spec_that_no_container_could_have_is_refused(broken: ContainerSpec) -> None:
+def test_an_impossible_spec_is_refused(broken: ContainerSpec) -> None:
     with pytest.raises(EngineRefused, match="cannot launch"):
         render_container(broken, "")

@@ -37,13 +37,13 @@ def test_an_account_with_the_agents_uid_is_reported() -> None:
     assert (found.verdict, taken.pw_name in found.detail) == ("weak", True)
 
 
-def test_the_limit_on_open_files_is_told_as_the_sandboxes_that_it_carries() -> None:
+def test_the_limit_on_open_files_is_reported_as_the_sandboxes_it_allows() -> None:
     few = diagnose_open_files(Settings(max_sandboxes=305, engine="bubblewrap"), open_files=1024)
-    assert (few.verdict, few.detail) == ("weak", "a limit of 1024 carries 304 bubblewrap sandboxes")
+    assert (few.verdict, few.detail) == ("weak", "a limit of 1024 allows 304 bubblewrap sandboxes")
     assert "305" in few.advice
     assert diagnose_open_files(Settings(max_sandboxes=304, engine="bubblewrap"), open_files=1024).verdict == "ok"
     either = diagnose_open_files(Settings(), open_files=1024)
-    assert either.detail == "a limit of 1024 carries 608 docker or 304 bubblewrap sandboxes"
+    assert either.detail == "a limit of 1024 allows 608 docker or 304 bubblewrap sandboxes"
 
 
 @pytest.mark.parametrize(

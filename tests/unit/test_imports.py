@@ -1,4 +1,4 @@
-"""The import rule of the architecture, read from the sources: who may know whom."""
+"""The import rules of the architecture, checked in the sources."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def offenders(paths: list[Path], *forbidden: str) -> list[str]:
     ]
 
 
-def test_memo_knows_neither_the_daemon_nor_docker() -> None:
+def test_memo_imports_neither_the_daemon_nor_docker() -> None:
     assert sources("memo")
     assert offenders(sources("memo"), "sandboxd", "docker", "scripts") == []
 
 
-def test_engine_and_mirror_do_not_know_each_other() -> None:
+def test_engine_and_mirror_do_not_import_each_other() -> None:
     assert offenders(sources("sandboxd/engine"), "sandboxd.memory") == []
     assert offenders(sources("sandboxd/memory"), "sandboxd.engine") == []
 
@@ -76,7 +76,7 @@ def test_what_runs_in_the_container_is_python_3_9(path: Path) -> None:
     ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
 
 
-def test_every_module_that_says_anything_opens_with_a_docstring() -> None:
+def test_every_module_with_code_opens_with_a_docstring() -> None:
     trees = {
         path: ast.parse(path.read_text(encoding="utf-8"))
         for path in sources("sandboxd", "memo", "scripts", "tests", "benchmarks", "examples")

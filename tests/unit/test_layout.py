@@ -1,4 +1,4 @@
-"""The data directory: closed to other users from its first moment, and refused when it is another user's."""
+"""The data directory: closed to other users from its creation, and refused if it belongs to another user."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_new_data_directory_is_private_whatever_the_umask(tmp_path: Path) -> N
     assert found["mirrors/box"] == found["run/box"] == 0o2750
 
 
-def test_an_open_data_directory_is_closed_when_it_is_taken(tmp_path: Path) -> None:
+def test_an_open_data_directory_is_closed_when_a_daemon_uses_it(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     data.chmod(0o755)
@@ -55,7 +55,7 @@ def test_an_open_data_directory_is_closed_when_it_is_taken(tmp_path: Path) -> No
     assert found["notes"] == 0o644, "not ours to change"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change the owner of a directory")
 def test_a_data_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

@@ -1,4 +1,4 @@
-"""The life cycle as a table: every state meets every event."""
+"""The life cycle as a table: every state with every event."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
-def test_every_state_meets_every_event_as_the_table_says(state: State, event: Event) -> None:
+def test_every_state_handles_every_event_as_the_table_says(state: State, event: Event) -> None:
     expected = ALLOWED.get((state, type(event)))
     if expected is None:
         with pytest.raises(InvalidTransition, match="cannot apply"):
@@ -114,7 +114,7 @@ def test_every_state_meets_every_event_as_the_table_says(state: State, event: Ev
         assert step(record(state), event)[0].state is expected
 
 
-def test_a_pause_keeps_the_container_and_the_calls_under_way() -> None:
+def test_a_pause_keeps_the_container_and_the_calls_in_flight() -> None:
     paused, effects = step(record(State.READY, container="c1"), ContainerPaused())
     assert (paused.state, paused.container) == (State.PAUSED, "c1")
     assert effects == [Effect.FREEZE_CALLS, Effect.ANNOUNCE]
@@ -140,7 +140,7 @@ def test_a_death_names_its_cause_and_fails_the_calls_first() -> None:
     assert effects[0] is Effect.FAIL_CALLS
 
 
-def test_a_relaunch_gets_a_container_name_of_its_own() -> None:
+def test_a_relaunch_gets_a_new_container_name() -> None:
     before = record(State.GONE, cause="killed")
     after, effects = step(before, LaunchAsked())
     assert after.container_name != before.container_name
@@ -148,7 +148,7 @@ def test_a_relaunch_gets_a_container_name_of_its_own() -> None:
     assert effects == [Effect.LAUNCH]
 
 
-def test_a_sandbox_of_nobody_waits_and_becomes_somebody_s_only_once() -> None:
+def test_a_warm_sandbox_waits_and_is_claimed_only_once() -> None:
     warm, effects = step(record(State.STARTING, owner=None, container="c1"), RunnerReady())
     assert (warm.state, warm.container, effects) == (State.WARM, "c1", [])
     claimed, effects = step(warm, Claimed(ADA, TODAY))
@@ -157,7 +157,7 @@ def test_a_sandbox_of_nobody_waits_and_becomes_somebody_s_only_once() -> None:
     with pytest.raises(InvalidTransition):
         step(claimed, Claimed(ADA, TODAY))
     assert step(claimed, RunnerReady())[0].state is State.READY
-    assert step(claimed, LaunchFailed())[1] == [Effect.TEAR_DOWN]  # nobody else may have it
+    assert step(claimed, LaunchFailed())[1] == [Effect.TEAR_DOWN]  # a second owner must not get it
 
 
 def test_the_secret_is_not_in_the_text_of_a_record() -> None:

@@ -1,4 +1,4 @@
-"""Logging never fails what it is about."""
+"""A logging failure never fails the work that is logged."""
 
 from __future__ import annotations
 

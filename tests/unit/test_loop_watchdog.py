@@ -1,4 +1,4 @@
-"""The watchdog ends what does not end by itself, and leaves alone what works."""
+"""The watchdog ends a stalled process and leaves a working one alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_shutdown_that_takes_too_long_ends_the_process() -> None:
     assert "did not exit within 0.1 s" in reasons.get(timeout=_PATIENCE_S)
 
 
-def test_a_loop_that_turns_is_left_alone_and_one_that_blocks_is_not() -> None:
+def test_a_running_loop_is_left_alone_and_a_blocked_one_is_not() -> None:
     reasons: queue.Queue[str] = queue.Queue()
     looks = threading.Semaphore(0)
 

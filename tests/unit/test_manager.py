@@ -1,4 +1,4 @@
-"""What the manager says of its sandboxes while one of them is on its way out."""
+"""The manager's counts and limits while sandboxes are being removed or stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sandboxd.settings import Settings
 from tests.unit.test_lifecycle import ADA, record
 
 
-def test_a_sandbox_that_is_just_being_forgotten_is_in_no_state_that_is_counted(tmp_path: Path) -> None:
+def test_a_sandbox_that_is_being_removed_is_not_counted(tmp_path: Path) -> None:
     manager = SandboxManager(Settings(data=tmp_path / "data", socket=tmp_path / "socket"))
     manager._sandboxes[ADA.ref] = Sandbox(record(State.REMOVED))
     assert set(manager.states.values()) == {0}
@@ -32,7 +32,7 @@ async def test_a_call_that_enters_before_the_idle_sandbox_is_stopped_keeps_it(tm
     sandbox.last_used = float("-inf")
     with sandbox.call():
         await manager._stop_if_idle(sandbox)
-    await manager._stop_if_idle(sandbox)  # used just now
+    await manager._stop_if_idle(sandbox)  # it was just used
     assert sandbox.record.state is State.READY
 
 

@@ -1,4 +1,4 @@
-"""Blobs, trees and manifests: files that are whole, read-only, shared and never left behind."""
+"""Blobs, trees and manifests: files that are complete, read-only, shared and never left behind."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_text_is_kept_once_and_read_only(blobs: Blobs) -> None:
     assert blobs.read(ACME, SHA) == TEXT
 
 
-def test_tenants_share_no_blob_and_no_path_holds_an_id(blobs: Blobs) -> None:
+def test_tenants_share_no_blob_and_no_path_contains_an_id(blobs: Blobs) -> None:
     assert blobs.put(ACME, SHA, TEXT) != blobs.put(OTHER, SHA, TEXT)
     assert "acme" not in blobs.path(ACME, SHA)
 
@@ -68,7 +68,7 @@ def test_a_blob_damaged_by_a_crash_or_by_hand_is_never_used(blobs: Blobs, tmp_pa
 
 
 def test_threads_that_put_the_same_text_at_once_all_show_it(blobs: Blobs, root: str) -> None:
-    """One replaces the other's blob while that one links it: for the kernel, the first is then gone."""
+    """One thread replaces the blob while another links it, so the kernel reports the first blob as missing."""
     both = threading.Barrier(2)
 
     def show(directory: str) -> None:
@@ -90,14 +90,14 @@ def test_pruning_leaves_what_mirrors_show(tmp_path: Path, root: str) -> None:
     texts = [f"text {number}".encode() for number in range(20)]
     paths = [first.put(ACME, sha256_of(text), text) for text in texts]
     tree.show(paths[3], root, "session/NOTES.md")
-    assert first.prune(0) == 0  # somebody is about to link them
+    assert first.prune(0) == 0  # they are about to be linked
     later = Blobs(tmp_path / "blobs")
     later.open()
     assert later.prune(0) == 19
     assert later.read(ACME, sha256_of(texts[3])) == texts[3]
 
 
-def test_half_made_blobs_are_gone_after_a_start(tmp_path: Path) -> None:
+def test_incomplete_blobs_are_removed_at_start(tmp_path: Path) -> None:
     staging = tmp_path / "blobs" / "staging"
     staging.mkdir(parents=True)
     (staging / "7").write_text("half")
@@ -111,13 +111,13 @@ def test_replacing_keeps_the_directory_and_leaves_no_temporary_file(blobs: Blobs
         blob = blobs.put(ACME, sha256_of(text), text)
         tree.replace(blob, f"{root}/session", "NOTES.md", tree.temporary_name())
         for _ in range(number):
-            tree.show(blob, root, "session/NOTES.md")  # the very same file again
+            tree.show(blob, root, "session/NOTES.md")  # the same file again
         assert Path(root, "session", "NOTES.md").read_bytes() == text
     assert os.stat(f"{root}/session").st_ino == before
     assert sorted(os.listdir(f"{root}/session")) == ["NOTES.md", "tool-results"]
 
 
-def test_where_links_are_refused_files_are_copied(blobs: Blobs) -> None:
+def test_files_are_copied_if_links_are_refused(blobs: Blobs) -> None:
     shared = Path("/dev/shm")
     if not shared.is_dir() or os.stat(shared).st_dev == os.stat(blobs.put(ACME, SHA, TEXT)).st_dev:
         pytest.skip("needs a second filesystem")
@@ -134,7 +134,7 @@ def test_where_links_are_refused_files_are_copied(blobs: Blobs) -> None:
         shutil.rmtree(target)
 
 
-def test_a_scan_sees_strangers_and_clears_temporary_files(blobs: Blobs, root: str) -> None:
+def test_a_scan_reports_foreign_files_and_removes_temporary_files(blobs: Blobs, root: str) -> None:
     tree.show(blobs.put(ACME, SHA, TEXT), root, "user/USER.md")
     Path(root, "session", f"{tree.TEMPORARY}x").write_text("left over")
     os.symlink("/etc/passwd", f"{root}/session/link")
@@ -145,7 +145,7 @@ def test_a_scan_sees_strangers_and_clears_temporary_files(blobs: Blobs, root: st
     assert not Path(root, "session", f"{tree.TEMPORARY}x").exists()
 
 
-def test_a_scan_leaves_the_temporary_file_of_a_refresh_under_way(root: str) -> None:
+def test_a_scan_keeps_the_temporary_file_of_a_running_refresh(root: str) -> None:
     draft = tree.Draft(root, "user/USER.md")
     draft.write(TEXT)
     assert tree.scan(root, is_quiet=True) == {}  # by the last mirror of the same sandbox
@@ -161,7 +161,7 @@ def test_a_start_sweeps_every_mirror(tmp_path: Path) -> None:
     assert tree.sweep(tmp_path) == 2
 
 
-def test_a_manifest_survives_a_round_trip_and_a_damaged_one_claims_nothing() -> None:
+def test_a_manifest_survives_a_round_trip_and_a_damaged_one_lists_nothing() -> None:
     shown = {"session/NOTES.md": Shown(3, SHA, 20, 1_700_000_000.5), "user/USER.md": Shown(-1, SHA, 20, 1.0, True)}
     assert manifest.decode(manifest.encode(shown)) == shown
     for damaged in (None, b"", b"{", b"[]", b'{"files": 3}', b'{"files": {"a": {}}}', b"[" * 100_000):
@@ -177,6 +177,6 @@ def test_the_name_of_a_conflict_copy_is_always_legal() -> None:
         DocumentKey.of("acme", "s1", "session", "../x")
 
 
-def test_the_number_of_a_text_finds_its_hash_again() -> None:
+def test_the_number_of_a_text_leads_back_to_its_hash() -> None:
     assert SHA.startswith(prefix_of(number_of(SHA)))
     assert number_of(SHA) < 2**53

@@ -1,4 +1,4 @@
-"""A mirror before it is filled and after it is dropped: changes note themselves, and no directory comes back."""
+"""A mirror before it is filled and after it is dropped: changes are recorded, and no directory is made again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ USER = DocumentKey.of_user(REF.tenant, ANN, "USER.md")
 
 
 class FailingReads(InMemoryStore):
-    """Fails to read artifacts while `is_failing`; somebody writes NOTES.md just then."""
+    """Fails to read artifacts while `is_failing`, and writes NOTES.md at that moment."""
 
     is_failing = False
 
@@ -49,7 +49,7 @@ async def memory(tmp_path: Path, store: FailingReads) -> AsyncIterator[Memory]:
         yield memory
 
 
-async def test_a_change_before_the_snapshot_is_noted_and_touches_no_file(memory: Memory) -> None:
+async def test_a_change_before_the_snapshot_is_recorded_and_touches_no_file(memory: Memory) -> None:
     mirror = memory._mirrors.track("box", REF, ANN)
     await memory._mirrors.install(USER, Text.of(b"text", 1), revisioned=True)
     assert mirror.missed == {USER}
@@ -57,9 +57,7 @@ async def test_a_change_before_the_snapshot_is_noted_and_touches_no_file(memory:
 
 
 @pytest.mark.parametrize("staged", [None, "refresh.staged"])
-async def test_a_write_that_comes_after_the_drop_does_not_make_the_directory_again(
-    memory: Memory, staged: str | None
-) -> None:
+async def test_a_write_after_the_drop_does_not_make_the_directory_again(memory: Memory, staged: str | None) -> None:
     root = await memory.create("box", REF, ANN)
     mirror = memory._mirrors.of_session(REF)
     assert mirror is not None
@@ -70,9 +68,7 @@ async def test_a_write_that_comes_after_the_drop_does_not_make_the_directory_aga
     assert not root.exists()
 
 
-async def test_what_was_heard_during_a_snapshot_that_failed_is_shown_all_the_same(
-    memory: Memory, store: FailingReads
-) -> None:
+async def test_a_change_announced_during_a_failed_snapshot_is_still_shown(memory: Memory, store: FailingReads) -> None:
     await memory.write(NOTES, "first")
     root = await memory.create("box", REF, ANN)
     await store.write_artifact(ArtifactKey.of(REF, "call-1"), "a result")
@@ -85,11 +81,11 @@ async def test_what_was_heard_during_a_snapshot_that_failed_is_shown_all_the_sam
     store.is_failing = False
     notes = root / "session" / "NOTES.md"
     while notes.read_text() != "written while a snapshot was read":
-        await memory._refresher.refresh(ArtifactKey.of(REF, "call-1"))  # gives way to the workers
+        await memory._refresher.refresh(ArtifactKey.of(REF, "call-1"))  # lets the workers run
 
 
-async def test_a_hash_that_leads_elsewhere_is_refused_and_removes_nothing(tmp_path: Path) -> None:
-    """A name on the disk is made of the hash: one that is none must never become one."""
+async def test_a_hash_that_is_a_path_is_refused_and_removes_nothing(tmp_path: Path) -> None:
+    """The hash becomes a name on disk, so an invalid hash must never get there."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
 

@@ -1,4 +1,4 @@
-"""What a provider may do wrong: every snapshot is complete, or an error that says why, and nothing is left behind."""
+"""Misbehaving providers: every snapshot is complete or an error that says why, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REF, ANN = SessionRef.of("acme", "s1"), UserId("ann")
 
 
 class Plain:
-    """A provider with one method; `answer` decides what it says."""
+    """A provider with one method, which returns `answer`."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -59,7 +59,7 @@ class NotAsynchronous:
 
 
 class StrangeLister(Plain):
-    """Rich in what it claims to have: documents of somebody else."""
+    """Lists what it is given, for example documents of another owner."""
 
     def __init__(self, entries: Any, document: Any = None) -> None:
         super().__init__(None)
@@ -115,37 +115,37 @@ BAD = {
     "a refusal": Plain(TooLarge("cannot store this")),
     "hanging": Hanging(None),
     "not asynchronous": NotAsynchronous(),
-    "ids that are no list": WithArtifacts("abc"),
-    "ids that are no text": WithArtifacts([1, 2]),
+    "ids that are not a list": WithArtifacts("abc"),
+    "ids that are not text": WithArtifacts([1, 2]),
     "an id that is a path": WithArtifacts(["fine", "../../x"]),
     "an id twice": WithArtifacts(["a", "a"]),
     "a million ids": WithArtifacts([f"id{number}" for number in range(1_000_000)]),
-    "an artifact that is listed and not there": WithArtifacts(["a"], None),
+    "an artifact that is listed but missing": WithArtifacts(["a"], None),
     "an artifact of the wrong type": WithArtifacts(["a"], 3),
     "an artifact that is too large": WithArtifacts(["a"], "x" * 5000),
-    "a list that is no list": StrangeLister({"NOTES.md": 1}),
-    "entries that are none": StrangeLister(["NOTES.md"]),
-    "a snapshot that is none": StrangeSnapshots(listed=([], [])),
+    "a list that is not a list": StrangeLister({"NOTES.md": 1}),
+    "invalid entries": StrangeLister(["NOTES.md"]),
+    "an invalid snapshot": StrangeSnapshots(listed=([], [])),
     "a snapshot without a list": StrangeSnapshots(listed=SessionMemory([], "ab")),  # type: ignore[arg-type]
-    "a document that is none": StrangeSnapshots(listed=SessionMemory(["NOTES.md"], [])),  # type: ignore[list-item]
-    "a line that is none": StrangeSnapshots(listed=lines("abcd")),
+    "an invalid document": StrangeSnapshots(listed=SessionMemory(["NOTES.md"], [])),  # type: ignore[list-item]
+    "an invalid line": StrangeSnapshots(listed=lines("abcd")),
     "a line that is too short": StrangeSnapshots(listed=lines(("a", 1, HASH))),
-    "a revision that is none": StrangeSnapshots(listed=lines(("a", "1", HASH, 4))),
-    "a size that is none": StrangeSnapshots(listed=lines(("a", 1, HASH, True))),
+    "an invalid revision": StrangeSnapshots(listed=lines(("a", "1", HASH, 4))),
+    "an invalid size": StrangeSnapshots(listed=lines(("a", 1, HASH, True))),
     "a hash that is a path": StrangeSnapshots(listed=lines(("a", 1, "../" * 21 + "x", 4))),
     "a hash with a blank": StrangeSnapshots(listed=lines(("a", 1, HASH[:-1] + " ", 4))),
     "a hash that is too short": StrangeSnapshots(listed=lines(("a", 1, HASH[:-2], 4))),
     "a line whose id is a path": StrangeSnapshots(listed=lines(("../a", 1, HASH, 4))),
     "a line whose id is two": StrangeSnapshots(listed=lines(("a\nb", 1, HASH, 4))),
-    "a line whose id is no text": StrangeSnapshots(listed=lines((7, 1, HASH, 4))),
+    "a line whose id is not text": StrangeSnapshots(listed=lines((7, 1, HASH, 4))),
     "a line twice": StrangeSnapshots(listed=lines(("a", 1, HASH, 4), ("a", 2, HASH, 4))),
     "a line of nothing": StrangeSnapshots(listed=lines(("b", 1, HASH, 4))),
-    "texts that are no list": StrangeSnapshots(texts="text"),
+    "texts that are not a list": StrangeSnapshots(texts="text"),
     "too few texts": StrangeSnapshots(texts=[]),
     "another text than was listed": StrangeSnapshots(texts=[b"other"]),
     "a text that was lost": StrangeSnapshots(texts=[None]),
     "a text that is a number": StrangeSnapshots(texts=[4]),
-    "a text that is no UTF-8": StrangeSnapshots(texts=[b"\xff"]),
+    "a text that is not UTF-8": StrangeSnapshots(texts=[b"\xff"]),
     "a text that is too large": StrangeSnapshots(texts=[b"x" * 5000]),
 }
 
@@ -181,6 +181,6 @@ async def test_a_document_without_its_hash_is_refused(tmp_path: Path) -> None:
         assert not (path / "session" / "NOTES.md").exists()
 
 
-async def test_a_store_that_cannot_read_is_no_store(tmp_path: Path) -> None:
+async def test_a_provider_without_a_read_method_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unsupported):
         Memory(tmp_path, object(), events=EventBus())

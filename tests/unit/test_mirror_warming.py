@@ -1,4 +1,5 @@
-"""Texts that are written before anybody shows them: the next mirror links them, and the cache keeps to its bound."""
+"""Texts that are written before a mirror shows them: the next mirror links them, and the cache stays within its
+bound."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ REF, ANN = SessionRef.of("acme", "s1"), UserId("ann")
 
 
 class Asked(InMemoryStore):
-    """Notes which texts it was asked for."""
+    """Records which texts it was asked for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +46,7 @@ def blobs(data: Path) -> list[Path]:
 def kept_bytes(data: Path) -> int:
     total = 0
     for path in blobs(data):
-        with contextlib.suppress(FileNotFoundError):  # it has just gone
+        with contextlib.suppress(FileNotFoundError):  # it was just evicted
             total += path.stat().st_size
     return total
 
@@ -56,21 +57,23 @@ async def until_kept(data: Path, count: int) -> None:
             await anyio.sleep(0.005)
 
 
-async def test_a_text_written_through_the_door_is_linked_without_asking_the_store(tmp_path: Path, store: Asked) -> None:
+async def test_a_text_written_through_the_writer_is_linked_without_a_read_from_the_store(
+    tmp_path: Path, store: Asked
+) -> None:
     async with Memory(tmp_path, store, events=EventBus()) as memory:
-        await store.write_artifact(ArtifactKey.of(REF, "theirs"), "written by somebody else")
+        await store.write_artifact(ArtifactKey.of(REF, "theirs"), "written by another process")
         await memory.write_artifact(ArtifactKey.of(REF, "ours"), "written here")
         await until_kept(tmp_path, 1)
         results = await memory.create("box", REF, ANN) / "session" / "tool-results"
         assert {path.name: path.read_text() for path in results.iterdir()} == {
             "ours.txt": "written here",
-            "theirs.txt": "written by somebody else",
+            "theirs.txt": "written by another process",
         }
         assert store.asked == [ArtifactKey.of(REF, "theirs")]
         assert (results / "ours.txt").stat().st_nlink == 2
 
 
-async def test_texts_that_nobody_asks_for_do_not_fill_the_cache_beyond_its_bound(tmp_path: Path, store: Asked) -> None:
+async def test_texts_that_no_mirror_shows_do_not_fill_the_cache_beyond_its_bound(tmp_path: Path, store: Asked) -> None:
     async with Memory(tmp_path, store, events=EventBus(), blob_bytes=40_000) as memory:
         for number in range(100):
             await memory.write_artifact(ArtifactKey.of(REF, f"call-{number}"), f"{number} ".ljust(8000, "x"))
@@ -80,7 +83,7 @@ async def test_texts_that_nobody_asks_for_do_not_fill_the_cache_beyond_its_bound
         assert blobs(tmp_path)
 
 
-async def test_a_text_that_is_very_large_is_not_kept_before_it_is_shown(tmp_path: Path, store: Asked) -> None:
+async def test_a_very_large_text_is_not_cached_before_it_is_shown(tmp_path: Path, store: Asked) -> None:
     async with Memory(tmp_path, store, events=EventBus()) as memory:
         await memory.write_artifact(ArtifactKey.of(REF, "large"), "x" * 2_000_000)
         await memory.write_artifact(ArtifactKey.of(REF, "small"), "x")

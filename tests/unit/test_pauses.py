@@ -1,4 +1,4 @@
-"""What is believed of frozen containers: the newest word, whether it came as an event or in a list."""
+"""Which containers count as frozen: the newest report wins, whether it is an event or a list."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ async def test_an_event_and_a_list_both_lead_to_the_same_step() -> None:
         assert pauses.next_event(record(State.PAUSED, container="c1")) == ContainerResumed()
 
 
-async def test_a_list_never_overrules_an_event_that_came_while_it_was_made() -> None:
+async def test_a_list_never_overrides_an_event_that_arrived_while_it_was_made() -> None:
     pauses = Pauses()
     lists = [[container(paused=True)], [container(paused=False)]]
 
     async def find() -> list[Container]:
         found = lists.pop(0)
         if lists:
-            pauses.hear("c1", is_frozen=False)  # unpaused after it was looked at
+            pauses.hear("c1", is_frozen=False)  # unpaused after it was listed
         return found
 
     await pauses.read(find)
@@ -47,7 +47,7 @@ async def test_a_list_never_overrules_an_event_that_came_while_it_was_made() -> 
     assert lists == []
 
 
-async def test_a_sandbox_on_its_way_is_left_alone() -> None:
+async def test_a_sandbox_with_a_move_under_way_is_left_alone() -> None:
     pauses = Pauses()
     pauses.hear("c1", is_frozen=True)
     for state in (State.CREATING, State.STARTING, State.GONE, State.DESTROYING, State.REMOVED):

@@ -1,4 +1,4 @@
-"""The pool's decisions: how many, of which shape, and when; with a clock of our own and no container."""
+"""The pool's decisions: how many, of which shape, and when; with a fake clock and no containers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ USUAL, OTHER = Shape("image:1", Limits()), Shape("image:1", Limits(memory_mb=102
 
 
 class Floor:
-    """A pool and what it asks for: containers come up when told to."""
+    """A pool and its requests: containers start when the test says so."""
 
     def __init__(self, size: int, most: int = 8) -> None:
         self.now = 0.0
@@ -48,8 +48,8 @@ class Floor:
         return [sandbox for sandbox in self.pool.all() if sandbox.record.state is State.CREATING]
 
     def come_up(self) -> int:
-        """Let containers come up until no more are asked for; return how many there are."""
-        self.now += 0.5  # the pause after a claim
+        """Start containers until the pool requests no more; return how many there are."""
+        self.now += 0.5  # past the pause after a claim
         while coming := self.coming():
             for sandbox in coming:
                 sandbox.record = sandbox.record.to(State.WARM, container=sandbox.record.id)
@@ -72,25 +72,25 @@ class Floor:
         self.pool.settled(sandbox, 0.1)
 
 
-def test_it_fills_up_two_at_a_time_and_then_rests() -> None:
+def test_the_pool_fills_up_two_at_a_time_and_then_rests() -> None:
     floor = Floor(5)
     assert len(floor.coming()) == REFILLS_AT_ONCE
     assert floor.come_up() == 5
     assert floor.pool._tend_once(0.0) == math.inf
 
 
-def test_what_was_taken_never_comes_back_and_is_replaced() -> None:
+def test_a_claimed_sandbox_never_returns_and_is_replaced() -> None:
     floor = Floor(2)
     floor.come_up()
     taken = [floor.pool.take(USUAL), floor.pool.take(USUAL)]
     assert floor.pool.take(USUAL) is None
-    assert floor.come_up() == 3  # the miss asked for one more
+    assert floor.come_up() == 3  # the miss raised the target by one
     assert not {one.record.id for one in taken if one} & {one.record.id for one in floor.pool.all()}
     figures = floor.pool.figures()
     assert (figures.hits, figures.misses, figures.refills) == (2, 1, 5)
 
 
-def test_it_leaves_the_first_commands_of_a_session_alone() -> None:
+def test_the_pool_does_not_warm_up_during_the_first_commands_of_a_session() -> None:
     floor = Floor(1)
     floor.come_up()
     floor.pool.take(USUAL)
@@ -100,7 +100,7 @@ def test_it_leaves_the_first_commands_of_a_session_alone() -> None:
     assert len(floor.coming()) == 1
 
 
-def test_it_waits_while_somebody_waits_for_a_container() -> None:
+def test_the_pool_holds_back_while_a_caller_waits_for_a_container() -> None:
     floor = Floor(2)
     floor.is_busy = True
     assert floor.coming() == []
@@ -108,7 +108,7 @@ def test_it_waits_while_somebody_waits_for_a_container() -> None:
     assert len(floor.coming()) == 2
 
 
-def test_another_shape_is_made_when_asked_and_kept_warm_once_it_is_asked_for_again() -> None:
+def test_another_shape_is_kept_warm_once_it_is_requested_twice() -> None:
     floor = Floor(1)
     floor.come_up()
     assert floor.pool.take(OTHER) is None
@@ -118,7 +118,7 @@ def test_another_shape_is_made_when_asked_and_kept_warm_once_it_is_asked_for_aga
     assert floor.pool.take(OTHER) is not None
 
 
-def test_a_burst_makes_it_grow_within_its_bound_and_quiet_makes_it_shrink_to_what_it_was() -> None:
+def test_a_burst_makes_the_pool_grow_within_its_bound_and_quiet_makes_it_shrink_again() -> None:
     floor = Floor(2, most=4)
     floor.come_up()
     for _ in range(20):
@@ -133,7 +133,7 @@ def test_a_burst_makes_it_grow_within_its_bound_and_quiet_makes_it_shrink_to_wha
     assert len(floor.retired) == 2
 
 
-def test_after_a_failure_it_rests_longer_each_time_and_recovers() -> None:
+def test_after_each_failure_the_pool_rests_longer_and_then_recovers() -> None:
     floor = Floor(1)
     rests = []
     for _ in range(8):
@@ -146,7 +146,7 @@ def test_after_a_failure_it_rests_longer_each_time_and_recovers() -> None:
 
 
 @pytest.mark.parametrize("noticed_by", [Pool.resume, Pool.launched_elsewhere])
-def test_when_the_engine_is_back_it_goes_on_at_once(noticed_by: Callable[[Pool], None]) -> None:
+def test_the_pool_continues_at_once_when_the_engine_is_back(noticed_by: Callable[[Pool], None]) -> None:
     floor = Floor(1)
     for _ in range(8):
         floor.fail(EngineUnavailable("cannot launch: the engine does not answer"))
@@ -159,14 +159,14 @@ def test_when_the_engine_is_back_it_goes_on_at_once(noticed_by: Callable[[Pool],
     assert floor.pool._tend_once(floor.now) == floor.now + 1, "another outage begins with a short rest"
 
 
-def test_a_container_of_a_caller_says_nothing_about_an_image_that_fails() -> None:
+def test_a_caller_s_container_does_not_end_the_rest_after_an_image_failed() -> None:
     floor = Floor(1)
     floor.fail()
     floor.pool.launched_elsewhere()
     assert floor.coming() == []
 
 
-def test_it_warms_up_no_more_than_the_daemon_carries_and_gives_way_to_a_caller() -> None:
+def test_the_pool_stays_within_the_daemon_s_limit_and_gives_way_to_a_caller() -> None:
     floor = Floor(4)
     floor.spare = 1
     assert len(floor.coming()) == 1
@@ -175,10 +175,10 @@ def test_it_warms_up_no_more_than_the_daemon_carries_and_gives_way_to_a_caller()
     floor.pool.give_way()
     assert floor.pool.figures().ready == 0
     assert len(floor.retired) == 1
-    floor.pool.give_way()  # nothing is left to give
+    floor.pool.give_way()  # no warm sandbox is left
 
 
-def test_without_a_pool_nothing_is_kept_and_what_was_left_goes() -> None:
+def test_without_a_pool_nothing_is_kept_and_leftovers_are_retired() -> None:
     floor = Floor(0)
     left = Sandbox(record(State.WARM, owner=None, container="c1"))
     left.runner = object()  # type: ignore[assignment]
@@ -189,7 +189,7 @@ def test_without_a_pool_nothing_is_kept_and_what_was_left_goes() -> None:
     assert floor.pool.figures().misses == 0
 
 
-def test_containers_of_another_daemon_s_fittings_are_not_handed_out() -> None:
+def test_containers_with_another_daemon_s_fittings_are_not_handed_out() -> None:
     floor = Floor(1)
     old = Sandbox(record(State.WARM, owner=None, container="c1", shape=replace(USUAL, fittings="old")))
     old.runner = object()  # type: ignore[assignment]
@@ -204,7 +204,7 @@ def test_containers_of_another_daemon_s_fittings_are_not_handed_out() -> None:
     most=st.integers(0, 8),
     requests=st.lists(st.tuples(st.floats(0, 1000), st.booleans()), max_size=40),
 )
-def test_a_demand_stays_within_its_bounds_and_settles_at_the_least(
+def test_demand_stays_within_its_bounds_and_settles_at_the_least(
     least: int, most: int, requests: list[tuple[float, bool]]
 ) -> None:
     demand, now = Demand(least, most, 300.0), 0.0
@@ -222,7 +222,7 @@ def test_a_demand_stays_within_its_bounds_and_settles_at_the_least(
 
 
 @pytest.mark.parametrize("missed", [True, False])
-def test_one_request_alone_asks_for_nothing(missed: bool) -> None:
+def test_a_single_request_does_not_raise_the_demand(missed: bool) -> None:
     demand = Demand(0, 8, 300.0)
     demand.asked(0.0, missed=missed)
     demand.asked(10_000.0, missed=missed)

@@ -1,4 +1,4 @@
-"""Readiness is honest and never hangs, whatever it asks does."""
+"""Readiness is accurate and never hangs, even if a dependency does."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_a_check_that_hangs_fails_by_its_deadline_and_is_not_started_twice
         assert (await probe.check()).ok
 
 
-async def test_a_check_tells_once_when_what_it_looks_at_has_recovered() -> None:
+async def test_a_check_reports_a_recovery_once() -> None:
     recoveries = 0
     is_broken = False
 

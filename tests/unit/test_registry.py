@@ -1,4 +1,4 @@
-"""The registry survives, refuses what it cannot read, and never starts over by itself."""
+"""The registry survives restarts, refuses what it cannot read, and never replaces itself with an empty one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.test_lifecycle import ADA, record
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_saved_record_is_there_for_the_next_daemon_word_for_word(tmp_path: Path) -> None:
+async def test_the_next_daemon_reads_a_saved_record_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "registry.db"
     owner = replace(ADA, agent=AgentId("coder"), env={"A": "ä\n"})
     kept = record(State.GONE, cause="oom", owner=owner, generation=3, from_pool=True)
@@ -37,7 +37,7 @@ async def test_a_saved_record_is_there_for_the_next_daemon_word_for_word(tmp_pat
     await second.aclose()
 
 
-async def test_many_may_belong_to_nobody_and_a_claim_is_kept(tmp_path: Path) -> None:
+async def test_many_sandboxes_may_have_no_owner_and_a_claim_is_durable(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "registry.db")
     await registry.open()
     warm = [record(State.WARM, id=f"{n:016}", owner=None, container=f"c{n}") for n in range(3)]
@@ -67,7 +67,7 @@ def make_version_1(path: Path, record: str) -> None:
     db.close()
 
 
-async def test_the_registry_of_an_earlier_version_is_taken_over_with_its_sandboxes(tmp_path: Path) -> None:
+async def test_the_registry_of_an_earlier_version_is_migrated_with_its_sandboxes(tmp_path: Path) -> None:
     path = tmp_path / "registry.db"
     old = {
         "id": "0123456789abcdef",
@@ -87,7 +87,7 @@ async def test_the_registry_of_an_earlier_version_is_taken_over_with_its_sandbox
     }
     make_version_1(path, json.dumps(old))
     registry = Registry(path)
-    for _ in range(2):  # the second time it is of this version
+    for _ in range(2):  # the second time it has the current version
         await registry.open()
         (kept,) = await registry.load()
         assert kept.owner == replace(ADA, env={"A": "b"})
@@ -98,7 +98,7 @@ async def test_the_registry_of_an_earlier_version_is_taken_over_with_its_sandbox
         await registry.aclose()
 
 
-async def test_an_earlier_registry_that_cannot_be_read_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+async def test_an_earlier_registry_that_cannot_be_read_is_refused_and_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "registry.db"
     make_version_1(path, '{"id": 1}')
     before = path.read_bytes()
@@ -117,7 +117,7 @@ async def test_only_the_daemon_may_read_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep_bytes", [0, 100, 4096, 6000])
-async def test_a_truncated_file_is_refused_and_left_as_it_is(tmp_path: Path, keep_bytes: int) -> None:
+async def test_a_truncated_file_is_refused_and_unchanged(tmp_path: Path, keep_bytes: int) -> None:
     path = tmp_path / "registry.db"
     registry = Registry(path)
     await registry.open()
@@ -137,7 +137,7 @@ async def test_garbage_is_refused(tmp_path: Path) -> None:
         await Registry(path).open()
 
 
-async def test_a_newer_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
+async def test_a_newer_version_is_refused_with_the_next_step(tmp_path: Path) -> None:
     path = tmp_path / "registry.db"
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 99")

@@ -1,4 +1,4 @@
-"""Killing a call's tree: what it does to the rest of the sandbox when processes die slowly or multiply."""
+"""Killing a call's process tree: what happens to the rest of the sandbox when processes die slowly or multiply."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sandboxd.runner.inside.tree import Proc, kill_tree
 
 RUNNER, TARGET, NEIGHBOUR, MARK = 1, 10, 11, 7
 MISSED = -1
-"""In a look: a process was gone before it could be looked at."""
+"""In a scan: a process was gone before it could be read."""
 
 
 class Sandbox:
-    """A process table, one row after another for each look at it, and the signals that were sent."""
+    """A process table with one row per scan, and the signals that were sent."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, looks: Iterable[set[int]]) -> None:
         self._looks = iter(looks)
@@ -48,19 +48,19 @@ class Sandbox:
             self.stopped = False
 
 
-def test_one_that_takes_long_to_die_takes_nobody_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_slowly_does_not_endanger_others(monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox = Sandbox(monkeypatch, [{TARGET, 12}] * 20)
     sandbox.kill()
     assert sandbox.signals == [(TARGET, signal.SIGKILL), (12, signal.SIGKILL)]
 
 
-def test_one_that_never_dies_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killing_gives_up_on_a_process_that_never_dies(monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox = Sandbox(monkeypatch, [{TARGET}] * 1000)
     sandbox.kill()
     assert sandbox.signals == [(TARGET, signal.SIGKILL)]
 
 
-def test_those_that_come_after_are_looked_for_while_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_processes_are_searched_for_while_all_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox = Sandbox(monkeypatch, [{TARGET}, {20, 21}, {20, 21, 22}])
     sandbox.kill()
     killed = [pid for pid, number in sandbox.signals if number == signal.SIGKILL]
@@ -69,14 +69,18 @@ def test_those_that_come_after_are_looked_for_while_nothing_moves(monkeypatch: p
     assert not sandbox.stopped
 
 
-def test_what_multiplies_faster_than_it_is_killed_ends_with_the_whole_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_bomb_that_outruns_the_runner_costs_every_process_of_the_sandbox(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     sandbox = Sandbox(monkeypatch, [{number} for number in range(100, 1000)])
     sandbox.kill()
     assert (-1, signal.SIGKILL) in sandbox.signals
     assert not sandbox.stopped
 
 
-def test_what_is_never_seen_alive_is_looked_for_while_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_never_seen_alive_is_searched_for_while_all_are_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     sandbox = Sandbox(monkeypatch, [{MISSED}, {MISSED}, {MISSED}, {20}])
     sandbox.kill()
     assert sandbox.signals.index((-1, signal.SIGSTOP)) < sandbox.signals.index((20, signal.SIGKILL))
@@ -84,7 +88,7 @@ def test_what_is_never_seen_alive_is_looked_for_while_nothing_moves(monkeypatch:
 
 
 class Process:
-    """A background process whose tree is being killed; `done` says that it is."""
+    """A background process whose tree is being killed; `done` reports the end."""
 
     is_running = True
 
@@ -111,7 +115,7 @@ class Process:
 
 
 class Answering:
-    """The part of a runner that a waiting call uses; notes what was sent."""
+    """The part of a runner that a waiting call uses; records what was sent."""
 
     def __init__(self) -> None:
         self.connection = self
@@ -125,7 +129,7 @@ class Answering:
 
 
 @pytest.mark.parametrize("is_reaped_first", [True, False])
-def test_who_kills_a_process_hears_once_when_all_of_it_is_dead(is_reaped_first: bool) -> None:
+def test_a_kill_is_answered_once_when_the_whole_tree_is_dead(is_reaped_first: bool) -> None:
     runner, process = Answering(), Process()
     Waiting(runner, 7, process).kill(signal.SIGKILL, 0)  # type: ignore[arg-type]
     steps = [process.reap, lambda: process.done(True)]
@@ -138,7 +142,7 @@ def test_who_kills_a_process_hears_once_when_all_of_it_is_dead(is_reaped_first: 
     assert len(runner.sent) == 1
 
 
-def test_who_has_left_while_a_process_was_killed_hears_nothing() -> None:
+def test_a_kill_that_was_cancelled_is_not_answered() -> None:
     runner, process = Answering(), Process()
     waiting = Waiting(runner, 7, process)  # type: ignore[arg-type]
     waiting.kill(signal.SIGKILL, 0)

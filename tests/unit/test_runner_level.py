@@ -1,4 +1,4 @@
-"""A runner that an earlier version of the daemon started: what it cannot do is refused, not half done."""
+"""A runner of an earlier version of the daemon: calls that it does not support are refused, not half done."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Link:
-    """The daemon's end of a connection; notes what is sent and never answers."""
+    """The daemon's end of a connection; records what is sent and never answers."""
 
     is_open = True
     is_full = False
@@ -29,13 +29,13 @@ class Link:
         self.sent.append(frame)
 
 
-def test_a_greeting_without_a_level_is_of_the_lowest() -> None:
+def test_a_greeting_without_a_level_means_the_lowest() -> None:
     greeting = {"pid": 1, "python": "3.11.2", "version": 1, "started_at": 0.0, "problem": ""}
     assert read_hello(greeting).level == 0
     assert read_hello({**greeting, "level": wire.LEVEL}).level == wire.LEVEL
 
 
-async def test_an_earlier_runner_is_not_asked_for_what_it_does_not_know() -> None:
+async def test_an_earlier_runner_is_not_sent_calls_that_it_does_not_support() -> None:
     link, client = Link(), RunnerClient({})
     client.attach(link, Hello(1, "3.11.2", 1, 0.0))  # type: ignore[arg-type]
     link.sent.clear()
@@ -47,6 +47,6 @@ async def test_an_earlier_runner_is_not_asked_for_what_it_does_not_know() -> Non
     ):
         with pytest.raises(InvalidRequest, match="an earlier version of sandboxd started"):
             await ask()  # type: ignore[no-untyped-call]
-    with pytest.raises(InvalidRequest, match="the most is 1048576"):
+    with pytest.raises(InvalidRequest, match="the limit is 1048576"):
         await client.exec(Exec(("true", "x" * 2_000_000)))
     assert link.sent == []

@@ -1,4 +1,4 @@
-"""Marks: a child carries the one that was put on it, and nothing without the key changes it."""
+"""Marks: a child inherits its mark, and nothing without the key changes it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ print(json.dumps([resource.getrlimit(10)[0], any(changed), resource.getrlimit(re
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits and filters of Linux")
-def test_a_child_carries_the_mark_and_cannot_change_it() -> None:
+def test_a_child_inherits_the_mark_and_cannot_change_it() -> None:
     done = subprocess.run([sys.executable, "-c", MARKING, TAMPERING], capture_output=True, text=True, check=True)
     is_sealed, first, second, own, (carried, has_changed, files) = json.loads(done.stdout)
     assert is_sealed

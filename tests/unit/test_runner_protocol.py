@@ -1,4 +1,4 @@
-"""Frames, proofs, patterns, victims: the pure parts of the runner and of its client."""
+"""Frames, proofs and patterns: the pure parts of the runner and its client."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def trusted() -> wire.FrameReader:
     return frames
 
 
-def test_a_frame_comes_out_as_it_went_in() -> None:
+def test_a_frame_survives_a_round_trip() -> None:
     packed = wire.pack(wire.CALL, 7, {"a": "ü"}, b"data")
     ((kind, call, head, data),) = trusted().feed(packed)
     assert (kind, call, wire.read_head(head), data) == (wire.CALL, 7, {"a": "ü"}, b"data")
 
 
-def test_nothing_but_greetings_passes_before_the_greeting_is_over() -> None:
+def test_only_greetings_are_accepted_before_the_greeting_is_over() -> None:
     for frame in (wire.pack(wire.CALL, 1, {}), wire.pack(wire.PROOF, 0, None, b"x" * 5000)):
         with pytest.raises(wire.WireError):
             list(wire.FrameReader().feed(frame))
@@ -38,7 +38,7 @@ def test_a_frame_too_large_is_refused_by_its_header_alone() -> None:
             list(trusted().feed(wire.HEADER.pack(wire.RESULT, 1, head_size, data_size)))
 
 
-def test_a_proof_serves_one_side_one_version_and_one_challenge_only() -> None:
+def test_a_proof_is_valid_for_one_side_one_version_and_one_challenge_only() -> None:
     given = (b"secret", "runner", 1, b"c" * 32, b"n" * 32)
     proof = wire.prove(*given)
     assert wire.is_proof(proof, wire.prove(*given))
@@ -62,7 +62,7 @@ def test_a_runner_refuses_a_daemon_that_does_not_know_the_secret() -> None:
         Greeting(b"secret").take(wire.ACCEPT, b"x" * 32)
 
 
-def test_an_error_of_a_runner_becomes_one_of_ours() -> None:
+def test_an_error_of_a_runner_becomes_one_of_the_daemon_s() -> None:
     assert type(protocol.read_error({"code": "NotFound", "message": "cannot find x"})) is NotFound
     unknown = protocol.read_error({"code": "SystemExit", "message": "boo\x07"})
     assert type(unknown) is SandboxError
@@ -76,7 +76,7 @@ def test_a_field_of_the_wrong_type_is_a_wire_error(head: dict[str, object]) -> N
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, True, None, "1"])
-def test_a_number_that_is_none_is_a_wire_error(value: object) -> None:
+def test_an_invalid_number_is_a_wire_error(value: object) -> None:
     with pytest.raises(wire.WireError):
         protocol.number({"ms": value}, "ms")
 
@@ -106,7 +106,7 @@ def grep_result(**fields: object) -> ExecResult:
     return ExecResult(**{**given, **fields})  # type: ignore[arg-type]
 
 
-def test_the_exit_of_a_search_is_read_as_ripgrep_means_it() -> None:
+def test_the_exit_code_of_a_search_is_interpreted_as_ripgrep_s() -> None:
     call = Grep("x")
     assert not protocol.read_grep(call, grep_result()).matched
     assert protocol.read_grep(call, grep_result(exit_code=2, stdout=b"found\n")).matched
@@ -168,7 +168,7 @@ def test_braces_stand_for_each_alternative_within_a_bound() -> None:
             expand_braces(pattern)
 
 
-def test_an_absolute_pattern_starts_where_it_is_plain() -> None:
+def test_an_absolute_pattern_starts_at_its_plain_part() -> None:
     assert _split_absolute("/workspace/a/*.py") == ("/workspace/a", "*.py")
     assert _split_absolute("/workspace/a.py") == ("/workspace", "a.py")
     assert _split_absolute("/**") == ("/", "**")

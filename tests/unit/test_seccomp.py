@@ -1,4 +1,4 @@
-"""The table of system calls: what it refuses, what it lets through, and that a kernel agrees."""
+"""The table of system calls: what it refuses, what it allows, and that a real kernel agrees."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ NEVER = [
     "clone3",
 ]
 
-# Becomes an unprivileged process under the filter, then the program it was given.
+# Becomes an unprivileged process under the filter, then runs the given program.
 UNDER_FILTER = """
 import ctypes, os, sys
 program = open(sys.argv[1], "rb").read()
@@ -104,7 +104,7 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 @pytest.fixture
 def open_dir() -> Iterator[Path]:
-    """A directory that another user reaches as well, which pytest's own are not."""
+    """Return a directory that other users can reach, unlike pytest's own."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -141,10 +141,10 @@ def test_no_call_is_listed_twice() -> None:
     free = [call for rule in seccomp.RULES if not rule.conditions for call in rule.calls]
     bound = {call for rule in seccomp.RULES if rule.conditions for call in rule.calls}
     assert len(free) == len(set(free))
-    assert not bound & set(free), "a rule without a condition would undo the ones with"
+    assert not bound & set(free), "a rule without a condition would override those with one"
 
 
-def test_profile_refuses_by_default_and_opens_no_32_bit_entry() -> None:
+def test_profile_refuses_by_default_and_allows_no_32_bit_calls() -> None:
     profile = json.loads(seccomp.profile_text())
     assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
     assert [entry["architecture"] for entry in profile["archMap"]] == ["SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64"]
@@ -152,7 +152,7 @@ def test_profile_refuses_by_default_and_opens_no_32_bit_entry() -> None:
     assert len(profile["syscalls"]) == len(seccomp.RULES)
 
 
-def test_clone3_says_that_it_does_not_exist() -> None:
+def test_clone3_reports_that_it_does_not_exist() -> None:
     profile = json.loads(seccomp.profile_text())
     (entry,) = [entry for entry in profile["syscalls"] if "clone3" in entry["names"]]
     assert (entry["action"], entry["errnoRet"]) == ("SCMP_ACT_ERRNO", errno.ENOSYS)
@@ -164,7 +164,7 @@ def test_clone_is_compared_through_the_mask_of_namespace_flags() -> None:
     assert entry["args"] == [{"index": 0, "value": 0x7E020000, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}]
 
 
-def test_everything_but_one_value_is_covered_by_its_conditions() -> None:
+def test_the_conditions_cover_every_value_but_one() -> None:
     rules = [rule for rule in seccomp.RULES if rule.calls == ("ioctl",)]
 
     def is_allowed(value: int) -> bool:
@@ -183,7 +183,7 @@ def test_everything_but_one_value_is_covered_by_its_conditions() -> None:
     assert is_allowed(0) and is_allowed(0xFFFF_FFFF)  # noqa: PT018 - both ends
 
 
-def test_kernel_refuses_every_door_under_the_bpf_program(filter_file: Path) -> None:
+def test_the_kernel_refuses_every_probe_under_the_bpf_program(filter_file: Path) -> None:
     script = f"""
 import json, sys
 sys.path.insert(0, {str(INSIDE)!r})
@@ -198,7 +198,7 @@ json.dump({{name: detail for name, (ok, detail) in outcomes.items() if not ok}},
     assert json.loads(done.stdout) == {}
 
 
-def test_ordinary_work_goes_on_under_the_bpf_program(filter_file: Path, open_dir: Path) -> None:
+def test_ordinary_work_succeeds_under_the_bpf_program(filter_file: Path, open_dir: Path) -> None:
     work = open_dir / "work"
     work.mkdir()
     work.chmod(0o777)
@@ -208,12 +208,12 @@ def test_ordinary_work_goes_on_under_the_bpf_program(filter_file: Path, open_dir
     assert "all done" in done.stdout
 
 
-def test_call_that_is_newer_than_the_library_does_not_exist(filter_file: Path) -> None:
+def test_a_call_newer_than_the_library_does_not_exist(filter_file: Path) -> None:
     script = "import ctypes; l = ctypes.CDLL(None, use_errno=True); l.syscall(530); print(ctypes.get_errno())"
     assert run_under(filter_file, "python3", "-c", script).stdout.strip() == str(errno.ENOSYS)
 
 
-def test_library_that_is_absent_gives_no_program(tmp_path: Path) -> None:
+def test_without_the_library_there_is_no_program(tmp_path: Path) -> None:
     (tmp_path / "pyseccomp.py").write_text("raise RuntimeError('Unable to find libseccomp')")
     script = "from sandboxd.engine import seccomp; print(seccomp.bpf_program())"
     done = subprocess.run(

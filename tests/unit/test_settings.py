@@ -1,4 +1,4 @@
-"""Settings: a name that does not exist is refused, a wrong value names where it was written, and the help names all."""
+"""Settings: an unknown name is refused, an invalid value names its source, and the help lists all settings."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_variable_that_is_not_a_setting_suggests_one(
     assert refusal() == f"cannot use {variable}: there is no such setting; did you mean {suggested}?"
 
 
-def test_a_name_that_is_near_to_none_leads_to_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_without_a_near_match_points_to_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SANDBOXD_CONSOLIDATION__XYZZY", "1")
     assert refusal().endswith("there is no such setting; `sandboxd serve --help` lists the settings")
 
@@ -83,7 +83,7 @@ def test_a_key_that_is_not_a_setting_suggests_one(config: Path, text: str, name:
     assert refusal() == f"cannot use {name} in {config}: there is no such setting; did you mean {suggested}?"
 
 
-def test_a_wrong_value_names_where_it_was_written(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_value_names_its_source(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config.write_text("[limits]\nmemory_mb = 1\n")
     assert refusal() == f"cannot use limits.memory_mb in {config}: it must be greater than or equal to 32"
     config.write_text("limits = 3\n")

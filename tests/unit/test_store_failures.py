@@ -1,4 +1,4 @@
-"""A failing store gives the same error on every route, whichever call meets it."""
+"""A failing store gives the same error on every route, whichever call fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tools: what they accept, what they do through the runner, and what a model gets to read."""
+"""The tools: what they accept, what they do through the runner, and what a model reads."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_adding_a_tool_is_adding_one_file(tmp_path: Path, monkeypatch: pyt
     assert result == ToolResult(True, "HI")
 
 
-async def test_a_file_that_is_not_quite_a_tool_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_incomplete_tool_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "half_a_tool.py").write_text("name = 'Half'\n")
     monkeypatch.setattr(sandboxd.tools, "__path__", [*sandboxd.tools.__path__, str(tmp_path)])
     with pytest.raises(TypeError, match="half_a_tool"):
@@ -98,9 +98,9 @@ async def test_bash_in_the_background_returns_a_process() -> None:
 def test_limits_and_truncation_are_named() -> None:
     result = render_result(ExecResult(137, b"a", b"", False, True, 1.0, ("memory", "pids")), 120)
     assert result.content.splitlines()[1:] == [
-        "[the output was longer than the limit; the rest was dropped]",
-        "[the sandbox ran out of memory and the kernel killed a process]",
-        "[the sandbox reached its limit of processes; new ones could not be started]",
+        "[output exceeded the limit; the rest was discarded]",
+        "[the sandbox reached its memory limit and the kernel killed a process]",
+        "[the sandbox reached its process limit; new processes could not start]",
         "[exit code 137]",
     ]
 
@@ -110,7 +110,7 @@ def test_long_output_is_cut_in_the_middle() -> None:
     assert left_out == 2
     assert text.startswith("a")
     assert text.endswith("z")
-    assert "2 characters left out" in text
+    assert "2 characters omitted" in text
 
 
 async def test_python_runs_its_code() -> None:
@@ -120,10 +120,10 @@ async def test_python_runs_its_code() -> None:
     assert (result.ok, result.details["exit_code"]) == (False, 3)
 
 
-async def test_read_numbers_lines_and_says_how_to_read_on() -> None:
+async def test_read_numbers_lines_and_says_how_to_continue() -> None:
     runner = StandInRunner(files={"/workspace/a": b"one\ntwo\nthree\n", "/workspace/empty": b""})
     result = await call(runner, "Read", file_path="/workspace/a", limit=2)
-    assert result.content == "     1\tone\n     2\ttwo\n[lines 1 to 2 of 3; read on with offset 3]"
+    assert result.content == "     1\tone\n     2\ttwo\n[lines 1 to 2 of 3; continue with offset 3]"
     result = await call(runner, "Read", file_path="/workspace/a", offset=3)
     assert result.content == "     3\tthree"
     result = await call(runner, "Read", file_path="/workspace/a", offset=9)
@@ -150,7 +150,7 @@ async def test_write_then_edit_changes_the_file() -> None:
     assert runner.files["/workspace/a"] == "här har".encode()
 
 
-async def test_memo_and_skills_are_never_written_behind_the_stores_back() -> None:
+async def test_memo_and_skills_are_never_written_by_the_runner() -> None:
     runner = StandInRunner()
     for path in ("/workspace/memo/NOTES.md", "/workspace/memo", "/workspace/a/../memo/x", "/skills/a"):
         result = await call(runner, "Write", file_path=path, contents="x")

@@ -50,7 +50,7 @@ class Desk:
         return None if document is None else str(document.content)
 
     async def write(self, path: str, text: str) -> None:
-        """Somebody else writes."""
+        """Write as another author."""
         await self.memory.store.write_document(key_at(path, REF, USER), text, author=Author("somebody"))
 
 
@@ -111,11 +111,11 @@ async def test_a_long_newer_text_is_cut_for_the_model_and_does_not_count_as_seen
         assert result.details["truncated"] is True
 
 
-async def test_edit_has_the_rules_it_has_for_files(desk: Desk) -> None:
+async def test_edit_of_a_document_follows_the_rules_for_files(desk: Desk) -> None:
     await desk.write(NOTES, "a a")
     for old, new, why in [
         ("b", "c", "not in the file"),
-        ("a", "b", "2 times"),
+        ("a", "b", "2 matches"),
         ("", "b", "empty"),
         ("a", "a", "equals"),
     ]:
@@ -196,7 +196,7 @@ async def test_notes_are_added_to_line_by_line_or_replaced(desk: Desk) -> None:
     assert (result.ok, await desk.text(NOTES)) == (True, "all new")
 
 
-async def test_a_store_that_is_away_queues_or_says_so(desk: Desk) -> None:
+async def test_a_write_to_an_unavailable_store_is_queued_or_refused(desk: Desk) -> None:
     desk.memory.is_away = True
     result = await desk.call("write_notes", content="one")
     assert (result.ok, result.details["queued"], "queued" in result.content) == (True, True, True)
@@ -244,7 +244,7 @@ async def test_a_todo_list_is_written_and_merged_by_id(desk: Desk) -> None:
     assert (await desk.call("write_todo", merge=True, todos=[{"id": "1", "content": "other"}])).ok
 
 
-async def test_a_merge_into_no_list_makes_one(desk: Desk) -> None:
+async def test_a_merge_without_a_list_creates_one(desk: Desk) -> None:
     assert (await desk.call("write_todo", merge=True, todos=[{"id": "a", "content": "x"}])).ok
     assert await desk.text(TODO) == "# TODO\n\n- [ ] (a) x\n"
 
@@ -282,7 +282,7 @@ def test_a_list_is_read_back_exactly(items: list[Item]) -> None:
 
 
 @given(ITEMS, ITEMS, TEXTS)
-def test_a_merge_keeps_what_it_was_not_told_to_change(before: list[Item], updates: list[Item], words: str) -> None:
+def test_a_merge_keeps_items_it_does_not_name(before: list[Item], updates: list[Item], words: str) -> None:
     own = [f"> {line}" for line in words.split("\n")]
     text = render_items(before) + "\n".join(own) + "\n"
     merged = parse_list(merge_items(text, [(one.id, one.content, one.status) for one in updates]))

@@ -65,7 +65,7 @@ async def test_changes_of_other_lines_are_merged_and_shown(pair: Team) -> None:
     assert (await ada.write("all new\n")).ok is False
 
 
-async def test_the_same_change_of_both_is_one(pair: Team) -> None:
+async def test_the_same_change_by_both_is_made_once(pair: Team) -> None:
     ada, bob = pair.agents
     await ada.write(TEN)
     await bob.read()
@@ -236,7 +236,7 @@ async def queueing(tmp_path: Path) -> AsyncIterator[tuple[Team, Switch]]:
             yield Team(outer.store, opened.memory, opened.agents), switch
 
 
-async def test_with_the_store_away_a_session_goes_on_from_its_own_queued_text(
+async def test_with_the_store_down_a_session_continues_from_its_own_queued_text(
     queueing: tuple[Team, Switch],
 ) -> None:
     pair, switch = queueing
@@ -257,7 +257,7 @@ async def test_with_the_store_away_a_session_goes_on_from_its_own_queued_text(
     assert (await bob.write(f"{TEN}bob's\n")).ok  # what was seen while it waited is known after its delivery
 
 
-async def test_with_the_store_away_an_unread_document_is_not_replaced(queueing: tuple[Team, Switch]) -> None:
+async def test_with_the_store_down_an_unread_document_is_not_replaced(queueing: tuple[Team, Switch]) -> None:
     pair, switch = queueing
     ada, bob = pair.agents
     await ada.write(TEN)
@@ -267,7 +267,7 @@ async def test_with_the_store_away_an_unread_document_is_not_replaced(queueing: 
     assert (await bob.write("seen\n")).details["queued"] is True
 
 
-async def test_with_the_store_away_a_stale_text_is_refused(queueing: tuple[Team, Switch]) -> None:
+async def test_with_the_store_down_a_stale_text_is_refused(queueing: tuple[Team, Switch]) -> None:
     pair, switch = queueing
     ada, bob = pair.agents
     await ada.write(TEN)

@@ -16,11 +16,13 @@ from sandboxd.workspace.removal import delete_tree
     ("usage_bytes", "inodes", "expected"),
     [(0, 0, False), (8 << 20, 1024, False), ((8 << 20) + 1, 1, True), (0, 1025, True)],
 )
-def test_workspace_is_over_when_bytes_or_files_pass_the_limit(usage_bytes: int, inodes: int, expected: bool) -> None:
+def test_workspace_is_over_its_limit_when_bytes_or_files_exceed_it(
+    usage_bytes: int, inodes: int, expected: bool
+) -> None:
     assert is_over(usage_bytes, inodes, 8) is expected
 
 
-def test_small_workspace_still_has_files_enough() -> None:
+def test_small_workspace_still_allows_enough_files() -> None:
     assert inode_limit(8) == 1024
     assert inode_limit(1024) == 65536
 
@@ -63,7 +65,7 @@ def test_link_in_place_of_the_tree_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "outside").is_dir()
 
 
-def test_odd_names_pipes_and_closed_directories_are_deleted(tmp_path: Path) -> None:
+def test_odd_names_pipes_and_unreadable_directories_are_deleted(tmp_path: Path) -> None:
     top = tmp_path / "top"
     (top / "closed" / "inner").mkdir(parents=True)
     (top / "closed" / "inner" / "file").write_text("x")
@@ -76,10 +78,10 @@ def test_odd_names_pipes_and_closed_directories_are_deleted(tmp_path: Path) -> N
     assert os.listdir(tmp_path) == []
 
 
-def test_tree_that_is_gone_is_done(tmp_path: Path) -> None:
+def test_deleting_a_missing_tree_is_not_an_error(tmp_path: Path) -> None:
     delete_tree(tmp_path / "never")
 
 
-def test_mount_point_with_blanks_is_read_as_it_is() -> None:
+def test_mount_point_with_blanks_is_decoded() -> None:
     line = "36 35 98:0 / /a\\040b/files rw - ext4 /dev/loop0 rw\n"
     assert parse_mount_points(line) == [Path("/a b/files")]

@@ -1,7 +1,7 @@
 """Control groups of containers: limits, counters and removal, in version 1 and version 2.
 
-Each container has the group `sandboxd/NAME`. A process is put in before it does any work; nothing here starts or
-signals one, and nothing outside `sandboxd/` is changed but the controllers that version 2 needs switched on.
+Each container has the group `sandboxd/NAME`. A process joins before it does any work; nothing here starts or signals
+one, and outside `sandboxd/` only the controllers that version 2 needs are switched on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """Where the controllers are mounted. In version 2 every controller has the same root."""
+    """The mount points of the controllers. In version 2 all controllers have the same root."""
 
     version: Literal[1, 2]
     roots: dict[str, Path]
@@ -46,7 +46,7 @@ class Setting:
 
 
 def parse_hierarchy(mountinfo: str) -> Hierarchy | None:
-    """Find the hierarchy that has every controller we need. A host may mount both versions; one of them has them."""
+    """Find the hierarchy that has every controller needed. A host may mount both versions, of which one has them."""
     legacy: dict[str, Path] = {}
     unified: Path | None = None
     for line in mountinfo.splitlines():
@@ -64,7 +64,7 @@ def parse_hierarchy(mountinfo: str) -> Hierarchy | None:
 
 
 def plan_settings(version: Literal[1, 2], limits: Limits) -> list[Setting]:
-    """Return what to write, in order. Swap counts as memory wherever the kernel can count it."""
+    """Return what to write, in order. Swap counts as memory if the kernel can count it."""
     memory, quota = str(limits.memory_mb * _MIB), str(int(limits.cpus * _PERIOD_US))
     if version == 1:
         return [
@@ -83,7 +83,7 @@ def plan_settings(version: Literal[1, 2], limits: Limits) -> list[Setting]:
 
 
 def probe() -> tuple[Hierarchy | None, str]:
-    """Return the hierarchy if we may make groups in it, else None and the reason."""
+    """Return the hierarchy if the daemon may make groups in it, else None and the reason."""
     hierarchy = parse_hierarchy(Path("/proc/self/mountinfo").read_text())
     if hierarchy is None:
         return None, "no hierarchy has the memory, pids and cpu controllers"
@@ -95,9 +95,9 @@ def probe() -> tuple[Hierarchy | None, str]:
             if hierarchy.version == 2:
                 _switch_on(root / PARENT)
     except OSError as error:
-        return None, f"cgroup v{hierarchy.version} is not ours to write: {error.strerror}"
+        return None, f"cgroup v{hierarchy.version} is not writable: {error.strerror}"
     if not all(os.access(root / PARENT, os.W_OK) for root in hierarchy.roots.values()):
-        return None, f"cgroup v{hierarchy.version} is not ours to write"
+        return None, f"cgroup v{hierarchy.version} is not writable"
     return hierarchy, f"cgroup v{hierarchy.version}"
 
 
@@ -109,7 +109,7 @@ def _switch_on(directory: Path) -> None:
 
 
 def create(hierarchy: Hierarchy, name: str, limits: Limits) -> None:
-    """Make the group with its limits set. An empty group of that name from a crash is used again."""
+    """Make the group with its limits set. An empty group of that name, left by a crash, is reused."""
     for directory in hierarchy.directories(name):
         directory.mkdir(exist_ok=True)
     for setting in plan_settings(hierarchy.version, limits):
@@ -138,7 +138,7 @@ def oom_kills(hierarchy: Hierarchy, name: str) -> int:
 
 
 def read_stats(hierarchy: Hierarchy, name: str) -> Stats:
-    """Return what the group uses. Cache that the kernel can drop at once is not counted as memory."""
+    """Return the group's usage. Cache that the kernel can drop at once does not count as memory."""
     memory, pids = hierarchy.roots["memory"] / PARENT / name, hierarchy.roots["pids"] / PARENT / name
     if hierarchy.version == 1:
         usage, droppable = "memory.usage_in_bytes", "total_inactive_file"
@@ -152,7 +152,7 @@ def read_stats(hierarchy: Hierarchy, name: str) -> Stats:
 
 
 def _read(file: Path) -> str:
-    """Return a file of a group, or nothing if the group is gone: also between our opening and our reading it."""
+    """Return a file of a group; empty if the group is gone, even if it disappears between open and read."""
     try:
         return file.read_text()
     except FileNotFoundError:
@@ -169,7 +169,7 @@ def _read_fields(file: Path) -> dict[str, int]:
 
 
 def remove(hierarchy: Hierarchy, name: str) -> bool:
-    """Delete the group; one that is gone is done. False if a process of it has not left yet."""
+    """Delete the group, unless it is gone already. Return False if it still has a process."""
     is_gone = True
     for directory in hierarchy.directories(name):
         try:

@@ -1,4 +1,4 @@
-"""How well bubblewrap isolates on this host, said plainly for `sandboxd doctor`. Reads only."""
+"""Findings about how well bubblewrap isolates on this host, for `sandboxd doctor`. Changes nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def diagnose(hierarchy: Hierarchy | None, why_no_cgroup: str, has_filter: bool) 
         Finding(
             "root filesystem",
             "weak",
-            "the host's /usr is shown read-only, with its set-uid files (without effect); there is no image of its own",
+            "there is no separate image: the host's /usr is shown read-only, with its set-uid files (without effect)",
             "use docker, or give a directory with a root filesystem as the image",
         ),
         Finding("mandatory access control", "weak", "no AppArmor or SELinux profile is applied", "use docker for one"),
@@ -48,13 +48,13 @@ def _program() -> Finding:
 
 
 def user_namespaces() -> Finding:
-    """Look for the switches that forbid user namespaces to ordinary users."""
+    """Check the sysctls that forbid user namespaces to ordinary users."""
     for path, forbidding in _SWITCHES:
         file = Path(path)
         if file.exists() and file.read_text().strip() == forbidding:
             name = path.removeprefix("/proc/sys/").replace("/", ".")
             return Finding("user namespace", "missing", f"{name} is {forbidding}", f"sysctl -w {name}=…")
-    return Finding("user namespace", "ok", "ordinary users may make them")
+    return Finding("user namespace", "ok", "ordinary users may create them")
 
 
 def _limits(hierarchy: Hierarchy | None, why: str) -> Finding:
@@ -63,8 +63,8 @@ def _limits(hierarchy: Hierarchy | None, why: str) -> Finding:
     return Finding(
         "limits",
         "weak",
-        f"{why}; only rlimits: memory for each process, processes for the container, CPU not at all, "
-        "and a death for memory is not named",
+        f"{why}; only rlimits: memory per process, processes per container, no limit on CPU, "
+        "and an out-of-memory kill is not reported as such",
         "run the daemon as root, or use docker",
     )
 
@@ -76,21 +76,21 @@ def _filter(has_filter: bool) -> Finding:
 
 
 def _tools() -> Finding:
-    """With the host's programs as the image, what the host lacks the agent lacks."""
+    """Check for common programs, because with the host as the image the agent has only what the host has."""
     missing = [tool for tool in ("python3", "bash", "git", "rg") if shutil.which(tool, path=_SHOWN_PATH) is None]
     if "python3" in missing:
         return Finding("programs", "missing", "no python3 in /usr: no container can run", "install python3")
     if missing:
         return Finding("programs", "weak", f"the host has no {', '.join(missing)}", "install them on the host")
-    return Finding("programs", "ok", "what agents use most is there")
+    return Finding("programs", "ok", "the programs that agents use most are installed")
 
 
 def _identity() -> Finding:
     if os.geteuid() == 0:
-        return Finding("user", "ok", "containers run as a user of their own, never as root")
+        return Finding("user", "ok", "containers run as their own user, never as root")
     return Finding(
         "user",
         "weak",
-        "outside its namespaces a container is the daemon's own user: leaving them is reaching the daemon's files",
+        "outside its namespaces a container is the daemon's own user: an escape reaches the daemon's files",
         "run the daemon as root, or as a user that owns nothing else",
     )

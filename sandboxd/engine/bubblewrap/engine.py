@@ -1,8 +1,8 @@
-"""The embedded engine: containers made by bubblewrap, found again by the daemon's successor.
+"""The embedded engine: containers made by bubblewrap, which a restarted daemon finds again.
 
-A container is a detached bwrap process with PID 1 inside, a record in the state directory and, where the host
-lets us, a control group. It never runs a process as the host's root, never uses a shell, and never relies on
-memory: what it says is read from the records and the kernel each time.
+A container is a detached bwrap process with PID 1 inside, a record in the state directory and, if the host allows it, a
+control group. The engine never runs a process as the host's root, never uses a shell, and keeps no state in memory: it
+reads the records and the kernel each time.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from anyio import to_thread
 
 from sandboxd.engine import seccomp
 from sandboxd.engine.bubblewrap import cgroups, diagnosis, processes, records, rootfs
+from sandboxd.engine.bubblewrap.launch import LaunchPlan, PendingLaunch
 from sandboxd.engine.bubblewrap.process_events import ProcessEvents
 from sandboxd.engine.bubblewrap.processes import ProcessRef
 from sandboxd.engine.bubblewrap.records import Record, Records
-from sandboxd.engine.bubblewrap.start import Started, Starting
 from sandboxd.engine.protocol import LABEL_INSTANCE, Container, ContainerDied, ContainerSpec, Finding, Stats
 from sandboxd.errors import Cause, EngineRefused, EngineUnavailable, HostFull
 
@@ -35,8 +35,8 @@ T = TypeVar("T")
 _KILLED_EXIT_CODE = 128 + 9
 _DEATH_PATIENCE_S = 10.0
 _CLEANUP_S = 60.0
-_FIRST_LOOK_S = 0.002
-_LONGEST_LOOK_S = 0.25
+_FIRST_PAUSE_S = 0.002
+_LONGEST_PAUSE_S = 0.25
 
 
 class BubblewrapEngine:
@@ -64,7 +64,7 @@ class BubblewrapEngine:
             raise EngineRefused("cannot launch: the container's name has characters other than A-Z a-z 0-9 _ . -")
         if spec.uid == 0 or spec.gid == 0:
             raise EngineRefused("cannot launch: a container never runs as root; give another uid and gid")
-        starting = await self._run(Starting.plan, spec, self._bwrap, self._records, self._hierarchy is not None)
+        plan = await self._run(LaunchPlan.of, spec, self._bwrap, self._records, self._hierarchy is not None)
         record = Record(
             id=records.mint_id(spec.name),
             name=spec.name,
@@ -76,8 +76,8 @@ class BubblewrapEngine:
         await self._remove_namesake(record)
         try:
             await self._run(self._records.create, record)
-            container = await self._start(record, spec, starting)
-            await anyio.lowlevel.checkpoint_if_cancelled()  # cancelled while a thread worked
+            container = await self._start(record, spec, plan)
+            await anyio.lowlevel.checkpoint_if_cancelled()  # cancelled while a thread was working
             return container
         except BaseException as error:
             with anyio.move_on_after(_CLEANUP_S, shield=True):
@@ -87,7 +87,7 @@ class BubblewrapEngine:
             raise
 
     async def _remove_namesake(self, record: Record) -> None:
-        """Make room for a container that is launched again. One of another daemon is left alone."""
+        """Remove an earlier container of this name, unless it belongs to another daemon."""
         other: Record | None = await self._run(self._records.read, record.name)
         if other is None:
             return
@@ -95,40 +95,42 @@ class BubblewrapEngine:
             raise EngineRefused(f"cannot launch {record.name}: another daemon has a container of that name")
         await self._destroy(other)
 
-    async def _start(self, record: Record, spec: ContainerSpec, starting: Starting) -> Container:
+    async def _start(self, record: Record, spec: ContainerSpec, plan: LaunchPlan) -> Container:
         if self._hierarchy is not None:
             await self._run(cgroups.create, self._hierarchy, record.name, spec.limits)
-        started = await self._run(starting.spawn)
+        launch = await self._run(plan.spawn)
         try:
-            # The process waits for its plan, so it is recorded and limited before it has done anything.
-            record = replace(record, monitor=started.monitor)
+            # The process waits for its plan, so it is recorded and limited before it does anything.
+            record = replace(record, monitor=launch.monitor)
             await self._run(self._records.update, record)
             if self._hierarchy is not None:
-                await self._run(cgroups.join, self._hierarchy, record.name, started.monitor.pid)
-            await self._run(started.send_plan)
-            await started.wait_ready()
-            record = await self._complete(record, started)
+                await self._run(cgroups.join, self._hierarchy, record.name, launch.monitor.pid)
+            await self._run(launch.send_plan)
+            await launch.wait_ready()
+            record = await self._complete(record, launch)
         finally:
-            started.close()
+            launch.close()
         for stream in self._streams:
             stream.watch(record.id, record.life)
         return await self._describe(record)
 
-    async def _complete(self, record: Record, started: Started) -> Record:
-        """Wait until bwrap has become the command, however long a busy host makes it take, or say why it did not."""
+    async def _complete(self, record: Record, launch: PendingLaunch) -> Record:
+        """Wait until bwrap has become the command, however long that takes on a busy host, or raise the reason."""
         status = await self._run(self._records.read_status, record.name)
         stat = None if status.init_pid is None else processes.read_stat(status.init_pid)
         if stat is not None:
             record = replace(record, init=stat.ref)
             await self._run(self._records.update, record)
-            if await _becomes_command(stat.ref, started.monitor):
+            if await _becomes_command(stat.ref, launch.monitor):
                 return record
-        if not await processes.wait_exit(started.monitor, _DEATH_PATIENCE_S):
-            raise EngineUnavailable(f"cannot launch {record.name}: bwrap neither runs its command nor ends; try again")
+        if not await processes.wait_exit(launch.monitor, _DEATH_PATIENCE_S):
+            raise EngineUnavailable(
+                f"cannot launch {record.name}: bwrap neither started the command nor ended; try again"
+            )
         status = await self._run(self._records.read_status, record.name)
         if status.exit_code is not None:
             return record
-        if said := started.read_error():
+        if said := launch.read_error():
             raise EngineRefused(f"cannot launch {record.name}: {said}")
         raise EngineUnavailable(f"cannot launch {record.name}: bwrap was killed before it ran the command; try again")
 
@@ -138,13 +140,13 @@ class BubblewrapEngine:
             await self._destroy(record)
 
     async def _destroy(self, record: Record) -> None:
-        """Kill all of it and forget it. Every step may have been done by a daemon that died here."""
+        """Kill the whole container and remove its record. An earlier daemon may have died after any step."""
         for process in await self._run(self._processes_of, record):
             processes.signal_group(process, signal.SIGKILL)
             processes.kill(process)
             if not await processes.wait_exit(process, _DEATH_PATIENCE_S):
                 raise EngineUnavailable(
-                    f"cannot remove {record.name}: process {process.pid} is stuck in the kernel and outlived SIGKILL"
+                    f"cannot remove {record.name}: process {process.pid} survived SIGKILL: it is stuck in the kernel"
                 )
             processes.reap(process)
         if record.has_cgroup and self._hierarchy is not None:
@@ -152,12 +154,12 @@ class BubblewrapEngine:
         await self._run(self._records.delete, record.name)
 
     def _processes_of(self, record: Record) -> list[ProcessRef]:
-        """PID 1 first: with it the kernel kills everything inside."""
+        """Kill PID 1 first, because the kernel then kills everything inside."""
         if record.boot_id != self._boot_id:
             return []
         if record.init is None and record.monitor is not None:
-            # bwrap may be making PID 1 at this moment. Stopped, it has either written down the pid or still has
-            # that process in its own group.
+            # bwrap may be creating PID 1 at this moment. Once stopped, it has either recorded the pid or still has that
+            # process in its own group.
             processes.signal_group(record.monitor, signal.SIGSTOP)
         record = self._adopt(record)
         found = [process for process in (record.init, record.monitor) if process is not None]
@@ -167,15 +169,15 @@ class BubblewrapEngine:
         return found
 
     async def _remove_cgroup(self, hierarchy: cgroups.Hierarchy, name: str) -> None:
-        # A dead process leaves its group a moment after its pidfd is readable, and nothing tells when; on a busy
-        # host the moment is as long as the kernel takes to schedule the rest of its exit.
-        pause_s = _FIRST_LOOK_S
+        # A dead process leaves its group shortly after its pidfd is readable, without an event; on a busy host that
+        # takes as long as the kernel needs to schedule the rest of its exit.
+        pause_s = _FIRST_PAUSE_S
         with anyio.move_on_after(_CLEANUP_S):
             while not await self._run(cgroups.remove, hierarchy, name):
                 await anyio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             return
-        raise EngineUnavailable(f"cannot remove {name}: its control group is still in use")
+        raise EngineUnavailable(f"cannot remove {name}: its control group is still in use; try again")
 
     async def inspect(self, container_id: str) -> Container | None:
         record = await self._read(container_id)
@@ -243,10 +245,10 @@ class BubblewrapEngine:
         return record if record is not None and record.id == container_id else None
 
     def _adopt(self, record: Record) -> Record:
-        """Complete the record of a container whose daemon died between starting it and writing down its PID 1."""
+        """Complete the record of a container whose daemon died between starting it and recording its PID 1."""
         if record.init is not None or record.monitor is None or not processes.is_alive(record.monitor):
             return record
-        # The monitor lives, and it alone collects its child: so the pid that it wrote is still that child.
+        # The monitor is alive, and only it reaps its child, so the pid that it wrote is still that child.
         pid = self._records.read_status(record.name).init_pid
         stat = None if pid is None else processes.read_stat(pid)
         return record if stat is None else replace(record, init=stat.ref)
@@ -270,7 +272,7 @@ class BubblewrapEngine:
             return "engine", None
         if exit_code not in (None, _KILLED_EXIT_CODE):
             return "exited", exit_code
-        # No exit code: the monitor was killed as well, and it too counts as memory of the container.
+        # No exit code: the monitor was killed too, and its memory counts as the container's.
         if record.has_cgroup and self._hierarchy is not None and cgroups.oom_kills(self._hierarchy, record.name):
             return "oom", exit_code
         return "killed", exit_code
@@ -284,7 +286,7 @@ class BubblewrapEngine:
 
     async def _explain(self, container_id: str) -> ContainerDied:
         container = await self.inspect(container_id)
-        if container is None or container.cause is None:  # removed meanwhile, and removing is killing
+        if container is None or container.cause is None:  # removed meanwhile, which kills it
             return ContainerDied(container_id, "killed", _KILLED_EXIT_CODE)
         return ContainerDied(container_id, container.cause, container.exit_code)
 
@@ -293,12 +295,12 @@ class BubblewrapEngine:
 
 
 async def _becomes_command(init: ProcessRef, monitor: ProcessRef) -> bool:
-    """Wait while PID 1 is still bwrap. False if it ended instead.
+    """Wait while PID 1 is still bwrap. Return False if it ended instead.
 
-    An exec raises no event, so this looks again; in nearly every launch the first look finds the command.
-    A failed exec ends bwrap, which wakes this at once. There is no deadline: a live bwrap is only waiting for CPU.
+    An exec raises no event, so this polls; in nearly every launch the first check finds the command. A failed exec ends
+    bwrap, which wakes this at once. There is no deadline, because a live bwrap is only waiting for CPU.
     """
-    pause_s = _FIRST_LOOK_S
+    pause_s = _FIRST_PAUSE_S
     while True:
         stat = processes.read_stat(init.pid)
         if stat is None or stat.ref != init or not stat.is_alive:
@@ -306,7 +308,7 @@ async def _becomes_command(init: ProcessRef, monitor: ProcessRef) -> bool:
         if stat.program != "bwrap":
             return True
         await processes.wait_gone(monitor, pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def _refusal(name: str, error: OSError) -> Exception:

@@ -1,8 +1,8 @@
-"""The first step into a bubblewrap container: builds a private root for bwrap, drops to its user, becomes bwrap.
+"""The entry program of a bubblewrap container: builds a private root for bwrap, drops privileges, becomes bwrap.
 
-Runs as a program of its own, with the standard library only. It does nothing until it has read its whole plan
-from descriptor 3: a daemon that dies before it has recorded this process therefore starts nothing. It never
-outlives its exec, and it never opens a file that a container can write.
+Runs as a separate program, with the standard library only. It does nothing until it has read its whole plan from
+descriptor 3, so a daemon that dies before it has recorded this process starts nothing. It never outlives its exec, and
+it never opens a file that a container can write.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import resource
 import sys
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # this program starts with every container, and `typing` alone costs it milliseconds
+if TYPE_CHECKING:  # this program starts with every container, and importing `typing` takes milliseconds
     from typing import Any
 
 PLAN_FD = 3
 FIRST_FOREIGN_FD = 8
-"""Descriptors 0 to 7 are given to us on purpose; any other leaked from whoever started the daemon."""
+"""Descriptors 0 to 7 are passed on purpose; any other leaked from the process that started the daemon."""
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
@@ -52,7 +52,7 @@ def unshare_user(uid: int, gid: int, flags: int) -> None:
 
 
 def build_stage(stage: str, steps: list[list[str]]) -> None:
-    """Fill a tmpfs with exactly what bwrap and the container may see."""
+    """Fill a tmpfs with only what bwrap and the container may see."""
     _mount("none", "/", "", MS_REC | MS_PRIVATE)
     _mount("stage", stage, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=16m")
     for verb, first, path in steps:
@@ -81,10 +81,10 @@ def build_stage(stage: str, steps: list[list[str]]) -> None:
 
 
 def enter_stage(stage: str) -> None:
-    """Make the stage the root and let go of everything else.
+    """Make the stage the root and unmount everything else.
 
-    bwrap's monitor keeps this mount namespace for as long as the container lives. If it kept the host's mounts,
-    one container would hold every other container's workspace mounted.
+    bwrap's monitor keeps this mount namespace as long as the container lives. If it kept the host's mounts, one
+    container would keep every other container's workspace mounted.
     """
     os.chdir(stage)
     _check(_libc.pivot_root(b".", b"."), "enter the stage")
@@ -113,8 +113,8 @@ def run(plan: dict[str, Any]) -> None:
     if is_root:
         drop_user(uid, gid)
         if plan["counts_processes"]:
-            # The kernel counts RLIMIT_NPROC for each user in each user namespace. In a namespace of its own the
-            # count is this container's; in the host's it would be shared by every container of this user.
+            # The kernel counts RLIMIT_NPROC per user and user namespace. In its own namespace the count is this
+            # container's; in the host's all containers of this user would share it.
             unshare_user(uid, gid, 0)
     for number, wanted in plan["rlimits"]:
         _, hard = resource.getrlimit(number)
@@ -128,7 +128,7 @@ def main() -> None:
     with os.fdopen(PLAN_FD, "rb") as file:
         text = file.read()
     if not text.endswith(b"\n"):
-        sys.exit("cannot enter the container: the daemon died before it had sent the plan")
+        sys.exit("cannot enter the container: the daemon died before it sent the plan")
     try:
         run(json.loads(text))
     except OSError as error:

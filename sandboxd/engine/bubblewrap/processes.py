@@ -1,7 +1,7 @@
-"""Processes that may not be our children: identity, death and signals, safe against reused pids.
+"""Processes that may not be the daemon's children: identity, death and signals, safe against reused pids.
 
-A process is named by its pid and the tick at which it started. Waiting is done on a pidfd, never by looking
-again. Nothing here starts a process.
+A process is identified by its pid and the tick at which it started. Waiting uses a pidfd, never polling. Nothing here
+starts a process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DEAD_STATES = frozenset("ZXx")
 
 @dataclass(frozen=True, slots=True)
 class ProcessRef:
-    """One process for ever: a pid may come again, a pid with its start does not."""
+    """The identity of one process: a pid may be reused, a pid with its start time is not."""
 
     pid: int
     start_ticks: int
@@ -34,7 +34,7 @@ class ProcessStat:
 
     @property
     def is_stopped(self) -> bool:
-        """Stopped by a signal, and not by a debugger."""
+        """Whether it is stopped by a signal, not by a debugger."""
         return self.state == "T"
 
     @property
@@ -47,7 +47,7 @@ def boot_id() -> str:
 
 
 def parse_stat(text: str) -> ProcessStat:
-    """Parse /proc/PID/stat. The program's name may hold spaces and brackets, so the last bracket ends it."""
+    """Parse /proc/PID/stat. The program's name may contain spaces and brackets, so the last bracket ends it."""
     head, _, tail = text.rpartition(")")
     pid, _, program = head.partition(" (")
     fields = tail.split()
@@ -60,7 +60,7 @@ def parse_stat(text: str) -> ProcessStat:
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """Return what the kernel says of a pid now, or None if there is no such process."""
+    """Return what the kernel reports about a pid now, or None if there is no such process."""
     try:
         return parse_stat(Path(f"/proc/{pid}/stat").read_text())
     except (FileNotFoundError, ProcessLookupError):
@@ -78,7 +78,7 @@ def open_pidfd(ref: ProcessRef) -> int | None:
         fd = os.pidfd_open(ref.pid)
     except ProcessLookupError:
         return None
-    # Looked at after the pidfd is open: from here on the descriptor and the answer are about the same process.
+    # Checked after the pidfd is open, so that the descriptor and the answer are about the same process.
     if is_alive(ref):
         return fd
     os.close(fd)
@@ -86,7 +86,7 @@ def open_pidfd(ref: ProcessRef) -> int | None:
 
 
 async def wait_gone(ref: ProcessRef, timeout_s: float) -> bool:
-    """Wait until the process is dead. False if it still lived at the deadline."""
+    """Wait until the process is dead. Return False if it is still alive at the deadline."""
     fd = open_pidfd(ref)
     if fd is None:
         return True
@@ -99,9 +99,9 @@ async def wait_gone(ref: ProcessRef, timeout_s: float) -> bool:
 
 
 async def wait_exit(ref: ProcessRef, patience_s: float) -> bool:
-    """Wait for a process that has every reason to end. False once it has been stuck for as long as the patience.
+    """Wait for a process that is about to end. Return False once it has been stuck for the whole patience.
 
-    A process that is runnable, or that has used CPU time since the last look, is late on a busy host, not stuck.
+    A process that is runnable, or that has used CPU time since the last check, is late on a busy host, not stuck.
     """
     used_ticks = -1
     while not await wait_gone(ref, patience_s):
@@ -115,7 +115,7 @@ async def wait_exit(ref: ProcessRef, patience_s: float) -> bool:
 
 
 def kill(ref: ProcessRef) -> None:
-    """Send SIGKILL to exactly this process; one that is dead already is done."""
+    """Send SIGKILL to exactly this process, unless it is dead already."""
     fd = open_pidfd(ref)
     if fd is None:
         return
@@ -127,14 +127,14 @@ def kill(ref: ProcessRef) -> None:
 
 
 def signal_group(leader: ProcessRef, number: signal.Signals) -> None:
-    """Signal every process of the group that this one leads, all at once; a dead leader leads nobody."""
+    """Signal every process of the group that this one leads, all at once. A dead leader has no group."""
     if is_alive(leader):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(leader.pid, number)
 
 
 def reap(ref: ProcessRef) -> None:
-    """Collect a dead child of ours. One that another daemon started is collected by the host's init."""
+    """Reap a dead child. The host's init reaps one that another daemon started."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(ref.pid, os.WNOHANG)
 

@@ -1,7 +1,7 @@
-"""The durable records of bubblewrap containers: one directory each, written before the container exists.
+"""Durable records of bubblewrap containers: one directory each, written before the container exists.
 
-bubblewrap keeps no list of containers, so this directory is the list. A record says what was meant and which
-processes it became; whether they live is the kernel's to say. Nothing here starts or ends a process.
+bubblewrap keeps no list of containers, so this directory is the list. A record has the intent and the resulting
+processes; the kernel knows whether they are alive. Nothing here starts or ends a process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Record:
 
     @property
     def life(self) -> ProcessRef | None:
-        """The process whose life is the container's: PID 1, or what is still becoming it."""
+        """The process that lives as long as the container: PID 1, or the one that is still becoming it."""
         return self.init or self.monitor
 
 
@@ -56,7 +56,7 @@ def mint_id(name: str) -> str:
 
 
 def name_of(container_id: str) -> str | None:
-    """Return the name inside an id, or None if it cannot be an id of ours."""
+    """Return the name inside an id, or None if this engine cannot have made the id."""
     name, _, token = container_id.rpartition("-")
     return name if token and is_legal_name(name) else None
 
@@ -66,7 +66,7 @@ def is_legal_name(name: str) -> bool:
 
 
 def parse_record(text: str) -> Record:
-    """Parse what `create` wrote. Fields that a newer version added are left out; anything else is a ValueError."""
+    """Parse what `create` wrote. Ignore fields that a newer version added; raise ValueError for anything else."""
     try:
         written = json.loads(text)
         fields = {field.name: written[field.name] for field in dataclasses.fields(Record)}
@@ -79,7 +79,7 @@ def parse_record(text: str) -> Record:
 
 
 def parse_status(text: str) -> Status:
-    """Parse the documents that bwrap has written so far; the last may be half there."""
+    """Parse the documents that bwrap has written so far; the last may be incomplete."""
     fields: dict[str, int] = {}
     for line in text.splitlines():
         with contextlib.suppress(ValueError):
@@ -94,7 +94,7 @@ class Records:
         self._root = root
 
     def open(self) -> None:
-        """Make the directory, and clear drafts of a dead daemon and records that a crash of the host tore."""
+        """Make the directory, and remove a dead daemon's drafts and records that a host crash left incomplete."""
         make_private(self._root)
         for entry in self._root.iterdir():
             if entry.name.startswith(_DRAFT):
@@ -104,8 +104,8 @@ class Records:
             try:
                 self.read(entry.name)
             except ValueError:
-                # Records are renamed into place, so only the host itself can have torn one, and with the host
-                # every container died.
+                # Records are renamed into place, so only a crash of the host can leave one incomplete, and that ended
+                # every container.
                 self.delete(entry.name)
 
     def stage_path(self, name: str) -> Path:
@@ -154,7 +154,7 @@ class Records:
     def delete(self, name: str) -> None:
         draft = self._root / f"{_DRAFT}{secrets.token_hex(6)}"
         with contextlib.suppress(FileNotFoundError):
-            (self._root / name).rename(draft)  # first: a crash half way must not leave a name without a record
+            (self._root / name).rename(draft)  # first, so that a crash does not leave a name without a record
             shutil.rmtree(draft)
 
 

@@ -1,8 +1,8 @@
-"""What a bubblewrap container sees: the steps that build its stage, and the arguments for bwrap.
+"""The root filesystem of a bubblewrap container: the steps that build its stage, and the arguments for bwrap.
 
-Pure but for looking at the names in an image's top directory. The image is "host", the host's programs with an
-`/etc` written for the purpose, or the path of a directory. Nothing of the host's /home, /root, /var, /opt or
-/etc is shown but public certificates and the dynamic linker's cache.
+Pure except for listing the image's top directory. The image is "host", which is the host's programs with a generated
+`/etc`, or the path of a directory. Of the host's /home, /root, /var, /opt and /etc only public certificates and the
+dynamic linker's cache are shown.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _ENVIRONMENT = {
     "HOME": "/workspace",
     "LANG": "C.UTF-8",
 }
-"""What an image would say of its environment; the spec's own values go over it."""
+"""The environment that an image would set; the spec's own values override it."""
 _SPARE_PLACE = "/usr/local/sbin"
-"""In the path of every command, and empty on nearly every host."""
+"""On the PATH of every command, and empty on nearly every host."""
 _SOURCES = "sandbox"
-"""The directory of the stage that holds what bwrap binds into the container."""
+"""The directory of the stage with what bwrap binds into the container."""
 
 Step = tuple[str, str, str]
 
@@ -42,7 +42,7 @@ class Rootfs:
 
 
 def plan_rootfs(spec: ContainerSpec, *, ready_fd: int, hardening: Hardening = HARDENING) -> Rootfs:
-    """Return how to build the container's file tree. `ready_fd` is read last, when every mount is in place."""
+    """Return the arguments that build the container's file tree. bwrap reads `ready_fd` after the last mount."""
     _check(spec)
     steps: list[Step] = [*_stage_programs(), ("tree", "/proc", "proc"), ("tree", "/dev", "dev"), ("dir", "", "tmp")]
     arguments: list[str] = []
@@ -68,7 +68,7 @@ def plan_rootfs(spec: ContainerSpec, *, ready_fd: int, hardening: Hardening = HA
             arguments += ["--dev", "/dev"]
         arguments += ["--bind", f"/{_SOURCES}/{name}", target]
     arguments += ["--remount-ro", "/dev", "--dir", "/run"]
-    # A parent is mounted before what is mounted inside it.
+    # A directory is mounted before the mounts inside it.
     for number, mount in enumerate(sorted(spec.mounts, key=lambda mount: len(_parts(mount)))):
         steps.append(("bind", str(mount.source), f"{_SOURCES}/mounts/{number}"))
         arguments += ["--ro-bind" if mount.read_only else "--bind", f"/{_SOURCES}/mounts/{number}", mount.target]
@@ -77,12 +77,12 @@ def plan_rootfs(spec: ContainerSpec, *, ready_fd: int, hardening: Hardening = HA
 
 
 def isolation_arguments(spec: ContainerSpec, hardening: Hardening = HARDENING) -> list[str]:
-    """Namespaces, identity and environment: everything that is not a file."""
+    """Return the arguments for namespaces, identity and environment: everything that is not a file."""
     arguments = ["--unshare-user", "--disable-userns", "--unshare-pid", "--unshare-net", "--unshare-ipc"]
     arguments += ["--unshare-uts", "--unshare-cgroup", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
     arguments += ["--hostname", hardening.hostname, "--uid", str(spec.uid), "--gid", str(spec.gid)]
     arguments += ["--chdir", "/", "--clearenv"]
-    environment_of(spec)  # refuses what no process could receive
+    environment_of(spec)  # raises for what no process could receive
     for name, value in {**_ENVIRONMENT, **spec.env}.items():
         arguments += ["--setenv", name, value]
     return arguments
@@ -96,13 +96,15 @@ def _check(spec: ContainerSpec) -> None:
     if not spec.command:
         raise EngineRefused("cannot launch: the command is empty")
     if spec.runtime is not None:
-        raise EngineRefused(f"cannot launch with the runtime {spec.runtime}: bubblewrap has none")
+        raise EngineRefused(
+            f"cannot launch with the runtime {spec.runtime}: bubblewrap has no runtimes; leave it empty"
+        )
     if not is_image(spec.image):
         raise EngineRefused(f'cannot launch from {spec.image}: an image is "host" or the path of a directory here')
     for mount in spec.mounts:
         parts = _parts(mount)
         if len(parts) < 2 or parts[0] != "/" or ".." in parts:
-            raise EngineRefused(f"cannot launch: {mount.target} is no absolute path below the root")
+            raise EngineRefused(f"cannot launch: {mount.target} is not an absolute path below the root")
         if not mount.source.is_dir():
             raise EngineRefused(f"cannot launch: {mount.source} is not a directory, so it cannot be mounted")
 
@@ -112,7 +114,7 @@ def _parts(mount: Mount) -> tuple[str, ...]:
 
 
 def _has_place(image: str, parts: tuple[str, ...]) -> bool:
-    """Say whether an image's own directory can hold this mount: it is below one that is shown, and no link is on it."""
+    """Return whether a directory of the image can be this mount point: it is shown, and no part of it is a link."""
     if image == HOST_IMAGE or len(parts) < 3:
         return False
     places = [Path(image, *parts[1:end]) for end in range(2, len(parts) + 1)]
@@ -120,7 +122,7 @@ def _has_place(image: str, parts: tuple[str, ...]) -> bool:
 
 
 def _python_without_a_plain_name() -> str | None:
-    """Return the host's `python3` if the host has no `python` and there is a place to show a link of that name."""
+    """Return the host's `python3` if the host has no `python` and there is a place for a link of that name."""
     places = [Path(place) for place in _ENVIRONMENT["PATH"].split(":")]
     if any(os.path.lexists(place / "python") for place in places):
         return None
@@ -182,7 +184,7 @@ def _etc_steps(spec: ContainerSpec) -> list[Step]:
         "host.conf": "multi on\n",
         "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\nservices: files\nprotocols: files\n",
         "resolv.conf": "",
-        # A login shell reads this for every command: it must start no process.
+        # A login shell reads this for every command, so it must not start a process.
         "profile": f'export PATH="${{PATH:-{_ENVIRONMENT["PATH"]}}}" LANG="${{LANG:-C.UTF-8}}"\n',
         "bash.bashrc": "",
         "shells": "/bin/sh\n/bin/bash\n",

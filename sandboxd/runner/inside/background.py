@@ -1,7 +1,7 @@
 """Background processes: started, listed, read from any offset, written to, signalled, killed. They outlive a daemon.
 
-Output is one ring of bytes per process with absolute offsets. The number of processes, their output and what
-waits for their stdin are bounded.
+Output is one ring of bytes per process with absolute offsets. The number of processes, their output and their unread
+stdin are bounded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TERMINAL = {"term": "xterm-256color", "rows": 24, "columns": 80, "echo": True}
 
 
 class Background:
-    """One process, its output so far and those who wait for more."""
+    """One process, its output so far and the calls that wait for more."""
 
     def __init__(self, runner: RunnerCore, process_id: str, head: dict[str, Any]) -> None:
         self.id = process_id
@@ -59,7 +59,7 @@ class Background:
             env = {**env, "TERM": options["term"], **head["env"]}
             output, child_end, name = open_terminal(options["rows"], options["columns"], options["echo"])
             given, write_stdin = [child_end], os.dup(output)
-            # opened by the child after its setsid: that makes it the controlling terminal
+            # opened by the child after its setsid, which makes it the controlling terminal
             actions = ((os.POSIX_SPAWN_OPEN, 0, name, os.O_RDWR, 0),)
             actions += ((os.POSIX_SPAWN_DUP2, 0, 1), (os.POSIX_SPAWN_DUP2, 0, 2))
         else:
@@ -105,7 +105,7 @@ class Background:
         return self.end > offset or (not self.is_running and self._output < 0)
 
     def slice(self, offset: int, limit: int) -> tuple[int, bytes]:
-        """Return where the data really starts, and the data."""
+        """Return the offset where the data actually starts, and the data."""
         start = min(max(offset, self._dropped_bytes), self.end)
         position = start - self._dropped_bytes
         return start, bytes(self._ring[position : position + limit])
@@ -131,7 +131,7 @@ class Background:
             resize_terminal(self._output, rows, columns)
 
     def signal(self, number: int, to: str | None, told: Callable[[int], None]) -> None:
-        """Signal the process, everything it started, or what its terminal's keyboard belongs to."""
+        """Signal the process, everything it started, or its terminal's foreground process group."""
         to = to or ("foreground" if self._is_tty else "process")
         if to == "foreground" and not self._is_tty:
             raise Failure("InvalidRequest", f"cannot signal the foreground of {self.id}: it has no terminal")
@@ -150,7 +150,7 @@ class Background:
         run_killing(self._hub, steps(), lambda: None)
 
     def kill(self, number: int, grace_s: float, done: Callable[[bool], None]) -> None:
-        """Signal the whole tree, kill what is left after the grace, and say whether that was needed."""
+        """Signal the whole tree, kill what is left after the grace period, and report whether that was needed."""
         runner = os.getpid()
 
         def steps() -> Generator[float, None, None]:
@@ -163,7 +163,7 @@ class Background:
         run_killing(self._hub, steps(), lambda: None)
 
     def close(self) -> None:
-        """Forget the process; it has exited. Output of what it left behind is dropped from now on."""
+        """Forget an exited process. Output of processes that it left behind is dropped from now on."""
         if self._output >= 0:
             self._hub.unwatch(self._output)
             self._runner.leftovers.adopt(self._output)
@@ -177,7 +177,7 @@ class Background:
             piece = os.read(self._output, wire.CHUNK_BYTES)
         except BlockingIOError:
             return
-        except OSError:  # a terminal whose last process is gone says so with an error
+        except OSError:  # a terminal reports an error once its last process is gone
             piece = b""
         if piece:
             self._ring += piece
@@ -214,7 +214,9 @@ class Processes:
         if len(self._all) >= MAX_PROCESSES:
             finished = next((process for process in self._all.values() if not process.is_running), None)
             if finished is None:
-                raise Failure("LimitReached", f"cannot start a process: {MAX_PROCESSES} are running already")
+                raise Failure(
+                    "LimitReached", f"cannot start a process: {MAX_PROCESSES} are already running; kill one first"
+                )
             del self._all[finished.id]
             finished.close()
         process = Background(self._runner, f"p{self._number + 1}", head)
@@ -233,7 +235,7 @@ class Processes:
 
 
 class Waiting:
-    """A call that waits for a background process: for output, for room in its stdin, for a signal or its death."""
+    """A call that waits for a background process: for output, for room in its stdin, for a signal or for its death."""
 
     def __init__(self, runner: RunnerCore, call: int, process: Background) -> None:
         self._runner = runner
@@ -261,7 +263,7 @@ class Waiting:
     def write(self, data: bytes, eof: bool, wait_s: float) -> None:
         """Write until the process has taken everything, its stdin is closed or the time is over.
 
-        The answer says how much was taken; what was not is withdrawn. A refusal means that nothing was taken.
+        The result says how much was taken; the rest is withdrawn. An error means that nothing was taken.
         """
         process = self._process
         feeder = process.feeder
@@ -296,7 +298,7 @@ class Waiting:
         look()
 
     def kill(self, number: int, grace_s: float) -> None:
-        # Both must be true: all of its tree is dead, and it was reaped, so that it is never told as running.
+        # Both are needed: its whole tree is dead, and it was reaped, so that it is never listed as running.
         was_killed: bool | None = None
 
         def look() -> None:

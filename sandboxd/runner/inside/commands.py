@@ -1,7 +1,7 @@
-"""Commands that run to their end: output bounded, input fed, the whole tree dead at the deadline.
+"""Foreground commands: output bounded, input fed, the whole process tree dead at the deadline.
 
-One frame in, one frame out for a small command. A command that leaves processes behind ends when it has exited;
-what they hold open is drained elsewhere (`leftovers`). It never waits in a system call.
+A small command takes one frame in and one frame out. A command that leaves processes behind ends when it has exited;
+the pipes that they hold open are drained elsewhere (`leftovers`). It never blocks in a system call.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Command:
         self._is_starting = False
 
     def start_confined(self, confinement: Confinement, unconfined: Callable[[], None]) -> None:
-        """Start the command in the confined thread; if there can be no such thread, forget it and call `unconfined`."""
+        """Start the command in the confined thread; if there cannot be one, drop the command and call `unconfined`."""
         head = self._head
         actions, given = self._open_output()
         self._is_starting = True
@@ -104,7 +104,7 @@ class Command:
         confinement.spawn(head["argv"], env, head["cwd"], actions, started, refused)
 
     def start(self, stdin: bytes) -> None:
-        """Start the command. Raises Failure if there is nothing to start; a missing program is an answer."""
+        """Start the command. Raise Failure if it cannot be started; a missing program is a result instead."""
         has_stdin = bool(stdin) or "more" in self._head
         in_read, in_write = os.pipe2(os.O_CLOEXEC) if has_stdin else (-1, -1)
         try:
@@ -129,11 +129,12 @@ class Command:
             self._feeder.feed(stdin)
             if "more" not in self._head:
                 self._feeder.end()
-        # vfork often gives us the processor back only when a short command is over: look before setting up to wait
+        # after vfork a short command is often over before the runner gets the processor back: look before setting up a
+        # wait
         self._attend(self._hub.take_dead(self._pid))
 
     def _attend(self, status: int | None) -> None:
-        """Wait for what was started, or take what it has left if it is dead already."""
+        """Wait for the process, or collect its output if it is dead already."""
         pid = self._pid
         if status is not None:
             self._exit_code = exit_code_of(status)
@@ -155,7 +156,7 @@ class Command:
         env = make_env(runner.env, head["env"], head["cwd"])
         actions, given = self._open_output()
         if stdin >= 0:
-            actions.append((os.POSIX_SPAWN_DUP2, stdin, 0))  # else it inherits ours, which is empty
+            actions.append((os.POSIX_SPAWN_DUP2, stdin, 0))  # otherwise it inherits the runner's stdin, which is empty
         try:
             self._pid, self._mark = runner.spawner.spawn(argv, env, head["cwd"], actions)
         except (NotStarted, Failure):
@@ -165,7 +166,7 @@ class Command:
             close_all(*given)
 
     def _open_output(self) -> tuple[list[tuple[int, int, int]], tuple[int, int]]:
-        """Make the pipes for the output; return what a child does with its ends, and those ends."""
+        """Make the pipes for the output; return the child's file actions for its ends, and those ends."""
         most = self._head["max"]
         out_read, out_write = open_pipe()
         if "merge" in self._head:  # one pipe for both: the kernel keeps the order in which they are written
@@ -199,7 +200,7 @@ class Command:
         self._resume()
 
     def cancel(self) -> None:
-        """Kill the tree and say nothing: whoever asked is gone."""
+        """Kill the tree without an answer, because the caller is gone."""
         self._silent = True
         self._kill()
 
@@ -269,7 +270,7 @@ class Command:
     def _resume(self) -> None:
         if not self._paused or self._finished:
             return
-        if self._runner.connection.is_congested:  # another command woke up first and filled it again
+        if self._runner.connection.is_congested:  # the callback of another command filled the buffer meanwhile
             self._runner.connection.when_drained(self._resume)
             return
         if self._is_stream and self._credit <= 0:
@@ -280,7 +281,7 @@ class Command:
             self._drain()
 
     def _read_all(self) -> None:
-        """Take what is in the pipes now, but not for ever: somebody may still be writing."""
+        """Read what is in the pipes now, within a bound, because a process may still be writing."""
         for intake in self._intakes:
             for _ in range(DRAIN_READS):
                 if not self._read(intake):
@@ -297,7 +298,7 @@ class Command:
         self._drain()
 
     def _drain(self) -> None:
-        """The command has exited: take what is in the pipes, then give what it left behind a moment to close them."""
+        """Read what is in the pipes after the exit, and give processes that are left behind a moment to close them."""
         self._read_all()
         self._finish_if_drained()
         if not self._finished and not self._paused and self._grace is None:
@@ -310,7 +311,7 @@ class Command:
 
     def _expire(self) -> None:
         if self._exit_code is not None:
-            self._truncated = True  # it has exited, but nobody took its output in time
+            self._truncated = True  # it has exited, but its output was not taken in time
             self._finish()
             return
         self._timed_out = True

@@ -1,7 +1,7 @@
-"""A thread that can read the agent's directories and one program, and nothing else; so can what it starts.
+"""A thread that, with everything it starts, can read only the agent's directories and one program.
 
-A search resolves names by itself while the agent may swap links under it. Landlock binds a thread and its children for
-good, so whatever a name leads to, nothing outside is opened. The rest of the runner is not bound by it.
+A search resolves names by itself while the agent may swap links under it. Landlock restricts a thread and its children
+for good, so wherever a name leads, nothing outside is opened. The rest of the runner is not restricted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Unconfined(Failure):
 
 
 class Confinement:
-    """Starts one program, confined. The thread is bound at the first start: most sandboxes never search."""
+    """Starts one program, confined. The thread is restricted at its first use, which most sandboxes never need."""
 
     def __init__(self, program: str, spawner: Spawner, workers: Workers) -> None:
         self._program = program
@@ -92,11 +92,11 @@ class Confinement:
             yield library, _READ_FILE | _EXECUTE
 
     def _find_libraries(self) -> list[str]:
-        """Ask the loader what it would load for the program; it tells, and does not start it."""
+        """Ask the loader which libraries it would load for the program, without starting it."""
         output, child_output = os.pipe2(os.O_CLOEXEC)
         actions = [(os.POSIX_SPAWN_DUP2, child_output, 1), (os.POSIX_SPAWN_DUP2, child_output, 2)]
         try:
-            # the loop collects it when it is dead
+            # the loop reaps it
             self._spawner.spawn([self._program], {"LD_TRACE_LOADED_OBJECTS": "1"}, "/workspace", actions)
         except (NotStarted, Failure):
             os.close(output)

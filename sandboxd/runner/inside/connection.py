@@ -1,7 +1,7 @@
 """The one connection to the daemon: greet, take frames, send frames, and connect again when it breaks.
 
-Sends never block: what the socket does not take is kept here, and whoever produces output asks `is_congested` and
-waits for the drain. It knows no calls.
+Sends never block: what the socket does not take is buffered here, and a producer of output checks `is_congested` and
+waits for the drain. It knows nothing of calls.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Connection:
         link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             link.connect(self._address)
-        except OSError:  # no daemon now, or its queue is full: the same answer, try again soon
+        except OSError:  # no daemon now, or its queue is full: retry soon in both cases
             link.close()
             self._hub.after(self._pause_s, self.connect)
             self._pause_s = min(self._pause_s * 1.5, LONGEST_PAUSE_S)
@@ -69,7 +69,7 @@ class Connection:
         self._hub.watch(link.fileno(), READABLE, self._ready)
 
     def send(self, frame: bytes) -> None:
-        """Send a frame, or keep it until the socket takes it. Without a connection it is dropped: nobody waits."""
+        """Send a frame, or buffer it until the socket takes it. Without a connection it is dropped: no caller waits."""
         if self._socket is None:
             return
         if self._unsent:
@@ -80,7 +80,7 @@ class Connection:
         except BlockingIOError:
             sent = 0
         except OSError:
-            self._hub.after(0, self._lose)  # not at once: the caller is in the middle of something
+            self._hub.after(0, self._lose)  # deferred: the caller is in the middle of a call
             return
         if sent < len(frame):
             self._unsent += frame[sent:]
@@ -127,7 +127,7 @@ class Connection:
         except BlockingIOError:
             return
         except OSError:
-            return  # the recv that follows finds the same, and ends the connection
+            return  # the next recv fails too, and ends the connection
         del self._unsent[:sent]
         if not self._unsent:
             self._hub.rewatch(link.fileno(), READABLE)

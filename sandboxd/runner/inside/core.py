@@ -1,4 +1,4 @@
-"""RunnerCore: what every part of the runner shares, and the table of calls under way. It knows no operation."""
+"""RunnerCore: what all parts of the runner share, and the table of calls under way. It knows no operation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RunnerCore:
         self.leftovers = Leftovers(self.hub)
         self.env: dict[str, str] = {}
         self.bodies_bytes = 0
-        """How much of their bodies file calls hold at this moment."""
+        """How many bytes of request bodies file calls have in memory now."""
         self.shell = find_shell()
         self.calls: dict[int, LiveCall] = {}
 

@@ -1,6 +1,6 @@
-"""How often the kernel enforced the container's limits, read from the cgroup. Never writes, never guesses.
+"""Counters of how often the kernel enforced the container's limits, read from the cgroup. Never writes.
 
-The files stay open, so a reading costs one system call each. A file that is absent counts nothing.
+The files stay open, so a reading costs one system call each. A missing file counts nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Counters:
                 break
 
     def read(self) -> list[bytes]:
-        """Return every file as it is now; compare two readings with `grown`."""
+        """Return the current content of every file; compare two readings with `grown`."""
         return [os.pread(fd, 512, 0) for _limit, fd, _field in self._open]
 
     def grown(self, before: list[bytes], after: list[bytes]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Why a call was refused, as the daemon will say it. Codes are names of the daemon's own error classes."""
+"""Failures of calls, in the words that the daemon passes on. Codes are names of the daemon's own error classes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 class Failure(Exception):
-    """A call that cannot be done. The message starts with "cannot"."""
+    """The call failed. The message starts with "cannot"."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -16,7 +16,7 @@ class Failure(Exception):
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""No space left, or a file larger than the whole workspace may be."""
+"""No space left, or a file larger than the whole workspace's limit."""
 _REASONS = {
     errno.ENOENT: ("FileNotFound", "no such file or directory"),
     errno.ENOTDIR: ("NotADirectory", "a part of this path is a file, not a directory"),
@@ -25,12 +25,12 @@ _REASONS = {
     errno.EPERM: ("PermissionDenied", "operation not permitted"),
     errno.EROFS: ("ReadOnly", "it is read-only; write under /workspace, /var/tmp or /tmp instead"),
     errno.EEXIST: ("FileExists", "it exists already; remove it first or choose another name"),
-    **dict.fromkeys(FULL, ("WorkspaceFull", "no space is left there; remove files first")),
+    **dict.fromkeys(FULL, ("WorkspaceFull", "no space left; remove files first")),
 }
 
 
 def explain(error: OSError, action: str, path: str) -> Failure:
-    """Turn what the kernel said about a path into a failure of the call that named it."""
+    """Return the failure of a call for the kernel's error about its path."""
     code, reason = _REASONS.get(error.errno or 0, ("InvalidRequest", reason_of(error)))
     return Failure(code, f"cannot {action} {path}: {reason}")
 

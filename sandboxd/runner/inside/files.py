@@ -1,4 +1,4 @@
-"""Reading and writing files for the agent. Each function here is one job for a worker thread.
+"""Reads and writes files for the agent. Each function here is one job for a worker thread.
 
 A write is a temporary file in the same directory and a rename: readers see the old file or the new one. `Draft` names
 the two exceptions. The temporary file never stays behind, whichever side gives up. Sizes are bounded before anything
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_FILE_BYTES = 1_073_741_824
 LARGE_BYTES = 1_048_576
-"""A file that takes less than this is never given up to make room for its next version."""
+"""A smaller file is never removed to make room for its next version."""
 BLOCK_BYTES = 262_144
 _SPOOL_PLACE = b"/var/tmp"
 _CREATE = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -47,7 +47,7 @@ def open_for_reading(path: str) -> tuple[int, dict[str, Any]]:
 
 
 def too_large(action: str, path: str, size: int, most: int) -> str:
-    return f"cannot {action} {path}: it has {size} bytes, the most is {most}"
+    return f"cannot {action} {path}: it has {size} bytes, and the limit is {most}"
 
 
 class Draft:
@@ -56,8 +56,8 @@ class Draft:
     Two exceptions, both only for a file that exists and may be written:
     - In a directory that may not be written the content is kept elsewhere and copied over the file by `commit`. A
       reader may see old and new bytes mixed while it is copied; until then the file is untouched.
-    - Without room for both versions a large file is removed before the new one is whole, if `size` says that the new
-      one fits then. A reader finds the old file, no file, or the new one; a write that is cut short leaves no file.
+    - Without room for both versions a large file is removed before the new one is complete, if by `size` the new one
+    then fits. A reader finds the old file, no file, or the new one; an interrupted write leaves no file.
     """
 
     def __init__(self, path: str, make_parents: bool, action: str = "write", size: int | None = None) -> None:
@@ -85,7 +85,7 @@ class Draft:
             is_read_only = os.fstatvfs(directory).f_flag & os.ST_RDONLY
             raise OSError(errno.EROFS if is_read_only else errno.EACCES, "")
         try:
-            # the directory is already checked; O_PATH descriptors serve as dir_fd but make nothing by themselves
+            # the directory is already checked; an O_PATH descriptor serves as dir_fd
             self._fd = os.open(self._name, _CREATE | os.O_WRONLY, 0o644, dir_fd=directory)
         except PermissionError:
             if existing is None:
@@ -99,7 +99,7 @@ class Draft:
             os.fchmod(self._fd, stat.S_IMODE(existing.st_mode) & 0o777)
 
     def _open_old(self) -> tuple[int, os.stat_result]:
-        """Open the file that is to be replaced for writing, if it is still the one that was found."""
+        """Open the file to be replaced for writing, if it is still the one that was found."""
         flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         fd = os.open(self._target.name, flags, dir_fd=self._target.directory)
         status, existing = os.fstat(fd), self._target.existing
@@ -110,7 +110,7 @@ class Draft:
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         if self._fd < 0:
-            raise Failure("InvalidRequest", f"cannot {self._action} {self._path}: it was given up")
+            raise Failure("InvalidRequest", f"cannot {self._action} {self._path}: the write was cancelled")
         self._size += len(data)
         if self._size > MAX_FILE_BYTES:
             self.discard()
@@ -126,7 +126,7 @@ class Draft:
         return len(data)
 
     def _give_up_old(self) -> bool:
-        """Remove the old file to make room for the new one, if that is sure to be enough; say whether it is removed."""
+        """Remove the old file to make room for the new one if that frees enough; return whether it was removed."""
         if self._declared is None or self._gave_up_old or self._in_place >= 0 or self._target.existing is None:
             return False
         missing = self._declared - os.fstat(self._fd).st_size
@@ -136,12 +136,12 @@ class Draft:
             return False  # a running program, or replaced meanwhile
         try:
             freed = status.st_blocks * 512
-            # under a second name the content would be lost there, or the space would not be freed
+            # under a second link the content would be lost, or the space would not be freed
             if status.st_nlink != 1 or freed < LARGE_BYTES or missing > freed:
                 return False
             os.unlink(self._target.name, dir_fd=self._target.directory)
             self._gave_up_old = True
-            os.ftruncate(fd, 0)  # a program that has it open would keep the space
+            os.ftruncate(fd, 0)  # frees the space even if a program has the file open
         except OSError:
             return self._gave_up_old
         finally:
@@ -150,7 +150,7 @@ class Draft:
 
     def commit(self) -> dict[str, Any]:
         if self._fd < 0:
-            raise Failure("InvalidRequest", f"cannot {self._action} {self._path}: it was given up")
+            raise Failure("InvalidRequest", f"cannot {self._action} {self._path}: the write was cancelled")
         directory = self._target.directory
         try:
             if self._in_place >= 0:
@@ -184,7 +184,7 @@ class Draft:
         self.discard()
         failure = explain(error, self._action, self._path)
         if self._gave_up_old:
-            failure = Failure(failure.code, f"{failure.message}; the old file is gone, it was removed to make room")
+            failure = Failure(failure.code, f"{failure.message}; the old file was removed to make room and is lost")
         return failure
 
     def discard(self) -> None:
@@ -202,7 +202,7 @@ class Draft:
                 os.close(opened)
 
     def doubled_bytes(self) -> int:
-        """Return how much of the old file is on the disk beside its next version."""
+        """Return how many bytes of the old file are on the disk beside its next version."""
         existing = self._target.existing
         if existing is None or existing.st_nlink != 1 or self._gave_up_old or self._in_place >= 0:
             return 0
@@ -213,7 +213,7 @@ _drafts: set[Draft] = set()
 
 
 def doubled_bytes() -> int:
-    """Return what the drafts of this moment take although it will be freed: a limit should not count it twice."""
+    """Return the bytes that current drafts will free once they commit, so that a limit does not count files twice."""
     return sum(draft.doubled_bytes() for draft in tuple(_drafts))
 
 
@@ -221,4 +221,4 @@ def _remove(name: bytes, directory: int) -> None:
     try:
         os.unlink(name, dir_fd=directory)
     except FileNotFoundError:
-        return  # the agent may remove what is in its directory
+        return  # the agent may remove files in its directory

@@ -1,4 +1,4 @@
-"""Walking the agent's directories: glob and usage. Bounded by entries, memory and a deadline, and follows no links.
+"""Walks of the agent's directories: glob and usage. Bounded by entries, memory and a deadline; follows no links.
 
 Each directory is opened without following links and checked by its descriptor before it is listed.
 """
@@ -29,9 +29,9 @@ _INVERTED = bytes(255 - value for value in range(256))
 
 
 class Walk:
-    """Lists directories until the bounds are reached; then `truncated` is set and nothing more comes.
+    """Lists directories until the bounds are reached; then it sets `truncated` and yields no more.
 
-    Directories that wait to be listed are kept as names below their parent, so that a million of them is still small.
+    Directories still to be listed are kept as names below their parent, so that a million of them stay small.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Walk:
         self.truncated = False
 
     def add(self, parent: bytes, names: bytearray, context: Any) -> None:
-        """Remember directories for later; each name ends with a NUL. `context` comes back with each of them."""
+        """Queue directories for listing; each name ends with a NUL. `context` is returned with each of them."""
         if not names:
             return
         self._room -= len(names) + len(parent)
@@ -66,7 +66,7 @@ class Walk:
         return parent + b"/" + name, os.fsdecode(name), context
 
     def list(self, directory: bytes) -> Iterator[os.DirEntry[str]]:
-        """Yield the entries of one directory. One that is gone or unreadable has none."""
+        """Yield the entries of one directory. A missing or unreadable directory has none."""
         try:
             fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -89,16 +89,16 @@ class Walk:
 
 
 class Newest:
-    """The newest paths, no more than can be answered."""
+    """The newest paths, within the bound of an answer."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._bytes = 0
-        self._heap: list[tuple[float, bytes]] = []  # the worst first: the oldest, of those the last by name
+        self._heap: list[tuple[float, bytes]] = []  # a heap with the oldest first, and of those the last by name
         self.is_complete = True
 
     def add(self, modified_at: float, path: bytes) -> None:
-        # inverted, so that the order of names turns around; no name holds a NUL, so the end is above every character
+        # inverted, which reverses the order of names; no name has a NUL, so the end sorts above every character
         heapq.heappush(self._heap, (modified_at, path.translate(_INVERTED) + b"\xff"))
         self._bytes += len(path) + 1
         while self._heap and (len(self._heap) > self._limit or self._bytes - len(self._heap[0][1]) > MAX_ANSWER_BYTES):
@@ -117,7 +117,9 @@ def glob(pattern: str, path: str, limit: int) -> tuple[dict[str, Any], bytes]:
     fd = paths.open_any(path, "glob in")
     try:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
-            raise Failure("NotADirectory", f"cannot glob in {path}: it is not a directory; name the one it is in")
+            raise Failure(
+                "NotADirectory", f"cannot glob in {path}: it is not a directory; give the directory that it is in"
+            )
         base = paths.real_path(fd)
     finally:
         os.close(fd)
@@ -143,7 +145,7 @@ def _match_entries(walk: Walk, newest: Newest, directory: bytes, states: States)
 
 
 def _split_absolute(pattern: str) -> tuple[str, str]:
-    """Split an absolute pattern where its first special character is: the walk starts at what is plain before it."""
+    """Split an absolute pattern before its first special character; the walk starts at the plain part."""
     parts = pattern.split("/")
     plain = 1
     while plain < len(parts) - 1 and not any(character in parts[plain] for character in "*?[{"):
@@ -171,9 +173,9 @@ def _bounded(found: list[bytes], truncated: bool) -> tuple[dict[str, Any], bytes
 
 
 def measure_usage() -> tuple[dict[str, Any], bytes]:
-    """Return what the workspace and /var/tmp hold, without the memo mirror, which is not the agent's.
+    """Return what the workspace and /var/tmp contain, without the memo mirror, which is not the agent's.
 
-    Each of a file's links counts for its share: all of them are in the workspace, a filesystem does not link outwards.
+    Each hard link of a file counts its share: all of them are in the workspace, because links cannot cross filesystems.
     """
     walk = Walk()
     total = inodes = 0.0

@@ -1,6 +1,6 @@
-"""The runner's half of the greeting: prove that we know the secret, and make the daemon prove it too.
+"""The runner's side of the greeting: each side proves to the other that it knows the secret.
 
-Any process of the agent can connect to the same socket, so nothing is believed before the proofs are. The secret
+Any process of the agent can connect to the same socket, so nothing is trusted before the proofs are checked. The secret
 is read once at the start; the daemon removes the file after the first greeting.
 """
 
@@ -26,7 +26,7 @@ def read_secret(run_dir: str) -> bytes:
 
 
 class Greeting:
-    """One attempt to greet the daemon: give it frames, it gives frames back, until `done`."""
+    """One attempt to greet the daemon: takes frames and returns frames until `done`."""
 
     def __init__(self, secret: bytes, problem: str = "") -> None:
         self._secret = secret
@@ -36,7 +36,7 @@ class Greeting:
         self.done = False
 
     def take(self, kind: int, data: bytes) -> bytes:
-        """Return what to send after this frame; raise WireError if the daemon is not who it should be."""
+        """Return what to send after this frame; raise WireError if the daemon fails to prove itself."""
         if kind == wire.CHALLENGE and not self._challenge and len(data) == wire.NONCE_BYTES:
             self._challenge = data
             proof = wire.prove(self._secret, "runner", wire.VERSION, data, self._nonce)
@@ -63,7 +63,7 @@ STARTED_AT = time.time()
 
 
 def report_problem(run_dir: str, problem: str) -> None:
-    """Tell the daemon why there will be no runner. Best effort: the exit code says it as well."""
+    """Tell the daemon why the runner cannot run. Best effort, because the exit code tells it too."""
     try:
         greeting = Greeting(read_secret(run_dir), problem)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -1,7 +1,7 @@
-"""The event loop: descriptors, timers, deaths of children. One thread, epoll, nothing that blocks.
+"""The event loop: descriptors, timers and exits of children. One thread, epoll, nothing that blocks.
 
-It knows no calls. A fork bomb can take every process slot of the container, so nothing here ever needs a new
-thread or a new process to go on.
+It knows nothing of calls. A fork bomb can take every process slot of the container, so nothing here ever needs a new
+thread or process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Hub:
         self._epoll.modify(fd, events)
 
     def unwatch(self, fd: int) -> None:
-        """Forget a descriptor that stays open, or that a child may hold a copy of: a copy keeps it in the epoll set."""
+        """Forget a descriptor that stays open, or whose copy in a child would keep it in the epoll set."""
         if self._actions.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
@@ -72,26 +72,26 @@ class Hub:
         timer.action = None
         self._cancelled += 1
         if self._cancelled > 64 and self._cancelled * 2 > len(self._timers):
-            # most calls end long before their deadline: without this their timers would pile up for minutes
+            # most calls end long before their deadline, so cancelled timers would pile up for minutes
             self._timers = [kept for kept in self._timers if kept.action is not None]
             heapq.heapify(self._timers)
             self._cancelled = 0
 
     def on_exit(self, pid: int, action: Callable[[int], None]) -> None:
-        """Call `action` with the wait status once this child of ours is dead."""
+        """Call `action` with the wait status once this child is dead."""
         self._children[pid] = action
 
     def take_dead(self, pid: int) -> int | None:
-        """Return the wait status of a child of ours that is dead already, and collect it."""
+        """Reap this child if it is dead already, and return its wait status."""
         found, status = os.waitpid(pid, os.WNOHANG)
         return status if found else None
 
     def expect_child(self) -> None:
-        """Another thread starts a process: keep the wait status of unknown ones until `claim_child`."""
+        """Keep the wait status of unknown children until `claim_child`, because another thread starts a process."""
         self._expected += 1
 
     def claim_child(self, pid: int) -> int | None:
-        """Return the wait status of a process of another thread, if it is dead already. 0 stands for none."""
+        """Return the wait status of another thread's child if it is dead; pass 0 if that thread started none."""
         status = self._unclaimed.pop(pid, None)
         self._expected -= 1
         if not self._expected:
@@ -120,7 +120,7 @@ class Hub:
         due = []
         while self._timers and self._timers[0].when <= now:
             due.append(heapq.heappop(self._timers))
-        for timer in due:  # those that set a new timer for "now" wait for the next round: descriptors come first
+        for timer in due:  # a timer that an action sets for "now" waits for the next round: descriptors come first
             action, timer.action = timer.action, None
             if action is None:
                 self._cancelled -= 1
@@ -128,8 +128,8 @@ class Hub:
                 action()
 
     def _reap(self) -> None:
-        """Collect every dead child, also orphans of the agent that PID 1 was given: nothing stays a zombie."""
-        os.read(self._deaths, 4096)  # the loop says that there is something
+        """Reap every dead child, including the agent's orphans that PID 1 adopted, so that nothing stays a zombie."""
+        os.read(self._deaths, 4096)  # does not block: the loop has reported a signal
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -161,5 +161,5 @@ def _open_signalfd(number: int) -> int:
 
 
 def exit_code_of(status: int) -> int:
-    """Return the exit code as a shell says it: 128 + n after signal n."""
+    """Return the exit code as a shell does: 128 + n after signal n."""
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)

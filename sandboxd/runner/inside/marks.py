@@ -1,4 +1,4 @@
-"""Marks: the number that tells which call a process belongs to, inherited by every descendant and out of its reach.
+"""Marks: numbers that tell which call a process belongs to, inherited by its descendants, which cannot change them.
 
 The mark is the soft limit RLIMIT_LOCKS, which Linux has not enforced since 2.4. The runner sets its own limit before
 each spawn, so a child carries the mark from its first instruction. A seccomp filter over the runner and everything it
@@ -16,7 +16,7 @@ import struct
 RLIMIT_LOCKS = 10
 RLIMIT_RSS = resource.RLIMIT_RSS
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
-_ALLOW, _REFUSE = 0x7FFF_0000, 0x0005_0001  # the second one says EPERM
+_ALLOW, _REFUSE = 0x7FFF_0000, 0x0005_0001  # the second one returns EPERM
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _NUMBER_AT, _ARCHITECTURE_AT = 0, 4
 _X32 = 0x4000_0000
@@ -37,7 +37,7 @@ MARK_LIMIT = _find_limit()
 
 
 def mark_of(pid: int) -> int | None:
-    """Return the mark of a process, or None if it is gone."""
+    """Return the mark of a process, or None if it no longer exists."""
     try:
         return resource.prlimit(pid, MARK_LIMIT)[0]
     except (ProcessLookupError, PermissionError):
@@ -55,14 +55,14 @@ class Marks:
         self._libc = ctypes.CDLL(None, use_errno=True)
         machine = _CALLS.get(os.uname().machine)
         self.is_sealed = machine is not None and self._seal(*machine)
-        """Whether the kernel guards the marks. If not, a process that changes this limit of its own gets away."""
+        """Whether the kernel guards the marks. If not, a process can escape its call by changing its own limit."""
         number = ctypes.c_long(machine[2] if machine else 0)
         key = [ctypes.c_uint64(part) for part in struct.unpack("<QQ", self._key)]
         self._arguments = (number, 0, MARK_LIMIT, ctypes.byref(self._limit), None, *key)
 
     def put_on_next_child(self) -> int:
         """Mark whatever this process starts next, and return the mark."""
-        # an image or engine may have bounded this limit for all: then old numbers come again, and are long free
+        # the image or engine may have lowered this limit: marks then wrap around, to numbers long unused
         self._last = mark = self._last % self._hard + 1
         if self.is_sealed:
             self._limit[0] = mark
@@ -118,5 +118,5 @@ def make_filter(architecture: int, setrlimit: int, prlimit64: int, key: bytes) -
 
 
 def _argument_at(index: int) -> int:
-    """Where the lower half of an argument lies; the upper half follows, on the machines that are listed here."""
+    """Return the offset of an argument's lower half; the upper half follows on the machines listed here."""
     return 16 + 8 * index

@@ -1,7 +1,7 @@
-"""Opening what the agent's paths name: its own directories, and for reading what every user may read anyway.
+"""Opens the agent's paths: in its own directories, and for reading also files that every user may read.
 
-A path means nothing until it is open: the agent may swap links while we look. So every check is made on the
-descriptor, by the path the kernel gives it. The runner's own /proc is never reachable from here.
+A path proves nothing until it is open, because the agent may swap links meanwhile. So every check is made on the
+descriptor, by the path that the kernel reports for it. The runner's own /proc is never reachable from here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .failure import Failure, explain
 ROOTS = (b"/workspace", b"/tmp", b"/var/tmp", b"/skills")
 _NAMES_OF_ROOTS = "/workspace, /tmp, /var/tmp and /skills"
 _PRIVATE = (b"/proc", b"/sys", b"/dev", b"/run")
-"""Never read through the runner: /proc answers about the process that asks, /run holds the runner's own socket."""
+"""Never read through the runner: /proc depends on the process that reads it, and /run contains the runner's socket."""
 MAX_LINKS = 16
 _OPENAT2 = 437
 _AT_FDCWD = -100
@@ -29,9 +29,9 @@ def encode_path(path: str) -> bytes:
     if not path.startswith("/"):
         raise Failure("InvalidRequest", f"cannot use the path {path[:200]!r}: it must be absolute")
     if "\0" in path:
-        raise Failure("InvalidRequest", "cannot use this path: it holds a NUL")
+        raise Failure("InvalidRequest", "cannot use this path: it contains a NUL")
     if len(path) > 4096:
-        raise Failure("InvalidRequest", f"cannot use this path: {len(path)} characters, the most is 4096")
+        raise Failure("InvalidRequest", f"cannot use this path: {len(path)} characters, and the limit is 4096")
     try:
         return path.encode("utf-8")
     except UnicodeEncodeError:
@@ -64,10 +64,11 @@ def _check_readable(fd: int, action: str, path: str) -> None:
 
 
 def _is_public(status: os.stat_result, real: bytes) -> bool:
-    """Say whether any user could read this file, or enter this directory, by this name: then asking us gains nothing.
+    """Return whether any user could read this file, or enter this directory, by this name: then the runner reveals
+    nothing new.
 
-    The runner has the agent's user but is another process, so what depends on the process is out: all of /proc,
-    whatever name leads there. Nothing outside the roots can be renamed, so the directories are looked at by name.
+    The runner has the agent's user but is another process, so whatever depends on the process is excluded: all of
+    /proc, by any name. Nothing outside the roots can be renamed, so the directories are checked by name.
     """
     needed = {stat.S_IFREG: stat.S_IROTH, stat.S_IFDIR: stat.S_IXOTH}.get(stat.S_IFMT(status.st_mode), 0)
     if not status.st_mode & needed or is_inside(real, _PRIVATE):
@@ -87,13 +88,13 @@ def _is_public(status: os.stat_result, real: bytes) -> bool:
 
 
 def _open_name(path: bytes, flags: int) -> int:
-    """Open what a path names (O_PATH), through the links of /proc neither directly nor by way of another link."""
+    """Open a path with O_PATH without following the magic links of /proc, directly or through another link."""
     how = struct.pack("=QQQ", flags | os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_NO_MAGICLINKS)
     fd = int(_libc.syscall(_OPENAT2, _AT_FDCWD, path, how, len(how)))
     if fd >= 0:
         return fd
     error = ctypes.get_errno()
-    if error in (errno.ENOSYS, errno.EPERM):  # a kernel without it; what was opened is checked by the caller
+    if error in (errno.ENOSYS, errno.EPERM):  # a kernel without openat2; the caller checks what was opened
         return os.open(path, flags | os.O_PATH | os.O_CLOEXEC)
     raise OSError(error, os.strerror(error))
 
@@ -101,7 +102,7 @@ def _open_name(path: bytes, flags: int) -> int:
 def enter(directory: str) -> None:
     """Make this the working directory of the next process: inside the roots, or one that every user may enter."""
     try:
-        if directory == "/workspace":  # a mount on a read-only root: its name always means the same directory
+        if directory == "/workspace":  # a mount on a read-only root, so its name always means the same directory
             os.chdir(directory)
             return
         fd = _open_name(encode_path(directory), os.O_DIRECTORY)
@@ -145,7 +146,7 @@ def open_regular(path: str, action: str, *, public: bool = False) -> tuple[int, 
     named = open_any(path, action, public=public)
     try:
         check_regular(os.fstat(named), action, path)
-        # the same file, whatever the path leads to by now; NONBLOCK so that not even a lease can hold us
+        # the same file, wherever the path leads by now; NONBLOCK so that not even a lease blocks the open
         fd = os.open(b"/proc/self/fd/%d" % named, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
         raise explain(error, action, path) from None
@@ -173,7 +174,7 @@ def _noun(mode: int) -> str:
 
 
 class Target:
-    """Where a new version of a file will go: its directory, held open, and its name in there."""
+    """Where a new version of a file goes: its directory, held open, and its name in it."""
 
     __slots__ = ("directory", "existing", "name", "path")
 
@@ -185,7 +186,7 @@ class Target:
 
 
 def open_target(path: str, make_parents: bool, action: str) -> Target:
-    """Find where to write `path`: through links as far as they stay inside the roots. The caller closes `directory`."""
+    """Find where to write `path`, following links only inside the roots. The caller closes `directory`."""
     current = encode_path(path)
     for _ in range(MAX_LINKS):
         parent, _slash, name = current.rstrip(b"/").rpartition(b"/")
@@ -255,4 +256,4 @@ def _make_directory(name: bytes, parent: int) -> None:
     try:
         os.mkdir(name, 0o755, dir_fd=parent)
     except FileExistsError:
-        return  # made by another process at the same moment
+        return  # another process made it at the same moment

@@ -1,7 +1,7 @@
 """Glob patterns: `**`, `*`, `?`, `[...]` and `{a,b}`, matched segment by segment. Pure.
 
-The matcher walks back at most to the last star, so its time is bounded by pattern length times name length,
-whatever the pattern. It never uses regular expressions.
+The matcher backtracks at most to the last star, so its time is bounded by pattern length times name length. It never
+uses regular expressions.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ MAX_PATTERN = 1_024
 MAX_ALTERNATIVES = 64
 STAR = None
 ANY = (True, "")
-"""A set is (negated, members): a character is in it if it is among the members, or not among them."""
+"""A set is (negated, members): it matches the characters among its members or, if negated, all others."""
 
 
 def expand_braces(pattern: str) -> list[str]:
     """Return the patterns without braces that `pattern` stands for."""
     if len(pattern) > MAX_PATTERN:
         raise Failure(
-            "InvalidRequest", f"cannot use this pattern: {len(pattern)} characters, the most is {MAX_PATTERN}"
+            "InvalidRequest", f"cannot use this pattern: {len(pattern)} characters, and the limit is {MAX_PATTERN}"
         )
     todo, done = [pattern], []
     while todo:
@@ -57,7 +57,7 @@ def _split_first_brace(pattern: str) -> tuple[str, list[str], str] | None:
         elif character == "," and depth == 1:
             alternatives.append(pattern[piece:position])
             piece = position + 1
-    raise Failure("InvalidRequest", "cannot use this pattern: a { without its }")
+    raise Failure("InvalidRequest", "cannot use this pattern: a { without a matching }")
 
 
 def compile_segment(segment: str) -> list[Token]:
@@ -130,12 +130,12 @@ class Pattern:
     def __init__(self, text: str) -> None:
         parts = [part for part in text.split("/") if part not in ("", ".")]
         if ".." in parts:
-            raise Failure("InvalidRequest", "cannot use this pattern: it must not hold ..")
+            raise Failure("InvalidRequest", "cannot use this pattern: it must not contain ..")
         self._segments = ["**" if part == "**" else compile_segment(part) for part in parts]
         self.start = self._reach({0})
 
     def _reach(self, states: set[int]) -> frozenset[int]:
-        """`**` also stands for no directory at all."""
+        """Add the states in which `**` matches no directory at all."""
         reached = set(states)
         for state in sorted(states):
             while state < len(self._segments) and self._segments[state] == "**":

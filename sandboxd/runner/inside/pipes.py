@@ -1,4 +1,4 @@
-"""Pipes between the runner and the agent's processes: feeding one, and draining those that a finished call left.
+"""Pipes between the runner and the agent's processes: feeds stdin, and drains what finished calls left open.
 
 It never blocks and never lets a pipe grow the runner's memory.
 """
@@ -20,7 +20,7 @@ DROP_BYTES = 65_536
 
 
 def open_pipe() -> tuple[int, int]:
-    """Return a pipe whose reading end does not block; the writing end is for a child and must."""
+    """Return a pipe whose reading end does not block; the writing end is for a child, so it blocks."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(read_end, False)
     return read_end, write_end
@@ -41,7 +41,7 @@ class Feeder:
         self._on_written = on_written
         self._unwritten = bytearray()
         self.written_bytes = 0
-        """How much the process's pipe has taken so far."""
+        """How many bytes the process's pipe has taken so far."""
         self._ending = False
         self._watched = False
         os.set_blocking(fd, False)
@@ -52,7 +52,7 @@ class Feeder:
 
     @property
     def is_full(self) -> bool:
-        """Whether something is still waiting for the process to read."""
+        """Whether data still waits for the process to read it."""
         return bool(self._unwritten)
 
     def feed(self, data: bytes) -> None:
@@ -88,7 +88,7 @@ class Feeder:
             written = os.write(self._fd, self._unwritten)
         except BlockingIOError:
             written = 0
-        except OSError:  # nobody will ever read it: the process closed its stdin, or is gone
+        except OSError:  # the process closed its stdin or is gone
             self.close()
             self._on_written(0)
             return
@@ -109,7 +109,7 @@ class Feeder:
 
 
 class Leftovers:
-    """Pipes that outlived their call. They are read and dropped, so that `server &` neither blocks nor dies."""
+    """Pipes that outlived their call. Their output is read and dropped, so that `server &` neither blocks nor dies."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -127,7 +127,7 @@ class Leftovers:
                 return
         except BlockingIOError:
             return
-        except OSError:  # a terminal whose last process is gone says so with an error
+        except OSError:  # a terminal reports an error once its last process is gone
             pass
         self._close(fd)
 

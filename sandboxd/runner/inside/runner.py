@@ -1,6 +1,6 @@
-"""The runner: takes calls from the daemon and gives each to the part that does it. Owns what the parts share.
+"""The runner: takes calls from the daemon and dispatches each to the part that does it. Owns what the parts share.
 
-One call that goes wrong is refused; it never takes PID 1, and with it the sandbox, down.
+A call that fails is refused; it never takes down PID 1, and with it the sandbox.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PR_SET_CHILD_SUBREAPER = 36
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
 LARGE_BYTES = 262_144
 SWITCH_INTERVAL_S = 0.0005
-# what would end or stop an ordinary process; Python's own SIGINT handler would raise in the middle of the loop
+# these end or stop an ordinary process; Python's own SIGINT handler would raise in the middle of the loop
 IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE)
 
 
@@ -71,7 +71,7 @@ class Runner(RunnerCore):
         self.connection = Connection(self.hub, run_dir + "/socket", secret, self._take_frame, self._lost)
 
     def _lost(self) -> None:
-        """The daemon is gone: nobody waits for these calls. Background processes stay."""
+        """Cancel every call, because the daemon is gone and no caller waits. Background processes stay."""
         for live in list(self.calls.values()):
             live.cancel()
         self.calls.clear()
@@ -82,7 +82,7 @@ class Runner(RunnerCore):
             return
         live = self.calls.get(call)
         if live is None:
-            return  # it has just been answered: the daemon will see that
+            return  # it has just been answered, which the daemon will see
         if kind == wire.DATA:
             live.take_data(data)
         elif kind == wire.END:
@@ -118,7 +118,9 @@ class Runner(RunnerCore):
         self._answer(call, {})
 
     def _exec(self, call: int, head: dict[str, Any], data: bytes) -> None:
-        command = self.calls[call] = Command(self, call, head)  # before it starts: it may be over at once
+        command = self.calls[call] = Command(
+            self, call, head
+        )  # registered before it starts, because it may be over at once
         try:
             command.start(data)
         except (Failure, OSError):
@@ -133,7 +135,7 @@ class Runner(RunnerCore):
 
     def _waiting(self, call: int, head: dict[str, Any]) -> Waiting:
         waiting = Waiting(self, call, self._processes.get(head["id"]))
-        self.calls[call] = waiting  # before it begins: it may be answered, and forgotten, at once
+        self.calls[call] = waiting  # registered before it begins, because it may be answered and forgotten at once
         return waiting
 
     def _read_process(self, call: int, head: dict[str, Any], data: bytes) -> None:
@@ -232,16 +234,16 @@ class Runner(RunnerCore):
 
 
 def harden() -> None:
-    """Make the runner unreadable for the agent, deaf to signals, and the parent of every orphan."""
+    """Make the runner unreadable for the agent, immune to signals, and the parent of every orphan."""
     libc = ctypes.CDLL(None, use_errno=True)
-    # not dumpable: /proc/1/environ, mem and fd are closed to the agent's processes, and so is ptrace
+    # not dumpable, which closes /proc/1/environ, mem, fd and ptrace to the agent's processes
     if libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "cannot make the runner undumpable")
     if os.getpid() != 1 and libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "cannot adopt orphans")
     take_short_turns(libc)
     if hasattr(libc, "mallopt"):
-        # what is larger goes back to the kernel when it is freed: after a large request PID 1 is as small as before
+        # larger allocations return to the kernel when they are freed: after a large request PID 1 is as small as before
         libc.mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
         libc.mallopt(M_ARENA_MAX, 1)
     for number in IGNORED:
@@ -249,7 +251,7 @@ def harden() -> None:
     os.umask(0o022)
     null = os.open("/dev/null", os.O_RDONLY)
     if null != 0:
-        os.dup2(null, 0)  # what a command without input inherits
+        os.dup2(null, 0)  # stdin of commands without input
         os.close(null)
 
 
@@ -257,7 +259,7 @@ def serve(run_dir: str) -> int:
     harden()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     runner = Runner(run_dir, read_secret(run_dir))
-    gc.freeze()  # what is loaded now stays: the collector need not look at it again
+    gc.freeze()  # everything loaded so far stays, so the collector need not scan it again
     runner.connection.connect()
     runner.hub.run()
     return 0

@@ -1,7 +1,7 @@
-"""How the kernel schedules what is in the container: in short turns, so that nobody waits long for a busy neighbour.
+"""Scheduling in the container: short time slices, so that no process waits long for a busy neighbour.
 
-A task that takes short turns gets the processor early; in sum it gets no more and no less than others. The runner asks,
-and what it starts inherits it. A kernel that does not know of this (before 6.12) ignores it.
+A task with a short slice is scheduled earlier; in total it gets as much processor time as others. The runner requests
+it, and its children inherit it. A kernel before 6.12 ignores the request.
 """
 
 from __future__ import annotations
@@ -23,4 +23,4 @@ def take_short_turns(libc: ctypes.CDLL) -> None:
     number = _SCHED_SETATTR.get(os.uname().machine)
     if number is not None:
         attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, 0, 0, _TURN_NS, 0, 0, 0, 0)
-        libc.syscall(number, 0, attributes, 0)  # refused or not: the runner works either way
+        libc.syscall(number, 0, attributes, 0)  # the result is ignored, because the runner works either way

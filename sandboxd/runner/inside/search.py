@@ -1,8 +1,8 @@
-"""Searching file contents: ripgrep when it can be confined, else this file as a small program of its own.
+"""Searches of file contents: with ripgrep if it can be confined, otherwise with this file as a program.
 
-A search always runs in a child with a deadline: a regular expression of Python can run for ever, and in the
-runner it could not be stopped. Neither way leaves the agent's directories, whatever links are swapped while it looks:
-ripgrep is confined by the kernel, and the program here opens name after name and follows no link.
+A search always runs in a child with a deadline: a Python regular expression can run for ever and could not be stopped
+in the runner. Neither way leaves the agent's directories, even if links are swapped meanwhile: the kernel confines
+ripgrep, and the program here opens name by name and follows no link.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def find_ripgrep() -> str:
 
 
 def make_command(ripgrep: str, head: dict[str, Any], real: str) -> list[str]:
-    """Return the child's command line. Nothing the agent gives can become an option."""
+    """Return the child's command line. No input of the agent can become an option."""
     if not ripgrep:
         flags = ("i" if head["insensitive"] else "") + ("m" if head["multiline"] else "")
         own = os.path.abspath(__file__)
@@ -48,7 +48,7 @@ def make_command(ripgrep: str, head: dict[str, Any], real: str) -> list[str]:
 
 
 def main(mode: str, flags: str, glob: str, pattern: str, start: str) -> int:
-    """The program for images without ripgrep: the same output, the same exit codes."""
+    """Search like ripgrep, with the same output and exit codes, for images without it."""
     import re
     from fnmatch import fnmatch
 
@@ -82,7 +82,7 @@ def main(mode: str, flags: str, glob: str, pattern: str, start: str) -> int:
 
 
 def _regular_files(start: str) -> Iterator[tuple[str, BinaryIO]]:
-    """Yield every file at or below a path, opened: one name after the other, and through no link."""
+    """Yield every file at or below a path, opened name by name without following links."""
     directory = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
     *parents, last = [part for part in start.split("/") if part]
     try:
@@ -128,7 +128,7 @@ def _matching_lines(file: BinaryIO, wanted: Any, multiline: bool) -> Iterator[tu
             yield from _matches_across_lines(file.read(MAX_MULTILINE_BYTES), wanted)
             return
         number, found, is_start = 0, False, True
-        while line := file.readline(MAX_LINE_BYTES):  # a longer line comes in pieces
+        while line := file.readline(MAX_LINE_BYTES):  # a longer line is read in pieces
             number += is_start
             found = found and not is_start
             is_start = line.endswith(b"\n")

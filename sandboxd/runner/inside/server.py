@@ -1,7 +1,7 @@
-"""PID 1 of a sandbox: checks that this Python will do, then hands over to the loop.
+"""PID 1 of a sandbox: checks that this Python is suitable, then starts the loop.
 
-Started as `python3 -I -S -B server.py RUN_DIR`. This file parses on any Python 3, so that an image that is too
-old can still say so. It never does work of its own.
+Started as `python3 -I -S -B server.py RUN_DIR`. This file parses on any Python 3, so that an image that is too old can
+report it. It does no other work.
 """
 
 import os
@@ -12,7 +12,7 @@ EXIT_UNUSABLE_IMAGE = 78
 
 
 def load(name: str):  # type: ignore[no-untyped-def]
-    """Import a sibling. The directory has no importable name in the container, so the package is made by hand."""
+    """Import a sibling module. The directory has no importable name in the container, so this creates the package."""
     if "inside" not in sys.modules:
         package = type(sys)("inside")
         package.__path__ = [os.path.dirname(os.path.abspath(__file__))]

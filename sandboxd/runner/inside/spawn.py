@@ -1,4 +1,4 @@
-"""Starting a process for the agent: program, environment, descriptors. Never inherits anything of the runner's own.
+"""Starts the agent's processes: program, environment, descriptors. They inherit nothing of the runner's own.
 
 `posix_spawn` costs one vfork whatever the size of the runner. Each process leads a session of its own and sees
 descriptors 0 to 2 only: all others are close-on-exec.
@@ -30,18 +30,18 @@ BASE_ENV = {
     "LANG": "C.UTF-8",
     "TERM": "dumb",
 }
-_OOM_FIRST = b"1000"  # the container, and PID 1 with it, may already stand at 500
+_OOM_FIRST = b"1000"  # the container, PID 1 included, may already have 500
 _FIRST_PAUSE_S = 0.0002
 _SETTLED_AFTER_S = 0.01
 _MAX_CHILDREN = 64
 _LONGEST_PAUSE_S = 1.0
 _MAX_SHOWN_CHARACTERS = 1_024
 MAX_STRING_BYTES = 131_072
-"""The kernel's MAX_ARG_STRLEN: one argument or variable with the NUL at its end."""
+"""The kernel's MAX_ARG_STRLEN: the limit of one argument or variable, with its final NUL."""
 
 
 class NotStarted(Exception):
-    """The program is missing or cannot be run: a result, as a shell would give it, not an error."""
+    """The program is missing or not executable, which is a result, as in a shell, not an error."""
 
     def __init__(self, exit_code: int, name: str, reason: str) -> None:
         shown = name if len(name) <= _MAX_SHOWN_CHARACTERS else name[:_MAX_SHOWN_CHARACTERS] + "..."
@@ -58,7 +58,7 @@ def find_shell() -> tuple[str, ...]:
 
 
 def find_program(name: str, search_path: str) -> str:
-    """Return the path of a program, looked up in the PATH of the command and not of the runner."""
+    """Return the path of a program, looked up in the command's PATH, not in the runner's."""
     if "/" in name or not name or "\0" in name:
         return name
     candidates = [(directory or ".") + "/" + name for directory in search_path.split(":")]
@@ -71,9 +71,9 @@ def find_program(name: str, search_path: str) -> str:
 
 
 def ignored_signals() -> list[int]:
-    """Return the signals that this process ignores. An exec resets handlers by itself, and keeps only these.
+    """Return the signals that this process ignores, the only ones that an exec does not reset by itself.
 
-    Naming all 64 would do the same with a system call for each, in every process that is started.
+    Resetting all 64 would cost a system call for each, in every process that is started.
     """
     return [number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN]
 
@@ -83,10 +83,10 @@ def make_env(created: Mapping[str, str], call: Mapping[str, str], cwd: str) -> d
 
 
 class Spawner:
-    """Starts processes, each with a mark of its own, one at a time.
+    """Starts processes, each with its own mark, one at a time.
 
-    Working directory and mark are the runner's own at that moment, and a child copies them. That is safe: only a
-    spawn uses them, the file workers name everything by absolute paths and descriptors.
+    The runner sets its own working directory and mark, and the child inherits them. That is safe, because nothing else
+    uses them: the file workers use absolute paths and descriptors only.
     """
 
     def __init__(self, marks: Marks) -> None:
@@ -97,7 +97,7 @@ class Spawner:
     def spawn(
         self, argv: list[str], env: dict[str, str], cwd: str, file_actions: Sequence[tuple[Any, ...]]
     ) -> tuple[int, int]:
-        """Start a process and return its pid and its mark. Raises NotStarted or Failure; then nothing was started."""
+        """Start a process and return its pid and its mark. If it raises NotStarted or Failure, nothing was started."""
         try:
             with self._one_at_a_time:
                 paths.enter(cwd)
@@ -110,21 +110,21 @@ class Spawner:
             raise _refusal(error, argv, env) from None
         except ValueError:
             raise Failure(
-                "InvalidRequest", "cannot run: the command or its environment holds a NUL or no UTF-8"
+                "InvalidRequest", "cannot run: the command or its environment contains a NUL or invalid UTF-8"
             ) from None
         return pid, mark
 
 
 def prefer_for_oom(hub: Hub, pid: int, pause_s: float = _FIRST_PAUSE_S) -> None:
-    """Make the kernel's OOM killer choose the command, never PID 1: with PID 1 the whole sandbox would die.
+    """Make the kernel's OOM killer choose the command, never PID 1, with which the whole sandbox would die.
 
-    A process whose exec is not quite over belongs to nobody yet, as far as /proc is concerned: then it is tried again.
-    What it starts inherits this, except for what it started before.
+    While an exec is not quite over, /proc gives the process another owner, so this is retried. Its later children
+    inherit the setting; earlier ones do not have it.
     """
     try:
         fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
     except PermissionError:
-        if pause_s <= _LONGEST_PAUSE_S:  # else it made itself unreadable
+        if pause_s <= _LONGEST_PAUSE_S:  # otherwise it made itself unreadable
             hub.after(pause_s, lambda: prefer_for_oom(hub, pid, pause_s * 2))
         return
     except OSError:
@@ -138,7 +138,7 @@ def prefer_for_oom(hub: Hub, pid: int, pause_s: float = _FIRST_PAUSE_S) -> None:
     finally:
         os.close(fd)
     _prefer_children(hub, pid)
-    hub.after(_SETTLED_AFTER_S, lambda: _prefer_children(hub, pid))  # one may just have been on its way
+    hub.after(_SETTLED_AFTER_S, lambda: _prefer_children(hub, pid))  # one may have been started meanwhile
 
 
 def _prefer_children(hub: Hub, pid: int) -> None:
@@ -150,7 +150,7 @@ def _children_of(pid: int) -> list[int]:
     try:
         fd = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return []  # already gone, or a kernel that does not tell
+        return []  # already gone, or a kernel without this file
     try:
         return [int(number) for number in os.read(fd, 1024).split()[:_MAX_CHILDREN]]
     except OSError:
@@ -162,7 +162,7 @@ def _children_of(pid: int) -> list[int]:
 def _refusal(error: OSError, argv: list[str], env: dict[str, str]) -> Exception:
     name, reason = argv[0], reason_of(error)
     if error.errno in (errno.EAGAIN, errno.ENOMEM):
-        return Failure("LimitReached", f"cannot start a process: the sandbox has no room for one more ({reason})")
+        return Failure("LimitReached", f"cannot start a process: the sandbox has no room for another one ({reason})")
     if error.errno == errno.E2BIG:
         return _too_long(argv, env)
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
@@ -171,12 +171,12 @@ def _refusal(error: OSError, argv: list[str], env: dict[str, str]) -> Exception:
 
 
 def _too_long(argv: list[str], env: dict[str, str]) -> Failure:
-    """Say what the kernel refused, and what it would take."""
+    """Return why the kernel refused the size, and what it would accept."""
     strings = [*argv, *(f"{name}={value}" for name, value in env.items())]
     sizes = [len(string.encode()) + 1 for string in strings]
     return Failure(
         "InvalidRequest",
         f"cannot run: the command and its environment have {sum(sizes)} bytes in {len(sizes)} strings, the longest "
-        f"{max(sizes)}; the kernel takes {MAX_STRING_BYTES} for one string and {os.sysconf('SC_ARG_MAX')} in all, "
+        f"{max(sizes)}; the kernel accepts {MAX_STRING_BYTES} for one string and {os.sysconf('SC_ARG_MAX')} in all, "
         "pointers included; pass the data through stdin or a file",
     )

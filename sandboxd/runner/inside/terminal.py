@@ -1,4 +1,4 @@
-"""Pseudo-terminals for background processes that want one. Opens and resizes; never reads or writes."""
+"""Pseudo-terminals for background processes. Opens and resizes them; never reads or writes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import termios
 from .failure import Failure, reason_of
 
 TERMINAL_EOF = b"\x04"
-_LOCAL_MODES = 3  # their place in what tcgetattr returns
+_LOCAL_MODES = 3  # their indexes in the result of tcgetattr
 
 
 def open_terminal(rows: int, columns: int, echo: bool) -> tuple[int, int, str]:
-    """Return our end (which does not block), the child's end, and the name by which the child opens it."""
+    """Return the runner's end, which does not block, the child's end, and the name by which the child opens it."""
     try:
         ours, theirs = os.openpty()
     except OSError as error:
@@ -29,7 +29,7 @@ def open_terminal(rows: int, columns: int, echo: bool) -> tuple[int, int, str]:
 
 
 def foreground_group(fd: int) -> int:
-    """Return the process group that the terminal's keyboard belongs to; 0 if there is none."""
+    """Return the terminal's foreground process group; 0 if there is none."""
     try:
         return os.tcgetpgrp(fd)
     except OSError:  # its last process is gone

@@ -1,7 +1,7 @@
-"""Reading and editing text files in bounded memory, whatever the file: one huge line, millions of tiny ones, holes.
+"""Reads and edits text files in bounded memory, whatever they contain: one huge line, millions of tiny ones, holes.
 
-A file is looked at in blocks through one descriptor. How far a read looks is bounded; a count of lines that stopped
-there says so. Each function here is one job for a worker thread.
+A file is scanned in blocks through one descriptor. The scan is bounded, and a count of lines that stopped at the bound
+says so. Each function here is one job for a worker thread.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ FEW = 64
 MANY_AT_ONCE = 1_024
 _LINE_BYTES = MAX_LINE_CHARACTERS * 4
 
-# one edit at a time: two that read the same file at once would lose one of their changes
+# one edit at a time: of two concurrent edits of one file, one would be lost
 _editing = threading.Lock()
 
 
 def read_text(path: str, first_line: int, limit: int) -> tuple[dict[str, Any], bytes]:
-    """Return some lines, joined by newlines. Lines and their sum are bounded, and so is how far the file is scanned."""
+    """Return some lines, joined by newlines. The length of a line, the total size and the scan are bounded."""
     fd, status = paths.open_regular(path, "read", public=True)
     try:
         head = os.pread(fd, SNIFF_BYTES, 0)
@@ -62,7 +62,7 @@ def _blocks(fd: int, start: int, stop: int) -> Iterator[bytes]:
 
 
 def _survey(fd: int, first_line: int) -> tuple[int, int, bool]:
-    """Return where a line starts (-1 if it is not there), how many lines there are, and whether those are all."""
+    """Return where a line starts (-1 if there is none), how many lines were counted, and whether those are all."""
     start = 0 if first_line == 1 else -1
     ends = position = 0  # line ends so far, and where the scan is
     last = b"\n"
@@ -80,8 +80,8 @@ def _survey(fd: int, first_line: int) -> tuple[int, int, bool]:
 
 
 def _collect(fd: int, start: int, limit: int) -> tuple[bytes, int, bool]:
-    """Return up to `limit` lines from an offset on, how many they are, and whether any had to be cut or left out."""
-    kept = bytearray()  # not a list of lines: joining a quarter of a million of them takes 80 bytes for each
+    """Return up to `limit` lines from an offset on, their number, and whether any were cut or left out."""
+    kept = bytearray()  # not a list of lines, which would take 80 bytes more for each of up to a quarter of a million
     count = 0
     is_cut = False
     line = b""
@@ -101,7 +101,7 @@ def _collect(fd: int, start: int, limit: int) -> tuple[bytes, int, bool]:
             count += 1
             is_cut = is_cut or was_cut
     else:
-        if line and count < limit:  # the last one, without an end
+        if line and count < limit:  # the last line, without a newline
             text, was_cut = _cut_line(line)
             if len(kept) + len(text) >= MAX_SLICE_BYTES:
                 return bytes(kept[:-1]), count, True
@@ -116,7 +116,7 @@ def _cut_line(line: bytes) -> tuple[bytes, bool]:
 
 
 def edit(path: str, old: Bytes, new: Bytes, replace_all: bool) -> dict[str, Any]:
-    """Replace text in a file in one step: a reader sees the old file or the new one."""
+    """Replace text in a file atomically: a reader sees the old file or the new one."""
     if not old:
         raise Failure("InvalidRequest", f"cannot edit {path}: the text to replace is empty")
     if old == new:
@@ -128,10 +128,10 @@ def edit(path: str, old: Bytes, new: Bytes, replace_all: bool) -> dict[str, Any]
                 raise Failure("InvalidRequest", too_large("edit", path, status.st_size, MAX_EDIT_BYTES))
             found, size = _replace(fd, old, b"", lambda _piece: None)
             _check_found(path, found, size, size + found * (len(new) - len(old)), replace_all)
-            draft = Draft(path, False, "edit")  # without its size: the old file is read until the new one is whole
+            draft = Draft(path, False, "edit")  # without its size: the old file is read until the new one is complete
             try:
                 replaced, size = _replace(fd, old, new, draft.write)
-                # the file may have been written to since it was looked at
+                # the file may have been written to since the matches were counted
                 _check_found(path, replaced, size, size + replaced * (len(new) - len(old)), replace_all)
                 return {"replacements": replaced, "size": draft.commit()["size"]}
             finally:
@@ -148,10 +148,11 @@ def _check_found(path: str, found: int, size: int, new_size: int, replace_all: b
     if found == 0:
         raise Failure("InvalidRequest", f"cannot edit {path}: the text to replace is not in the file")
     if found > 1 and not replace_all:
-        raise Failure("InvalidRequest", f"cannot edit {path}: the text to replace is there {found} times, not once")
+        advice = "make the text to replace longer so that it matches once, or set replace_all"
+        raise Failure("InvalidRequest", f"cannot edit {path}: found {found} matches; {advice}")
     if new_size > MAX_EDIT_BYTES + size:
         most = MAX_EDIT_BYTES + size
-        raise Failure("InvalidRequest", f"cannot edit {path}: the result would have more than {most} bytes")
+        raise Failure("InvalidRequest", f"cannot edit {path}: the result would exceed {most} bytes")
 
 
 def _replace(fd: int, old: Bytes, new: Bytes, write: Callable[[Bytes], object]) -> tuple[int, int]:
@@ -170,7 +171,7 @@ def _replace(fd: int, old: Bytes, new: Bytes, write: Callable[[Bytes], object]) 
                 write(window[start:end])
                 write(new)
                 start = end + len(old)
-        else:  # many matches in a window are short ones
+        else:  # many matches in a window are short
             pieces = bytes(window).split(old)
             for first in range(0, matches, MANY_AT_ONCE):
                 some = pieces[first : min(first + MANY_AT_ONCE, matches)]

@@ -1,7 +1,7 @@
-"""File calls as the loop sees them: a worker job after the other, and bodies in chunks with flow control.
+"""File calls on the event loop: one worker job after another, and bodies in chunks with flow control.
 
-At most one job of a call is under way, so a file is never used by two threads at once. A call that is cancelled
-closes its file and removes its draft as soon as that job is back.
+At most one job of a call is under way, so a file is never used by two threads at once. A cancelled call closes its file
+and removes its draft as soon as its job is done.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES = text.MAX_EDIT_BYTES
 MAX_BODIES_BYTES = 16_777_216
-"""Of all calls together: PID 1 must fit into a small sandbox."""
+"""The bound of all calls together, because PID 1 must fit into a small sandbox."""
 
 
 class FileCall:
-    """One job, one answer. `job` gets the body of the call, which is empty for most."""
+    """A call with one job and one answer. `job` gets the body of the call, which is usually empty."""
 
     def __init__(
         self, runner: RunnerCore, call: int, job: Callable[[memoryview], tuple[dict[str, Any], bytes]]
@@ -42,7 +42,7 @@ class FileCall:
         if len(self._body) + len(data) > MAX_BODY_BYTES:
             self._refuse(Failure("InvalidRequest", f"cannot take this call: more than {MAX_BODY_BYTES} bytes"))
         elif self._runner.bodies_bytes + len(data) > MAX_BODIES_BYTES:
-            self._refuse(Failure("Busy", "cannot take this call: too many large ones are under way"))
+            self._refuse(Failure("Busy", "cannot take this call: too many large calls are under way; try again"))
         else:
             self._body += data
             self._runner.bodies_bytes += len(data)
@@ -83,7 +83,7 @@ class FileCall:
 
 
 class Reading:
-    """Sends a file: first a frame with its stat, then chunks as the daemon gives leave, then the result."""
+    """Sends a file: first a frame with its stat, then chunks as the daemon grants credit, then the result."""
 
     def __init__(self, runner: RunnerCore, call: int, path: str, offset: int, length: int | None) -> None:
         self._runner = runner
@@ -157,7 +157,7 @@ class Reading:
             self._runner.refuse(self._call, failure)
 
     def _close(self) -> None:
-        self._busy = True  # no further job
+        self._busy = True  # no more jobs
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -165,7 +165,7 @@ class Reading:
 
 
 class Writing:
-    """Takes a file in chunks, then renames it into place. Nothing is left of it when it does not get that far."""
+    """Receives a file in chunks, then renames it into place. If it fails earlier, nothing is left behind."""
 
     def __init__(self, runner: RunnerCore, call: int, path: str, make_parents: bool, size: int | None) -> None:
         self._runner = runner

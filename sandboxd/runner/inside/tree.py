@@ -1,8 +1,8 @@
-"""Signalling and killing everything a call has started, also what hides from it. Finds by mark, kills in passes.
+"""Signals and kills everything a call has started, even what hides. Finds processes by mark, kills in passes.
 
 Every process of a call carries the call's mark and cannot change it (`marks`), so neither a double fork nor a new
-session nor a forged environment hides one. It works piece by piece, so that the loop answers other calls in between,
-and it never kills what carries another mark.
+session nor a forged environment hides one. It works in small steps, so that the loop answers other calls in between,
+and it never kills a process with another mark.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 SCAN_AT_ONCE = 128
 MANY = 24
-"""So many that it may be a fork bomb: then even the first pass stops before it kills."""
+"""With this many processes it may be a fork bomb, so even the first pass stops them before it kills."""
 CROWD = 64
-"""So many processes in the sandbox that even looking at them one by one takes too long while they run."""
+"""With this many processes in the sandbox, reading them one by one takes too long while they run."""
 INCONCLUSIVE = 3
-"""After so many passes in which processes were gone before they could be looked at, all are stopped for a moment."""
+"""After this many passes in which processes were gone before they could be read, all are stopped for a moment."""
 KILL_ALL_AFTER = 8
 GIVE_UP_AFTER = 32
-_FIRST_LOOK_S = 0.005
-_LONGEST_LOOK_S = 0.1
+_FIRST_PAUSE_S = 0.005
+_LONGEST_PAUSE_S = 0.1
 
 
 class Proc:
@@ -44,20 +44,20 @@ class Proc:
 
 
 def read_proc(pid: int) -> Proc | None:
-    """Return what is to know of a process, or None if it is gone."""
+    """Return the state of a process, or None if it is gone."""
     text = _read(f"/proc/{pid}/stat", 1024)
     mark = mark_of(pid)
     if not text or mark is None:
         return None
-    # the name in parentheses may hold anything, spaces and parentheses too: count from its end
+    # the name in parentheses may contain anything, even spaces and parentheses: count from its end
     fields = text[text.rindex(b")") + 2 :].split()
     state, threads = fields[0], int(fields[17])
-    # a process whose first thread has ended looks like a zombie while its other threads go on
+    # a process whose first thread has ended looks like a zombie while its other threads run
     return Proc(state not in (b"Z", b"X") or threads > 1, state == b"T", int(fields[19]), mark, int(fields[2]))
 
 
 def count_others(own: int) -> int:
-    """Return how many processes live beside this one, whatever started them."""
+    """Return how many other processes are alive, whatever started them."""
     pids = [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) != own]
     return sum(proc is not None and proc.is_alive for proc in map(read_proc, pids))
 
@@ -78,7 +78,7 @@ def _read(path: str, size: int) -> bytes:
 def signal_tree(
     runner: int, mark: int, number: int, is_meant: Callable[[int, Proc], bool]
 ) -> Generator[float, None, int]:
-    """Signal the processes with this mark that `is_meant` picks; return how many. Yields like `kill_tree`."""
+    """Signal the processes with this mark that `is_meant` selects; return how many. Yields like `kill_tree`."""
     procs, _ = yield from _scan()
     meant = [pid for pid, proc in _marked(procs, runner, mark) if is_meant(pid, proc)]
     for pid in meant:
@@ -87,13 +87,13 @@ def signal_tree(
 
 
 def end_tree(runner: int, leader: int, mark: int, number: int, grace_s: float) -> Generator[float, None, bool]:
-    """Signal every process with this mark, and kill what is left after the grace; return whether anything was.
+    """Signal every process with this mark, and kill what is left after the grace period; return whether anything was.
 
     Yields like `kill_tree`.
     """
     deadline = time.monotonic() + grace_s
     yield from signal_tree(runner, mark, number, lambda _pid, _proc: True)
-    pause_s = _FIRST_LOOK_S
+    pause_s = _FIRST_PAUSE_S
     while True:
         procs, is_complete = yield from _scan()
         is_left = not is_complete or any(_marked(procs, runner, mark))
@@ -101,7 +101,7 @@ def end_tree(runner: int, leader: int, mark: int, number: int, grace_s: float) -
         if not is_left or patience_s <= 0:
             break
         yield min(pause_s, patience_s)
-        pause_s = min(pause_s * 2, _LONGEST_LOOK_S)
+        pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
     yield from kill_tree(runner, leader, mark)  # also when nothing is left: only this one cannot be deceived
     return is_left
 
@@ -111,14 +111,14 @@ def _marked(procs: dict[int, Proc], runner: int, mark: int) -> Iterator[tuple[in
 
 
 def kill_tree(runner: int, leader: int, mark: int) -> Generator[float, None, None]:
-    """Kill every process with this mark. Yields how long to wait before going on; ends when a whole pass found none.
+    """Kill every process with this mark. Yields how long to wait before continuing; ends when a whole pass found none.
 
-    `leader` is the process that the call started: its number may have been given to another one by now.
+    `leader` is the process that the call started; its pid may belong to another process by now.
     """
     if mark_of(leader) == mark:
         _signal_group(leader, signal.SIGKILL)  # atomic in the kernel: a fork bomb in one group ends right here
     dying: set[tuple[int, int]] = set()
-    """What was killed already. On a busy machine a process may take long to go, and that is not a sign of a bomb."""
+    """Processes killed so far. On a busy machine they may take long to exit, which is not a sign of a fork bomb."""
     outrun = missed = 0
     stopped_before: set[int] = set()
     is_frozen = runner == 1 and sum(name.isdigit() for name in os.listdir("/proc")) >= CROWD
@@ -129,19 +129,19 @@ def kill_tree(runner: int, leader: int, mark: int) -> Generator[float, None, Non
         victims = [pid for pid, _ in _marked(procs, runner, mark)]
         fresh = [pid for pid in victims if (pid, procs[pid].began) not in dying]
         missed += not is_complete
-        is_last = number == GIVE_UP_AFTER - 1  # what is frozen then would stay so
+        is_last = number == GIVE_UP_AFTER - 1  # the last pass must not stop processes: they would stay stopped
         is_bomb = fresh and (dying or len(fresh) >= MANY)
         is_hopping = not victims and not is_complete and missed >= INCONCLUSIVE
         if (is_bomb or is_hopping) and not is_frozen and not is_last:
-            # a killed process leaves room for a fork, a stopped one does not. Stopping also gives us the processor
-            # back, which a bomb shares out among its children. Look again while nothing moves
+            # a killed process leaves room for a fork, a stopped one does not. Stopping also returns the processor,
+            # which a bomb spreads among its children, to the runner. Then scan while nothing moves
             stopped_before = {pid for pid, proc in procs.items() if proc.is_stopped}
             _freeze(runner, fresh)
             is_frozen = True
             missed = 0
             continue
         if fresh and outrun >= KILL_ALL_AFTER and runner == 1:
-            # it outruns us: better that the sandbox loses its other processes than that this one lives on
+            # it outruns the runner: better to lose the sandbox's other processes than to leave this one alive
             os.kill(-1, signal.SIGKILL)
         outrun += bool(fresh)
         for pid in fresh:
@@ -157,10 +157,10 @@ def kill_tree(runner: int, leader: int, mark: int) -> Generator[float, None, Non
 
 
 def _scan() -> Generator[float, None, tuple[dict[int, Proc], bool]]:
-    """Read the process table, with pauses for the loop, and say whether nothing can have slipped through.
+    """Read the process table, with pauses for the loop, and return whether nothing can have been missed.
 
-    A process that forks and exits without rest may never be seen alive. But the table is listed in the order of process
-    numbers, so one of its generations is in the list, and that one is gone when it is looked at.
+    A process that forks and exits all the time may never be seen alive. But the table is listed in the order of pids,
+    so one of its generations is in the list, and is gone when it is read.
     """
     procs: dict[int, Proc] = {}
     is_complete = True
@@ -199,7 +199,7 @@ def _signal_group(group: int, number: int) -> None:
 
 
 def run_killing(hub: Hub, steps: Iterator[float], done: Callable[[], None]) -> None:
-    """Carry out the steps of `kill_tree` and its like on the loop, then call `done`."""
+    """Run the steps of `kill_tree` or a similar generator on the loop, then call `done`."""
     for delay in steps:
         hub.after(delay, lambda: run_killing(hub, steps, done))
         return

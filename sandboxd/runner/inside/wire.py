@@ -1,7 +1,7 @@
-"""The frames that daemon and runner exchange, and the proofs they greet each other with. Pure: bytes in, bytes out.
+"""The frames that daemon and runner exchange, and the proofs of their greeting. Pure: bytes in, bytes out.
 
-A frame is a header, a head (JSON, may be empty) and data (raw bytes, may be empty). Every size is bounded, so a
-reader knows after 13 bytes whether to go on. It never touches a socket.
+A frame is a header, a head (JSON, may be empty) and data (raw bytes, may be empty). Every size is bounded, so a reader
+knows after 13 bytes whether to continue. It never touches a socket.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 VERSION = 1
 LEVEL = 1
-"""What a runner understands beyond its version; it says so in its greeting. 1: merged output, signals, options of a
-terminal, long command lines. A container outlives the daemon that started it, so its runner may be of a lower level."""
+"""What a runner supports beyond its version, as reported in its greeting. 1: merged output, signals, terminal options,
+long command lines. A container outlives the daemon that started it, so its runner may have a lower level."""
 
 HEADER = struct.Struct("!BIII")  # kind, call, size of the head, size of the data
 HEADER_BYTES = HEADER.size
 MAX_HEAD_BYTES = 1_048_576
 MAX_CALL_HEAD_BYTES = 8_388_608
-"""The bound of what a runner takes: a command line of 2 MiB, which is what the kernel takes, written as JSON."""
+"""The bound of a call's head: a command line of 2 MiB, the kernel's own limit, as JSON."""
 MAX_DATA_BYTES = 262_144
 MAX_GREETING_BYTES = 4_096
-"""The bound of head and data until the other side has proved itself."""
+"""The bound of head and data until the other side has authenticated itself."""
 MAX_CALLS = 256
 
 WINDOW_BYTES = 262_144
-"""How much of one body may be under way: a slow reader blocks its own call and no other."""
+"""How much of one body may be in flight, so that a slow reader blocks only its own call."""
 CHUNK_BYTES = 65_536
 
 # the greeting
@@ -42,7 +42,7 @@ ACCEPT = 3
 # daemon to runner
 CALL = 10
 CANCEL = 11
-# both ways: a piece of a body, its end, and leave to send more
+# both ways: a piece of a body, its end, and credit to send more
 DATA = 12
 END = 13
 CREDIT = 14
@@ -58,8 +58,8 @@ KINDS = GREETING_KINDS | frozenset((CALL, CANCEL, DATA, END, CREDIT, STDOUT, STD
 
 NONCE_BYTES = 32
 
-# how a command ended: flags, exit code, milliseconds, bytes of stdout in the data (the rest is stderr). A struct and
-# not JSON because this is the answer on the hot path: 3 microseconds to write and read, JSON takes 23
+# a command's result: flags, exit code, milliseconds, bytes of stdout in the data (the rest is stderr). A struct,
+# because this is the hot path: it takes 3 microseconds to write and read, JSON takes 23
 EXITED_STRUCT = struct.Struct("!BHdI")
 NO_CODE, TIMED_OUT, TRUNCATED, MEMORY_HIT, PIDS_HIT = 1, 2, 4, 8, 16
 
@@ -70,7 +70,7 @@ _credit = struct.Struct("!I")
 
 
 class WireError(Exception):
-    """The other side sent something that is no frame of this protocol."""
+    """The other side sent something that is not a frame of this protocol."""
 
 
 def pack(kind: int, call: int = 0, head: Mapping[str, Any] | None = None, data: bytes = b"") -> bytes:
@@ -96,7 +96,7 @@ def read_exited(head: bytes) -> tuple[int, int, float, int]:
         raise WireError(f"an exit of {len(head)} bytes")
     flags, code, duration_ms, stdout_size = EXITED_STRUCT.unpack(head)
     if flags > 31 or code > 255 or not 0 <= duration_ms < 1e12:
-        raise WireError("an exit that makes no sense")
+        raise WireError("an invalid exit")
     return flags, code, duration_ms, stdout_size
 
 
@@ -131,7 +131,7 @@ class FrameReader:
         self._max_head_bytes = MAX_HEAD_BYTES
 
     def trust(self, max_head_bytes: int = MAX_HEAD_BYTES) -> None:
-        """The other side has proved itself: from the next frame on the full sizes and all kinds are allowed."""
+        """Allow full sizes and all kinds from the next frame on, because the other side has authenticated itself."""
         self._greeting = False
         self._max_head_bytes = max_head_bytes
 
@@ -140,7 +140,7 @@ class FrameReader:
         if self._buffer:
             self._buffer += piece
             if len(self._buffer) < self._needed:
-                return  # a frame that comes in crumbs is copied once, not once a crumb
+                return  # a frame that arrives in small pieces is copied once, not once per piece
             piece = bytes(self._buffer)
             self._buffer = bytearray()
         start, end = 0, len(piece)
@@ -172,7 +172,7 @@ class FrameReader:
 
 
 def prove(secret: bytes, side: str, version: int, challenge: bytes, answer: bytes) -> bytes:
-    """Return the proof that `side` knows the secret. The label keeps a proof of one side from serving the other."""
+    """Return the proof that `side` knows the secret. It is labelled, so that the other side cannot reuse it."""
     label = f"sandboxd {side} {version} ".encode("ascii")
     return hmac.new(secret, label + challenge + answer, hashlib.sha256).digest()
 

@@ -1,4 +1,4 @@
-"""Two threads for file work that may block, started before any agent is: a fork bomb leaves no room for new ones.
+"""Two threads for file work that may block, started before any agent, because a fork bomb leaves no room for new ones.
 
 A job is short (one chunk, one edit, one bounded walk), so two threads serve many calls. Results come back to the
 loop; jobs never touch calls or the connection.
@@ -35,11 +35,11 @@ class Workers:
             threading.Thread(target=self._work, args=(self._jobs,), daemon=True).start()
 
     def submit(self, job: Callable[[], Any], then: Callable[[Any], None], refused: Callable[[Failure], None]) -> None:
-        """Run `job` in a thread; back in the loop call `then` with its result or `refused` with its failure."""
+        """Run `job` in a thread; then, in the loop, call `then` with its result or `refused` with its failure."""
         self._jobs.put((job, then, refused))
 
     def add_lane(self) -> Submit:
-        """Start a thread that takes no jobs but those given to the result, which is called like `submit`."""
+        """Start a thread for its own jobs, and return the function that submits them, called like `submit`."""
         jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=self._work, args=(jobs,), daemon=True).start()
         return lambda job, then, refused: jobs.put((job, then, refused))
@@ -59,7 +59,7 @@ class Workers:
             try:
                 os.write(self._wake_write, b"!")
             except BlockingIOError:
-                continue  # the pipe is full of wake-ups already
+                continue  # the pipe is already full of wake-ups
 
     def _deliver(self) -> None:
         try:

@@ -1,4 +1,5 @@
-"""Trying a door: raw system calls, attempts in a child, and the list of every probe. Standard library only."""
+"""How probes try to escape: raw system calls, attempts in a child, and the list of every probe. Standard library
+only."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def refused_in_child(function):
 
 
 def refused(action, *expected):
-    """The action must raise OSError, with one of the expected errors if any are given."""
+    """Check that the action raises OSError, with one of the expected errors if any are given."""
     try:
         action()
     except OSError as error:
@@ -90,5 +91,5 @@ def try_call(number, arguments):
 
 
 def sees_host():
-    """Kernel threads are visible, so every other process here is the host's: none of them may be touched."""
+    """Return whether kernel threads are visible: then all other processes are the host's and must not be touched."""
     return "kthreadd" in read_text("/proc/2/comm")

@@ -1,4 +1,4 @@
-"""Files: the read-only root, the knobs under /proc and /sys, the mirror, and the places that may be written."""
+"""Probes of files: the read-only root, the settings under /proc and /sys, the mirror, and the writable places."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ for _hidden in ("/proc/cmdline", "/proc/keys", "/proc/timer_list", "/proc/interr
 
 
 def read_first(path):
-    """Say whether something can be read there; a masked file is the null device."""
+    """Return whether something can be read there; a masked file is the null device."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
@@ -104,7 +104,7 @@ def through_fd():
 
 
 def keeping_content(action):
-    """Where the door is open the action works; then the file is put back as it was."""
+    """Return an attempt that runs the action and, where it works, restores the file."""
 
     def attempt():
         path = memo_file()

@@ -1,4 +1,4 @@
-"""Who we are, what we may use, and what stands between us and PID 1."""
+"""Probes of identity: the user, its capabilities and limits, and the protection of PID 1."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PROBES["no new privileges"] = lambda: (status_field("NoNewPrivs") == "1", status
 PROBES["seccomp filter is on"] = lambda: (status_field("Seccomp") == "2", status_field("Seccomp"))
 PROBES["not root"] = lambda: (0 not in (os.getuid(), os.geteuid(), os.getgid(), os.getegid()), str(os.getresuid()))
 PROBES["no foreign groups"] = lambda: (set(os.getgroups()) <= {os.getgid()}, str(os.getgroups()))
-# Where no root is mapped into the user namespace the kernel says EINVAL instead.
+# Without root in the user namespace the kernel returns EINVAL instead.
 PROBES["becoming root is refused"] = lambda: refused(lambda: os.setresuid(0, 0, 0), errno.EPERM, errno.EINVAL)
 PROBES["chroot is refused"] = lambda: refused_in_child(lambda: os.chroot("/"))
 PROBES["only descriptors 0 to 2 are open"] = lambda: (OPEN_FDS[:-1] == [0, 1, 2], str(OPEN_FDS[:-1]))
@@ -117,7 +117,7 @@ def trace_init():
     return refused_in_child(lambda: raw(101 if IS_X86 else 117, 0x4206, 1, 0, 0))
 
 
-NOWHERE = 1  # an address that the kernel looks at only once it has let the caller in
+NOWHERE = 1  # an address that the kernel checks only after it has allowed the caller
 
 
 def limits_of_init():
@@ -142,7 +142,7 @@ def affinity_of_init():
 
 
 def scheduling_of_init():
-    """Every call that takes the number of a process, with a policy or an address that is refused only later."""
+    """Try every scheduling call that takes a pid, with a policy or an address that the kernel checks only later."""
     numbers = {"sched_setscheduler": (144, 119), "sched_setparam": (142, 118), "sched_setattr": (314, 274)}
     outcomes = [try_call(pair[0 if IS_X86 else 1], (1, NOWHERE, 0)) for pair in numbers.values()]
     return all(ok for ok, _detail in outcomes), " ".join(detail for _ok, detail in outcomes)
@@ -158,7 +158,7 @@ for _name, _which, _who in (
     PROBES[f"priority of {_name} is out of reach"] = lambda which=_which, who=_who: refused(
         lambda: os.setpriority(which, who, os.getpriority(which, who))
     )
-    # the kinds of the other call begin with 1, in the same order
+    # the other call numbers its kinds from 1, in the same order
     PROBES[f"disk priority of {_name} is out of reach"] = lambda which=_which, who=_who: try_call(
         251 if IS_X86 else 30, (which + 1, who, 2 << 13 | 4)
     )

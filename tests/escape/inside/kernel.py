@@ -1,4 +1,4 @@
-"""Doors of the kernel: system calls, namespaces, kinds of socket, old ways of calling, devices."""
+"""Probes of the kernel: system calls, namespaces, socket types, 32-bit calls, devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import termios
 
 from doors import IS_X86, LIBC, PROBES, probe, raw, refused, refused_in_child, try_call
 
-# name: (x86_64, aarch64, arguments that are refused only after the caller was). -1 stands for a call the machine lacks.
+# name: (x86_64, aarch64, arguments that are checked only after the caller). -1: the machine does not have the call.
 BAD = 0x7FFF_FFFF
 CALLS = {
     "bpf": (321, 280, (BAD, 0, 0)),

@@ -1,4 +1,4 @@
-"""The way out and what shows in: networks, engine sockets, and texts that belong to the host."""
+"""Probes of the outside: networks, engine sockets, and texts that belong to the host."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def name_lookup():
 for _address in ("169.254.169.254", "1.1.1.1", "172.17.0.1"):
 
     def connect_out(address=_address):
-        with socket.socket(type=socket.SOCK_DGRAM) as outside:  # asks for a route and sends nothing
+        with socket.socket(type=socket.SOCK_DGRAM) as outside:  # looks up a route and sends nothing
             code = outside.connect_ex((address, 80))
         return code == errno.ENETUNREACH, errno.errorcode.get(code, str(code))
 
@@ -61,7 +61,7 @@ def engine_sockets():
 
 
 def texts_in_sight():
-    """Everything readable that could carry a text from outside: environments, mounts, names, small files."""
+    """Return everything readable that could contain a text from outside: environments, mounts, names, small files."""
     yield "environment", "\n".join(f"{name}={value}" for name, value in os.environ.items())
     yield "hostname", socket.gethostname()
     places = ["/etc", "/run", "/tmp", "/dev/shm", "/workspace", "/home", "/root", "/var/run", "/srv", "/mnt", "/opt"]

@@ -1,4 +1,4 @@
-"""Escape probes: every door of a container, tried from inside. Standard library only, Python 3.9 or newer.
+"""Escape probes: every way out of a container, tried from inside. Standard library only, Python 3.9 or newer.
 
 Prints {probe: {"ok": bool, "detail": str}} as JSON; ok means that the door is shut. It does no harm where a door
 is open: calls are made with arguments that the kernel refuses later than it refuses the caller, and nothing is
@@ -17,7 +17,7 @@ import kernel
 import outside
 from doors import PROBES, probe, sees_host
 
-ROOMS = (kernel, identity, files, outside)  # each adds its probes when it is imported
+ROOMS = (kernel, identity, files, outside)  # importing a module registers its probes
 
 
 def main():

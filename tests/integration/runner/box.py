@@ -75,7 +75,7 @@ class Box:
         subprocess.run([*command, self._image, *RUNNER_COMMAND], check=True, stdout=subprocess.DEVNULL)
 
     def life(self) -> str:
-        """Return what tells this life of the container from another one, and whether it still goes on."""
+        """Return what identifies this run of the container, and whether it still runs."""
         command = ["docker", "inspect", "--format", "{{.Id}} {{.State.StartedAt}} {{.State.Running}}", self.name]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 

@@ -1,4 +1,4 @@
-"""A document of memory is read in the daemon and a file in the container: an agent must not be able to tell."""
+"""The daemon reads documents and the container reads files: an agent must not see a difference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXTS = [
 ]
 
 
-async def test_memory_is_cut_into_lines_as_files_are(runner: RunnerClient) -> None:
+async def test_documents_are_split_into_lines_as_files_are(runner: RunnerClient) -> None:
     for text in TEXTS:
         await runner.write_file("/workspace/text", text.encode())
         for first, limit in ((1, 2000), (1, 1), (2, 2), (130, 100), (5000, 10)):

@@ -1,4 +1,5 @@
-"""Who may be a runner, and what happens to one that lies: real sockets, a real container, hostile peers."""
+"""Which peers are accepted as a runner, and what happens to one that lies: real sockets, a real container, hostile
+peers."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from sandboxd.runner.calls import Exec
 from sandboxd.runner.client import RunnerClient
 from sandboxd.runner.inside import wire
 from sandboxd.runner.inside.greeting import Greeting
-from sandboxd.runner.listener import MAX_STRANGERS, RunnerListener
+from sandboxd.runner.listener import MAX_UNAUTHENTICATED, RunnerListener
 from sandboxd.runner.secret import mint_secret
 from tests.integration.runner.box import HANG_S, Box
 
@@ -26,7 +27,7 @@ Reply = Callable[[int, bytes], bytes]
 
 
 class FakeRunner:
-    """A peer that knows the secret and then says what a test wants it to say."""
+    """A peer that knows the secret and then sends what a test wants."""
 
     def __init__(self, run_dir: Path, secret: str, problem: str = "") -> None:
         self._greeting = Greeting(bytes.fromhex(secret), problem)
@@ -79,7 +80,7 @@ LIES: dict[str, Reply] = {
 }
 
 
-async def test_a_runner_that_greets_late_is_heard(tmp_path: Path) -> None:
+async def test_a_runner_that_greets_late_is_accepted(tmp_path: Path) -> None:
     secret = mint_secret()
     async with listener(tmp_path, secret) as listening:
         runner = FakeRunner(tmp_path / "run", secret)
@@ -125,7 +126,7 @@ async def read_when_disconnected(client: RunnerClient) -> None:
 
 
 @pytest.mark.parametrize("lie", LIES_ABOUT_FILES)
-async def test_a_runner_that_lies_about_a_file_is_not_believed(tmp_path: Path, lie: str) -> None:
+async def test_a_lie_of_a_runner_about_a_file_is_detected(tmp_path: Path, lie: str) -> None:
     secret = mint_secret()
     async with anyio.create_task_group() as group, listener(tmp_path, secret) as open_listener:
         fake = FakeRunner(tmp_path / "run", secret)
@@ -137,7 +138,7 @@ async def test_a_runner_that_lies_about_a_file_is_not_believed(tmp_path: Path, l
             await open_listener.client.wait_disconnected()
 
 
-async def test_the_words_of_a_runner_are_made_plain(tmp_path: Path) -> None:
+async def test_messages_of_a_runner_are_bounded_and_cleaned(tmp_path: Path) -> None:
     secret = mint_secret()
     words = {"code": "InternalError", "message": "\x1b[31mred\n" + "x" * 900}
     async with anyio.create_task_group() as group, listener(tmp_path, secret) as open_listener:
@@ -150,7 +151,7 @@ async def test_the_words_of_a_runner_are_made_plain(tmp_path: Path) -> None:
         assert str(caught.value).startswith("cannot do this: ?[31mred?")
 
 
-async def test_a_wrong_secret_gets_nowhere(tmp_path: Path) -> None:
+async def test_a_peer_with_a_wrong_secret_is_refused(tmp_path: Path) -> None:
     impostor = FakeRunner(tmp_path / "run", mint_secret())
     async with listener(tmp_path, mint_secret()) as open_listener:
         with anyio.fail_after(HANG_S), pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
@@ -160,24 +161,24 @@ async def test_a_wrong_secret_gets_nowhere(tmp_path: Path) -> None:
     await impostor.stream.aclose()
 
 
-async def test_strangers_cannot_keep_the_runner_out(tmp_path: Path) -> None:
+async def test_unauthenticated_connections_cannot_keep_the_runner_out(tmp_path: Path) -> None:
     secret = mint_secret()
     async with listener(tmp_path, secret) as open_listener:
         strangers = []
-        for _ in range(MAX_STRANGERS * 3):
+        for _ in range(MAX_UNAUTHENTICATED * 3):
             stranger = socket.socket(socket.AF_UNIX)
             await anyio.to_thread.run_sync(stranger.connect, str(tmp_path / "run" / "socket"))
             strangers.append(stranger)
         with anyio.fail_after(HANG_S):
             stream = await FakeRunner(tmp_path / "run", secret).greet()
             await open_listener.client.wait_connected()
-        assert len(open_listener._strangers) <= MAX_STRANGERS
+        assert len(open_listener._unauthenticated) <= MAX_UNAUTHENTICATED
         for stranger in strangers:
             stranger.close()
         await stream.aclose()
 
 
-async def test_a_silent_stranger_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_connection_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "GREETING_TIMEOUT_S", 0.2)
     async with listener(tmp_path, mint_secret()):
         stream = await anyio.connect_unix(str(tmp_path / "run" / "socket"))
@@ -187,7 +188,7 @@ async def test_a_silent_stranger_is_hung_up_on(tmp_path: Path, monkeypatch: pyte
         await stream.aclose()
 
 
-async def test_an_image_that_cannot_run_the_runner_says_so(tmp_path: Path) -> None:
+async def test_an_image_that_cannot_run_the_runner_is_reported(tmp_path: Path) -> None:
     secret = mint_secret()
     async with listener(tmp_path, secret) as open_listener:
         stream = await FakeRunner(tmp_path / "run", secret, "cannot use this image: too old").greet()
@@ -210,7 +211,7 @@ async def test_the_secret_is_gone_after_the_first_greeting(tmp_path: Path) -> No
         assert not path.exists()
 
 
-async def test_a_long_data_directory_is_no_obstacle(tmp_path: Path) -> None:
+async def test_the_path_of_the_data_directory_may_be_long(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     async with listener(deep, mint_secret()):
         assert (deep / "run" / "socket").is_socket()
@@ -238,7 +239,7 @@ async def test_a_dead_container_fails_waiting_and_later_calls(tmp_path: Path) ->
         await stream.aclose()
 
 
-async def test_a_call_without_a_runner_waits_and_then_says_not_ready(tmp_path: Path) -> None:
+async def test_a_call_without_a_runner_waits_and_then_raises_not_ready(tmp_path: Path) -> None:
     async with listener(tmp_path, mint_secret()) as open_listener:
         with anyio.fail_after(HANG_S), pytest.raises(NotReady):
             await open_listener.client.exec(Exec(("true",)))
@@ -272,7 +273,7 @@ except OSError as error:
 
 
 @pytest.mark.engine
-async def test_a_process_of_the_agent_cannot_pose_as_the_runner_or_look_into_it(runner: RunnerClient) -> None:
+async def test_a_process_of_the_agent_cannot_impersonate_or_inspect_the_runner(runner: RunnerClient) -> None:
     result = await runner.exec(Exec(("python3", "-c", IMPOSTOR)))
     lines = result.stdout.decode().split()
     assert lines[:2] == ["ConnectionRefusedError", "FileNotFoundError"]
@@ -287,7 +288,7 @@ async def test_signals_from_inside_do_not_reach_the_runner(runner: RunnerClient)
 
 
 @pytest.mark.engine
-async def test_a_runner_comes_back_to_a_new_daemon_with_the_same_secret(box: Box) -> None:
+async def test_a_runner_reconnects_to_a_new_daemon_with_the_same_secret(box: Box) -> None:
     async with box.connected() as runner:
         first = await runner.wait_connected()
     async with box.connected() as runner:

@@ -1,4 +1,4 @@
-"""Commands in a real container: what they see, what comes back, and what is bounded."""
+"""Commands in a real container: what they see, what they return, and what is bounded."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ async def run(runner: RunnerClient, command: str | tuple[str, ...], **options: o
         return await runner.exec(Exec(command, **options))  # type: ignore[arg-type]
 
 
-async def test_a_command_answers_with_its_output_and_exit_code(runner: RunnerClient) -> None:
+async def test_a_command_returns_its_output_and_exit_code(runner: RunnerClient) -> None:
     result = await run(runner, "echo out; echo err >&2; exit 3")
     assert (result.exit_code, result.stdout, result.stderr) == (3, b"out\n", b"err\n")
     assert not result.timed_out
     assert not result.truncated
 
 
-async def test_a_signal_is_told_as_a_shell_tells_it(runner: RunnerClient) -> None:
+async def test_a_death_by_signal_is_reported_as_in_a_shell(runner: RunnerClient) -> None:
     assert (await run(runner, ("sh", "-c", "kill -TERM $$"))).exit_code == 143
 
 
@@ -78,7 +78,7 @@ async def test_a_command_runs_in_any_directory_that_every_user_may_enter(runner:
 @pytest.mark.parametrize(
     "cwd", ["/proc/1/root", "/proc/self/cwd", "/proc", "/run", "/dev/shm", "/root", "/workspace/out"]
 )
-async def test_a_working_directory_is_bound_by_the_rules_of_paths(runner: RunnerClient, cwd: str) -> None:
+async def test_a_working_directory_follows_the_rules_of_paths(runner: RunnerClient, cwd: str) -> None:
     await run(runner, "ln -sfn /proc/self/root/tmp out")
     with pytest.raises((InvalidRequest, OutsideSandbox), match=r"^cannot run in .*: it leads "):
         await run(runner, ("pwd",), cwd=cwd)
@@ -92,7 +92,7 @@ async def test_a_working_directory_may_be_reached_through_links_inside(runner: R
     assert (await run(runner, ("/bin/pwd", "-P"), cwd="/tmp")).stdout == b"/tmp\n"
 
 
-async def test_what_the_kernel_cannot_take_is_refused(runner: RunnerClient) -> None:
+async def test_a_command_that_the_kernel_cannot_run_is_refused(runner: RunnerClient) -> None:
     for command in (
         ("echo", "a\0b"),
         ("echo", "\udc80"),
@@ -120,7 +120,7 @@ async def test_a_command_sees_three_descriptors_and_default_signals(runner: Runn
     assert int(status["SigIgn"], 16) & 0x7FFFFFFF == 0
 
 
-async def test_the_environment_is_made_and_never_inherited(box: Box) -> None:
+async def test_the_environment_is_built_and_never_inherited(box: Box) -> None:
     async with box.connected({"CREATED": "1", "BOTH": "create"}) as runner:
         text = (await run(runner, ("env",), env={"CALL": "2", "BOTH": "call"})).stdout.decode()
         env = dict(line.split("=", 1) for line in text.splitlines())
@@ -154,11 +154,11 @@ async def test_stdin_arrives_whole_and_ends(runner: RunnerClient) -> None:
     assert result.stdout.split()[0].decode() == hashlib.sha256(large).hexdigest()
 
 
-async def test_stdin_that_nobody_reads_does_not_hold_the_call(runner: RunnerClient) -> None:
+async def test_unread_stdin_does_not_block_the_call(runner: RunnerClient) -> None:
     assert (await run(runner, ("true",), stdin=b"x" * 4_000_000)).exit_code == 0
 
 
-async def test_200_kilobytes_come_back_whole(runner: RunnerClient) -> None:
+async def test_200_kilobytes_are_returned_complete(runner: RunnerClient) -> None:
     result = await run(runner, "head -c 200000 /dev/zero | tr '\\0' x; head -c 150000 /dev/zero | tr '\\0' y >&2")
     assert result.stdout == b"x" * 200_000
     assert result.stderr == b"y" * 150_000
@@ -173,7 +173,7 @@ async def test_output_is_bounded_exactly_and_the_rest_is_dropped(runner: RunnerC
 
 
 async def test_commands_that_fill_the_connection_together_all_end(runner: RunnerClient) -> None:
-    """One that wakes up to a connection which another has filled again waits for the next drain."""
+    """A command that resumes and finds the connection filled again by another waits for the next drain."""
     size = 6_000_000
     sizes = []
 
@@ -188,7 +188,7 @@ async def test_commands_that_fill_the_connection_together_all_end(runner: Runner
     assert sizes == [(size, size)] * 6
 
 
-async def test_two_gigabytes_of_output_leave_our_memory_flat(runner: RunnerClient) -> None:
+async def test_two_gigabytes_of_output_do_not_grow_memory(runner: RunnerClient) -> None:
     await run(runner, "true")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     result = await run(runner, "yes | head -c 2G", timeout_s=100, max_output_bytes=1_000_000)
@@ -232,7 +232,7 @@ async def test_a_long_command_does_not_delay_a_short_one(runner: RunnerClient) -
     assert order == ["short", "slow"]
 
 
-async def test_a_server_left_behind_neither_holds_the_call_nor_dies_of_its_closed_pipe(runner: RunnerClient) -> None:
+async def test_a_server_left_behind_neither_blocks_the_call_nor_dies_of_a_closed_pipe(runner: RunnerClient) -> None:
     result = await run(runner, "(for i in $(seq 200); do echo $i; sleep 0.01; done; echo ok > survived) & echo started")
     assert result.stdout.startswith(b"started\n") or b"started\n" in result.stdout
     assert result.exit_code == 0
@@ -246,7 +246,7 @@ async def test_no_zombies_stay(runner: RunnerClient) -> None:
     assert result.stdout == b""
 
 
-async def test_a_stream_comes_as_it_is_written_and_ends_with_the_result(runner: RunnerClient) -> None:
+async def test_a_stream_arrives_as_it_is_written_and_ends_with_the_result(runner: RunnerClient) -> None:
     seen: list[Output | ExecResult] = []
     script = "rm -f go; echo one; until [ -e go ]; do sleep 0.05; done; echo two >&2; exit 4"
     with anyio.fail_after(HANG_S):
@@ -272,7 +272,7 @@ async def test_a_slow_consumer_blocks_only_its_own_command(runner: RunnerClient)
     assert total == 3_000_000
 
 
-async def test_a_stream_nobody_reads_is_stopped_at_the_window(runner: RunnerClient) -> None:
+async def test_an_unread_stream_is_stopped_at_the_window(runner: RunnerClient) -> None:
     script = "import os\nfor i in range(100):\n os.write(1, b'x'*65536); open('/workspace/written','w').write(str(i))"
     async with runner.stream(Exec(("python3", "-c", script), timeout_s=50, max_output_bytes=16_000_000)):
         await run(runner, "until [ -s written ]; do sleep 0.05; done; sleep 0.5", timeout_s=20)
@@ -287,7 +287,7 @@ async def test_cancelling_a_call_kills_its_tree(runner: RunnerClient) -> None:
     assert result.exit_code == 0
 
 
-async def test_too_many_calls_at_once_are_refused_and_the_rest_goes_on(runner: RunnerClient) -> None:
+async def test_too_many_concurrent_calls_are_refused_and_the_others_continue(runner: RunnerClient) -> None:
     codes: list[object] = []
 
     async def one() -> None:
@@ -303,7 +303,7 @@ async def test_too_many_calls_at_once_are_refused_and_the_rest_goes_on(runner: R
     assert (await run(runner, ("true",))).exit_code == 0
 
 
-async def test_merged_output_comes_in_the_order_in_which_it_was_written(runner: RunnerClient) -> None:
+async def test_merged_output_keeps_the_order_in_which_it_was_written(runner: RunnerClient) -> None:
     command = "for i in $(seq 200); do echo out $i; echo err $i >&2; done; exit 3"
     wanted = "".join(f"out {i}\nerr {i}\n" for i in range(1, 201)).encode()
     result = await run(runner, command, merge_stderr=True)
@@ -322,7 +322,7 @@ async def test_merged_output_is_bounded_and_its_tree_dies_at_the_timeout(runner:
     assert (await run(runner, "pgrep -c yes")).stdout == b"0\n"
 
 
-async def test_a_command_line_may_be_as_long_as_the_kernel_takes(runner: RunnerClient) -> None:
+async def test_a_command_line_may_be_as_long_as_the_kernel_accepts(runner: RunnerClient) -> None:
     longest = "x" * 131_071
     assert len((await run(runner, ("printf", "%s", longest))).stdout) == 131_071
     arguments = tuple("a" * 100_000 for _ in range(20))
@@ -345,15 +345,17 @@ async def test_a_command_line_may_be_as_long_as_the_kernel_takes(runner: RunnerC
     ],
     ids=["one", "all", "variable", "pointers"],
 )
-async def test_a_command_line_that_the_kernel_refuses_says_the_limits(
+async def test_a_command_line_that_the_kernel_refuses_names_the_limits(
     runner: RunnerClient, options: dict[str, Any]
 ) -> None:
-    advice = r"^cannot run: .* the kernel takes 131072 for one string and 2097152 in all.* through stdin or a file$"
+    advice = r"^cannot run: .* the kernel accepts 131072 for one string and 2097152 in all.* through stdin or a file$"
     with pytest.raises(InvalidRequest, match=advice):
         await runner.exec(Exec(**options))
     with pytest.raises(InvalidRequest, match=advice):
         await runner.start_process(Exec(**options))
-    with pytest.raises(InvalidRequest, match=r"take \d+ bytes as JSON, the most is 8388608; pass the data through"):
+    with pytest.raises(
+        InvalidRequest, match=r"take \d+ bytes as JSON, and the limit is 8388608; pass the data through"
+    ):
         await runner.exec(Exec(("true", "\x01" * 100_000, *("\x01" * 100_000 for _ in range(20)))))
 
 

@@ -1,4 +1,4 @@
-"""File calls in a real container: what they do, and every trick a path can play on them."""
+"""File calls in a real container: what they do, and every trick with paths."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ TRICKS = {
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("trick", TRICKS)
-async def test_no_trick_of_a_path_gets_anywhere_or_hangs(runner: RunnerClient, trick: str, verb: str) -> None:
+async def test_no_trick_with_a_path_succeeds_or_hangs(runner: RunnerClient, trick: str, verb: str) -> None:
     await sh(runner, f"rm -rf trick dirlink; {TRICKS[trick]}")
     with anyio.fail_after(HANG_S), pytest.raises((RequestError, FileError), match=r"^cannot"):
         await VERBS[verb](runner, "/workspace/trick")
@@ -86,14 +86,14 @@ async def test_no_trick_of_a_path_gets_anywhere_or_hangs(runner: RunnerClient, t
 
 
 @pytest.mark.parametrize("verb", ["read", "write", "text", "edit"])
-async def test_a_directory_is_no_file(runner: RunnerClient, verb: str) -> None:
+async def test_a_directory_is_not_a_file(runner: RunnerClient, verb: str) -> None:
     await sh(runner, "mkdir -p directory")
     with pytest.raises(IsADirectory, match=r"^cannot .* it is a directory; name a file in it$"):
         await VERBS[verb](runner, "/workspace/directory")
 
 
 @pytest.mark.parametrize("root", ["/workspace", "/tmp", "/var/tmp"])
-async def test_a_root_is_a_directory_to_a_writer(runner: RunnerClient, root: str) -> None:
+async def test_writing_to_a_root_says_that_it_is_a_directory(runner: RunnerClient, root: str) -> None:
     with pytest.raises(IsADirectory):
         await runner.write_file(root, b"x")
 
@@ -121,7 +121,7 @@ PUBLIC = ("/etc/os-release", "/etc/passwd", "/usr/bin/env", "/usr/lib/os-release
 
 
 @pytest.mark.parametrize("path", [*PUBLIC, "/workspace/public"])
-async def test_a_file_that_every_user_may_read_is_read_wherever_it_is(runner: RunnerClient, path: str) -> None:
+async def test_a_file_that_every_user_may_read_can_be_read_anywhere(runner: RunnerClient, path: str) -> None:
     await sh(runner, "ln -sfn /etc/os-release public")
     content = await read_all(runner, path)
     assert hashlib.sha256(content).hexdigest() == (await sh(runner, f"sha256sum < {path}")).split()[0]
@@ -131,9 +131,7 @@ async def test_a_file_that_every_user_may_read_is_read_wherever_it_is(runner: Ru
 
 
 @pytest.mark.parametrize("path", [*PUBLIC, "/workspace/public"])
-async def test_a_file_outside_that_can_be_read_is_still_not_written_nor_searched(
-    runner: RunnerClient, path: str
-) -> None:
+async def test_a_readable_file_outside_is_neither_written_nor_searched(runner: RunnerClient, path: str) -> None:
     await sh(runner, "ln -sfn /etc/os-release public")
     before = await sh(runner, f"sha256sum < {path}")
     for verb in ("write", "edit", "grep"):
@@ -143,7 +141,7 @@ async def test_a_file_outside_that_can_be_read_is_still_not_written_nor_searched
 
 
 @pytest.mark.parametrize("path", ["", "relative", "/workspace/a\0b", "/workspace/\udc80", "/workspace/" + "x/" * 4000])
-async def test_a_path_that_is_none_is_refused(runner: RunnerClient, path: str) -> None:
+async def test_an_invalid_path_is_refused(runner: RunnerClient, path: str) -> None:
     for verb in VERBS.values():
         with pytest.raises(RequestError, match=r"^cannot"):
             await verb(runner, path)
@@ -199,7 +197,7 @@ async def test_missing_parents_are_made_only_when_asked(runner: RunnerClient) ->
     await sh(runner, "ln -sfn /etc outside")
     with pytest.raises(OutsideSandbox):
         await runner.write_file("/workspace/outside/new/file", b"")
-    with pytest.raises(NotFound):  # what it was before there were errors of files
+    with pytest.raises(NotFound):  # clients that predate file errors catch this
         await read_all(runner, "/workspace/none/file")
     await sh(runner, "echo x > plain")
     for act in (
@@ -222,7 +220,7 @@ async def test_the_memo_directory_is_read_only(runner: RunnerClient) -> None:
             await act()
 
 
-async def test_a_file_without_write_permission_is_refused_and_stays_as_it_is(runner: RunnerClient) -> None:
+async def test_a_file_without_write_permission_is_refused_and_unchanged(runner: RunnerClient) -> None:
     await sh(runner, "rm -rf locked; echo kept > locked; chmod 444 locked; stat -c %i locked > inode")
     for act in (
         lambda: runner.write_file("/workspace/locked", b"x"),
@@ -245,7 +243,7 @@ async def test_a_file_without_read_permission_is_refused(runner: RunnerClient) -
     await sh(runner, "chmod 700 closed; rm -r hidden closed")
 
 
-async def test_a_writable_file_in_a_directory_that_is_not_is_overwritten_in_place(runner: RunnerClient) -> None:
+async def test_a_writable_file_in_a_read_only_directory_is_overwritten_in_place(runner: RunnerClient) -> None:
     await sh(runner, "rm -rf sealed; mkdir sealed; echo old > sealed/file; ln sealed/file twin; chmod 640 sealed/file")
     await sh(runner, "chmod 555 sealed; stat -c %i sealed/file > inode")
     for content in (b"a" * 3_000_000, b"short\n", b""):
@@ -262,7 +260,7 @@ async def test_a_writable_file_in_a_directory_that_is_not_is_overwritten_in_plac
     await sh(runner, "chmod 755 sealed; rm -r sealed twin")
 
 
-async def test_a_write_in_place_that_is_cut_short_changes_nothing(runner: RunnerClient) -> None:
+async def test_an_interrupted_write_in_place_changes_nothing(runner: RunnerClient) -> None:
     async def stuck() -> AsyncIterator[bytes]:
         yield b"x" * 100_000
         await anyio.sleep_forever()
@@ -303,9 +301,7 @@ async def test_a_large_file_that_another_program_has_open_is_replaced_too(runner
 
 
 @pytest.mark.parametrize("why", ["too large", "size unknown", "second name", "small"])
-async def test_the_old_file_stays_whole_when_giving_it_up_would_not_help_or_is_not_safe(
-    runner: RunnerClient, why: str
-) -> None:
+async def test_the_old_file_stays_if_removing_it_would_not_help_or_is_not_safe(runner: RunnerClient, why: str) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(24):
             yield b"b" * 1_000_000
@@ -318,7 +314,7 @@ async def test_the_old_file_stays_whole_when_giving_it_up_would_not_help_or_is_n
     data = {"too large": b"b" * 40_000_000, "size unknown": pieces(), "small": b"b" * 600_000}.get(
         why, b"b" * 24_000_000
     )
-    with pytest.raises(WorkspaceFull, match=r"no space is left there; remove files first$"):
+    with pytest.raises(WorkspaceFull, match=r"no space left; remove files first$"):
         await runner.write_file("/tmp/old", data)
     assert await sh(
         runner, "tr -d a < /tmp/old | wc -c; stat -c %s /tmp/old; ls -A /tmp | grep -c sandboxd- || true"
@@ -326,7 +322,7 @@ async def test_the_old_file_stays_whole_when_giving_it_up_would_not_help_or_is_n
     await sh(runner, "rm -f /tmp/old /tmp/twin /tmp/fill")
 
 
-async def test_a_replacement_that_is_cut_short_after_the_old_file_went_is_never_half_a_file(
+async def test_an_interrupted_replacement_never_leaves_half_a_file(
     runner: RunnerClient,
 ) -> None:
     async def stuck() -> AsyncIterator[bytes]:
@@ -350,7 +346,7 @@ async def test_a_replacement_that_is_cut_short_after_the_old_file_went_is_never_
     assert left == ""
 
 
-async def test_a_full_disk_is_named_and_leaves_nothing(runner: RunnerClient) -> None:
+async def test_a_full_disk_is_reported_and_leaves_nothing_behind(runner: RunnerClient) -> None:
     async def endless() -> AsyncIterator[bytes]:
         while True:
             yield b"x" * 1_000_000
@@ -361,7 +357,7 @@ async def test_a_full_disk_is_named_and_leaves_nothing(runner: RunnerClient) -> 
     assert await sh(runner, "ls -A /tmp") == ""
 
 
-async def test_a_cancelled_write_leaves_nothing(runner: RunnerClient) -> None:
+async def test_a_cancelled_write_leaves_nothing_behind(runner: RunnerClient) -> None:
     async def stuck() -> AsyncIterator[bytes]:
         yield b"x" * 100_000
         await anyio.sleep_forever()
@@ -371,7 +367,7 @@ async def test_a_cancelled_write_leaves_nothing(runner: RunnerClient) -> None:
     assert await sh(runner, "sleep 0.3; ls -A | grep -E 'half|sandboxd-' || true") == ""
 
 
-async def test_leaving_a_read_early_ends_it(runner: RunnerClient) -> None:
+async def test_leaving_a_read_early_stops_it(runner: RunnerClient) -> None:
     await sh(runner, "head -c 5000000 /dev/zero > long")
     for _ in range(30):
         async with runner.read_file("/workspace/long") as reader:
@@ -401,9 +397,9 @@ async def test_text_is_read_by_lines_within_bounds(runner: RunnerClient) -> None
     assert (await runner.read_text("/workspace/text")).total_lines == 0
 
 
-async def test_an_edit_is_one_step_and_says_why_it_is_not_done(runner: RunnerClient) -> None:
+async def test_an_edit_is_atomic_and_a_refusal_says_why(runner: RunnerClient) -> None:
     await runner.write_file("/workspace/code", b"a b a\n")
-    for old, new, reason in (("", "x", "empty"), ("a", "a", "equals"), ("z", "x", "not in"), ("a", "x", "2 times")):
+    for old, new, reason in (("", "x", "empty"), ("a", "a", "equals"), ("z", "x", "not in"), ("a", "x", "2 matches")):
         with pytest.raises(InvalidRequest, match=reason):
             await runner.edit_file("/workspace/code", old, new)
     edited = await runner.edit_file("/workspace/code", "a", "xyz", replace_all=True)
@@ -413,7 +409,7 @@ async def test_an_edit_is_one_step_and_says_why_it_is_not_done(runner: RunnerCli
     assert (await runner.edit_file("/workspace/code", " b ", large)).size_bytes == 500_007
 
 
-async def test_edits_at_once_are_all_there_afterwards(runner: RunnerClient) -> None:
+async def test_concurrent_edits_are_all_applied(runner: RunnerClient) -> None:
     await runner.write_file("/workspace/list", b"".join(b"<%d>" % n for n in range(30)))
     async with anyio.create_task_group() as group:
         for number in range(30):
@@ -472,7 +468,7 @@ async def test_usage_counts_the_workspace_without_the_memo(runner: RunnerClient)
     assert 1_000_000 <= after.bytes_used - before.bytes_used < 1_100_000
 
 
-async def test_two_hundred_file_calls_at_once_all_answer(runner: RunnerClient) -> None:
+async def test_two_hundred_concurrent_file_calls_all_answer(runner: RunnerClient) -> None:
     outcomes: list[bool] = []
 
     async def one(number: int) -> None:
@@ -491,7 +487,7 @@ async def test_two_hundred_file_calls_at_once_all_answer(runner: RunnerClient) -
 
 @pytest.mark.parametrize("mode", ["content", "files_with_matches", "count"])
 @pytest.mark.parametrize("flags", ["", "i", "m"])
-async def test_the_search_for_images_without_ripgrep_says_the_same(
+async def test_the_search_for_images_without_ripgrep_returns_the_same(
     runner: RunnerClient, mode: Literal["content", "files_with_matches", "count"], flags: str
 ) -> None:
     await sh(

@@ -1,4 +1,4 @@
-"""A process that swaps a directory for a link outside, thousands of times a second: no file call gets out through it.
+"""A process swaps a directory for a link outside, thousands of times a second: no file call escapes through it.
 
 Bounded here; `make test-all` tries more than twenty times as often.
 """
@@ -83,7 +83,7 @@ async def edit(runner: RunnerClient, path: str) -> bytes:
 
 
 async def glob(runner: RunnerClient, path: str) -> bytes:
-    """The names below its directory: only those that the flipper has put there."""
+    """Return the names below its directory: only those that the flipper put there."""
     names = {found.rpartition("/")[2] for found in (await runner.glob("**/*", path.rpartition("/")[0])).paths}
     return b"nothing" if names <= {"passwd", "hostname", "link", "deep"} else b"root"
 
@@ -110,11 +110,11 @@ VERBS: dict[str, Callable[[RunnerClient, str], Awaitable[bytes]]] = {
 FLIP = ("/workspace/flip/inside/passwd", "/workspace/flip/inside/deep/passwd", "/workspace/flip/outside/passwd")
 SPY = ("/workspace/spy/inside/status", "/workspace/spy/inside/deep/status", "/workspace/spy/outside/status")
 READS = frozenset({"read lines", "read", "working directory"})
-"""They may reach /etc/passwd, as everyone may, but nothing in /proc."""
+"""Reads may reach /etc/passwd, which every user may read, but nothing in /proc."""
 
 
 @pytest.mark.parametrize("verb", VERBS)
-async def test_no_call_gets_out_through_a_link_that_is_swapped(flipped: RunnerClient, verb: str) -> None:
+async def test_no_call_escapes_through_a_link_that_is_swapped(flipped: RunnerClient, verb: str) -> None:
     outcomes: Counter[str] = Counter()
     paths = SPY if verb in READS else FLIP
 
@@ -140,7 +140,7 @@ async def test_no_call_gets_out_through_a_link_that_is_swapped(flipped: RunnerCl
         assert outcomes["outside"] > 0, outcomes
 
 
-async def test_the_search_for_images_without_ripgrep_stays_inside_as_well(flipped: RunnerClient) -> None:
+async def test_the_search_for_images_without_ripgrep_stays_inside_too(flipped: RunnerClient) -> None:
     program = ("/run/sandboxd-runner/search.py", "content", "-", "", "root|nothing", "/workspace/flip")
     found: Counter[bool] = Counter()
     with anyio.fail_after(PATIENCE_S):

@@ -82,13 +82,13 @@ async def run(runner: RunnerClient, command: str | tuple[str, ...], **options: o
 
 
 async def living(runner: RunnerClient) -> list[str]:
-    """Return the command lines of all processes but the runner and the one that looks."""
+    """Return the command lines of all processes except the runner and the one that lists them."""
     result = await run(runner, ("ps", "-eo", "pid=,args="))
     lines = [line.split(None, 1) for line in result.stdout.decode().splitlines()]
     return [args for pid, args in lines if pid != "1" and not args.startswith("ps -eo")]
 
 
-async def test_a_timeout_keeps_what_was_written_and_has_no_exit_code(runner: RunnerClient) -> None:
+async def test_a_timeout_keeps_the_output_and_has_no_exit_code(runner: RunnerClient) -> None:
     result = await run(runner, "echo partial; trap '' TERM; sleep 4321", timeout_s=0.5)
     assert (result.exit_code, result.timed_out, result.stdout) == (None, True, b"partial\n")
     assert await living(runner) == []
@@ -126,14 +126,14 @@ async def test_a_timeout_spares_other_calls_and_background_processes(runner: Run
 
 
 async def start_neighbour(runner: RunnerClient) -> tuple[str, str]:
-    """Start a background process that counts; return its id and its number in the sandbox."""
+    """Start a background process that counts; return its id and its pid in the sandbox."""
     process = await runner.start_process(Exec("echo $$; while true; do sleep 0.05; echo beat; done"))
     output = await runner.read_process(process.id, wait_s=HANG_S)
     return process.id, output.data.split()[0].decode()
 
 
 async def end_neighbour(runner: RunnerClient, process: str) -> None:
-    """Check that it was left alone, then kill it: nothing else may be there afterwards."""
+    """Check that it was left alone, then kill it; afterwards nothing else may run."""
     end = (await runner.read_process(process)).next_offset
     with anyio.fail_after(HANG_S):
         assert b"beat" in (await runner.read_process(process, end, wait_s=HANG_S)).data
@@ -146,7 +146,7 @@ async def count_beats(runner: RunnerClient) -> int:
 
 
 @pytest.mark.parametrize("trick", HIDING)
-async def test_a_process_cannot_pass_for_one_of_another_live_call(runner: RunnerClient, trick: str) -> None:
+async def test_a_process_cannot_pretend_to_belong_to_another_call(runner: RunnerClient, trick: str) -> None:
     process, number = await start_neighbour(runner)
     result = await run(runner, ("python3", "-c", DETACHED + HIDING[trick], number), timeout_s=1)
     assert result.timed_out
@@ -155,7 +155,7 @@ async def test_a_process_cannot_pass_for_one_of_another_live_call(runner: Runner
     await end_neighbour(runner, process)
 
 
-async def test_a_process_that_forks_and_exits_without_rest_is_dead_at_the_timeout(runner: RunnerClient) -> None:
+async def test_a_process_that_forks_and_exits_all_the_time_is_dead_at_the_timeout(runner: RunnerClient) -> None:
     process, number = await start_neighbour(runner)
     for _ in range(3):
         result = await run(runner, ("env", "-i", "python3", "-c", DETACHED + HOPPING, number), timeout_s=0.5)
@@ -180,7 +180,7 @@ async def test_a_bomb_that_scrubs_its_environment_is_dead_at_the_timeout_and_its
     await end_neighbour(runner, process)
 
 
-async def test_killing_a_background_process_takes_what_detached_itself(runner: RunnerClient) -> None:
+async def test_killing_a_background_process_kills_what_detached_itself(runner: RunnerClient) -> None:
     process, number = await start_neighbour(runner)
     script = DETACHED + HIDING["environment of a live call"]
     hidden = await runner.start_process(Exec(("python3", "-c", script, number)))
@@ -198,7 +198,7 @@ async def test_killing_a_background_process_takes_what_detached_itself(runner: R
     ],
     ids=["shell", "a new session for each child"],
 )
-async def test_a_fork_bomb_is_named_and_the_next_call_answers(runner: RunnerClient, bomb: str) -> None:
+async def test_a_fork_bomb_is_reported_and_the_next_call_answers(runner: RunnerClient, bomb: str) -> None:
     result = await run(runner, bomb, timeout_s=3)
     assert result.timed_out
     assert result.limits_hit == ("pids",)
@@ -225,7 +225,7 @@ async def test_a_fork_bomb_refuses_others_clearly_and_only_while_it_lasts(runner
     assert (await run(runner, ("true",))).exit_code == 0
 
 
-async def test_a_memory_hog_is_killed_and_named_and_the_next_call_answers(runner: RunnerClient) -> None:
+async def test_a_memory_hog_is_killed_and_reported_and_the_next_call_answers(runner: RunnerClient) -> None:
     result = await run(runner, ("python3", "-c", "x = bytearray(1 << 30); print(len(x))"), timeout_s=30)
     assert result.exit_code == 137
     assert result.limits_hit == ("memory",)

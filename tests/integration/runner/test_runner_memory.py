@@ -1,4 +1,4 @@
-"""File calls in sandboxes with little memory: whatever the file, they answer, and PID 1 stays small and alive."""
+"""File calls in sandboxes with little memory: they answer whatever the file, and PID 1 stays small and alive."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def small(small_box: Box) -> AsyncGenerator[RunnerClient]:
 
 
 async def resident_bytes(runner: RunnerClient) -> int:
-    """Return how much memory PID 1 holds of its own."""
+    """Return how much private memory PID 1 has."""
     status = (await runner.exec(Exec(("cat", "/proc/1/status")))).stdout.decode()
     return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("RssAnon:")))
 
@@ -52,7 +52,7 @@ async def make(runner: RunnerClient, kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", FILES)
-async def test_pid_1_outlives_every_file_and_is_as_small_as_before(
+async def test_pid_1_survives_every_file_and_is_as_small_as_before(
     small_box: Box, small: RunnerClient, kind: str
 ) -> None:
     path = await make(small, kind)
@@ -68,7 +68,7 @@ async def test_pid_1_outlives_every_file_and_is_as_small_as_before(
                 await small.edit_file(path, old, "pin", replace_all=replace_all)
             except InvalidRequest as error:
                 assert str(error).startswith("cannot edit")
-        if kind != "text and a hole":  # a hundred gigabytes of nothing end at the time limit, as they should
+        if kind != "text and a hole":  # a hundred gigabytes of zeros end at the time limit, as they should
             for mode in ("content", "count"):
                 try:
                     await small.grep(Grep("pin", path, output_mode=mode))  # type: ignore[arg-type]
@@ -93,14 +93,14 @@ async def test_lines_are_found_wherever_they_are(small: RunnerClient) -> None:
     assert (await small.read_text(path, 3_495_000)).lines == ("b", "pin")
 
 
-async def test_a_file_that_is_too_large_to_count_says_so(small: RunnerClient) -> None:
+async def test_a_file_that_is_too_large_to_count_is_reported_as_such(small: RunnerClient) -> None:
     path = await make(small, "text and a hole")
     found = await small.read_text(path, 1, 3)
     assert found.lines == ("text",) * 3
     assert (found.total_lines, found.truncated, found.is_total_exact) == (4001, True, False)
 
 
-async def test_large_edits_at_once_are_bounded_together(small_box: Box, small: RunnerClient) -> None:
+async def test_concurrent_large_edits_share_one_bound(small_box: Box, small: RunnerClient) -> None:
     life = small_box.life()
     text = "x" * 4_000_000
     outcomes: list[str] = []

@@ -1,4 +1,4 @@
-"""Background processes in a real container: output by offset, stdin, terminals, and life beyond a connection."""
+"""Background processes in a real container: output by offset, stdin, terminals, and survival of a lost connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.engine]
 
 
 async def read_until(runner: RunnerClient, process_id: str, wanted: bytes, offset: int = 0) -> bytes:
-    """Read on until the text is there; every wait is a wait for news."""
+    """Read until the text appears; every wait is for new output."""
     seen = b""
     with anyio.fail_after(HANG_S):
         while wanted not in seen:
@@ -53,7 +53,7 @@ async def test_waiting_for_output_ends_with_the_first_byte_and_not_before(runner
 async def test_out_of_memory_a_command_dies_before_pid_1(runner: RunnerClient) -> None:
     score = "$(cat /proc/{}/oom_score_adj)"
     until = f"until [ {score.format('$$')} -gt {score.format(1)} ]; do sleep 0.01; done; echo preferred"
-    process = await runner.start_process(Exec(until))  # soon after it has begun, not at once
+    process = await runner.start_process(Exec(until))  # soon after its start, not at once
     assert await read_until(runner, process.id, b"preferred") == b"preferred\n"
 
 
@@ -64,7 +64,7 @@ async def test_out_of_memory_what_a_command_started_at_once_dies_before_pid_1(ru
         assert int(second) > int(first)
 
 
-async def test_stdin_ends_when_told(runner: RunnerClient) -> None:
+async def test_stdin_is_closed_on_request(runner: RunnerClient) -> None:
     process = await runner.start_process(Exec(("wc", "-c")))
     await runner.write_process(process.id, b"x" * 300_000, eof=True)
     assert (await read_until(runner, process.id, b"\n")).strip() == b"300000"
@@ -95,7 +95,7 @@ async def test_every_byte_is_written_once_however_late_it_is_read(
     assert output == data[:300_000] + b"700000\n"
 
 
-async def test_a_process_that_never_reads_takes_what_its_pipe_holds_and_no_more(
+async def test_a_process_that_never_reads_takes_one_pipe_of_data_and_no_more(
     runner: RunnerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "WRITE_PATIENCE_S", 0.2)
@@ -110,7 +110,7 @@ async def test_a_process_that_never_reads_takes_what_its_pipe_holds_and_no_more(
         await runner.write_process(process.id, b"z")
 
 
-async def test_a_process_that_closes_its_stdin_says_how_much_it_took(runner: RunnerClient) -> None:
+async def test_a_write_to_a_process_that_closes_its_stdin_returns_how_much_it_took(runner: RunnerClient) -> None:
     process = await runner.start_process(Exec("head -c 100000 | wc -c"))
     with anyio.fail_after(HANG_S):
         taken = await runner.write_process(process.id, b"x" * 1_000_000)
@@ -142,7 +142,7 @@ async def test_a_terminal_is_a_terminal(runner: RunnerClient) -> None:
         assert (await runner.read_process(process.id, 10_000, wait_s=30)).process.exit_code == 130
 
 
-async def test_a_process_that_is_not_there_is_not_found(runner: RunnerClient) -> None:
+async def test_a_missing_process_is_not_found(runner: RunnerClient) -> None:
     for verb in (
         lambda: runner.read_process("p999"),
         lambda: runner.kill_process("p999"),
@@ -172,7 +172,7 @@ async def test_a_process_outlives_the_connection_and_a_call_does_not(box: Box) -
             await runner.exec(Exec("until pgrep -f 'sleep 432[2]'; do sleep 0.05; done"))
             assert runner._link is not None
             runner._link.close("the test cut it")
-        assert "unknown" in str(failures[0]) or "cannot say how this call ended" in str(failures[0])
+        assert "unknown" in str(failures[0]) or "cannot tell the outcome of this call" in str(failures[0])
         with anyio.fail_after(HANG_S):
             assert [found.id for found in await runner.list_processes() if found.running] == [process.id]
             result = await runner.exec(
@@ -209,7 +209,7 @@ async def test_a_read_returns_as_much_as_it_was_asked_for(runner: RunnerClient) 
     await runner.kill_process(process.id)
 
 
-async def test_a_process_that_heeds_a_signal_is_not_killed(runner: RunnerClient) -> None:
+async def test_a_process_that_ends_on_a_signal_is_not_killed(runner: RunnerClient) -> None:
     command = "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
     process = await runner.start_process(Exec(command))
     await read_until(runner, process.id, b"ready")
@@ -219,7 +219,7 @@ async def test_a_process_that_heeds_a_signal_is_not_killed(runner: RunnerClient)
     assert (await runner.read_process(process.id)).data.endswith(b"bye\n")
 
 
-async def test_what_does_not_heed_a_signal_is_killed_after_the_grace(runner: RunnerClient) -> None:
+async def test_a_process_that_ignores_a_signal_is_killed_after_the_grace_period(runner: RunnerClient) -> None:
     command = "trap '' TERM; echo ready; sleep 4711 & setsid sleep 4711 & wait; while :; do sleep 4711; done"
     process = await runner.start_process(Exec(command))
     await read_until(runner, process.id, b"ready")
@@ -249,7 +249,7 @@ async def test_a_signal_reaches_the_process_and_nothing_else(runner: RunnerClien
 
 
 @pytest.mark.parametrize("number", ["INT", "TERM", "KILL"])
-async def test_a_shell_fed_through_stdin_outlives_what_is_interrupted_in_it(
+async def test_a_shell_fed_through_stdin_survives_an_interrupted_command(
     runner: RunnerClient, number: SignalName
 ) -> None:
     shell = await runner.start_process(Exec(("bash",)))
@@ -265,7 +265,7 @@ async def test_a_shell_fed_through_stdin_outlives_what_is_interrupted_in_it(
     await runner.kill_process(shell.id)
 
 
-async def test_a_shell_in_a_terminal_outlives_what_is_interrupted_in_it(runner: RunnerClient) -> None:
+async def test_a_shell_in_a_terminal_survives_an_interrupted_command(runner: RunnerClient) -> None:
     terminal = Terminal(term="dumb", echo=False, rows=50, columns=200)
     shell = await runner.start_process(Exec(("bash", "--norc", "-i")), tty=terminal)
     await runner.write_process(shell.id, b"x=kept; PS1='$ '; echo go; sleep 4713\n")
@@ -274,7 +274,7 @@ async def test_a_shell_in_a_terminal_outlives_what_is_interrupted_in_it(runner: 
     assert await runner.signal_process(shell.id, "INT") == 1
     await runner.write_process(shell.id, b"echo code $? $x\n")
     assert b"code 130 kept" in await read_until(runner, shell.id, b"code 130 kept")
-    assert await runner.signal_process(shell.id, "INT") == 1  # at its prompt: the shell itself
+    assert await runner.signal_process(shell.id, "INT") == 1  # at its prompt, the shell itself gets it
     await runner.write_process(shell.id, b"echo still $x\n")
     assert b"still kept" in await read_until(runner, shell.id, b"still kept")
     assert await runner.signal_process(shell.id, "HUP", "process") == 1
@@ -282,7 +282,7 @@ async def test_a_shell_in_a_terminal_outlives_what_is_interrupted_in_it(runner: 
     assert not (await runner.read_process(shell.id)).process.running
 
 
-async def test_a_terminal_is_what_it_was_asked_to_be(runner: RunnerClient) -> None:
+async def test_a_terminal_has_the_requested_options(runner: RunnerClient) -> None:
     command = "echo $TERM; stty size; read line; echo got $line"
     quiet = await runner.start_process(Exec(command), tty=Terminal("vt100", echo=False, rows=33, columns=111))
     await runner.write_process(quiet.id, b"secret\n")

@@ -20,7 +20,7 @@ PIECE = bytes(range(256)) * 4096
 
 
 class Source:
-    """Pieces of one mebibyte; counts those that were taken."""
+    """Yields pieces of one mebibyte, and counts those that were taken."""
 
     def __init__(self, pieces: int) -> None:
         self._pieces = pieces
@@ -32,7 +32,7 @@ class Source:
             yield PIECE
 
 
-async def test_stdin_of_any_length_arrives_whole_and_leaves_pid_1_small(runner: RunnerClient) -> None:
+async def test_stdin_of_any_length_arrives_complete_and_leaves_pid_1_small(runner: RunnerClient) -> None:
     before = await resident_bytes(runner)
     with anyio.fail_after(HANG_S):
         result = await runner.exec(Exec("sha256sum; cat /proc/1/status | grep RssAnon", stdin=Source(96)))
@@ -57,13 +57,13 @@ async def test_a_command_that_ends_early_ends_its_stdin_without_an_error(runner:
     assert source.taken < 10
 
 
-async def test_a_command_may_close_its_stdin_and_go_on(runner: RunnerClient) -> None:
+async def test_a_command_may_close_its_stdin_and_continue(runner: RunnerClient) -> None:
     with anyio.fail_after(HANG_S):
         result = await runner.exec(Exec("exec <&-; sleep 0.3; echo done", stdin=Source(1000)))
     assert (result.exit_code, result.stdout) == (0, b"done\n")
 
 
-async def test_a_stream_that_fails_kills_the_command_and_its_error_comes_through(runner: RunnerClient) -> None:
+async def test_a_stream_that_fails_kills_the_command_and_its_error_is_raised(runner: RunnerClient) -> None:
     async def broken() -> AsyncIterator[bytes]:
         yield b"x"
         await runner.exec(Exec("until pgrep -x sha1sum; do sleep 0.01; done"))
@@ -107,7 +107,7 @@ async def test_an_answer_is_read_while_stdin_waits_for_more(runner: RunnerClient
     assert seen == b"got one\ngot two\n"
 
 
-async def test_other_calls_go_on_while_a_stream_is_stuck(runner: RunnerClient, box: Box) -> None:
+async def test_other_calls_continue_while_a_stream_is_stuck(runner: RunnerClient, box: Box) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(runner.exec, Exec(("sleep", "1000"), stdin=Source(1000)))
         with anyio.fail_after(HANG_S):

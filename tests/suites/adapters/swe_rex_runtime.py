@@ -50,7 +50,7 @@ class Terminal(SpawnBase):
 
     def read_nonblocking(self, size: int = 1, timeout: float | None = -1) -> str:
         wait_s = self.timeout if timeout == -1 else timeout
-        # A silent shell is asked again and again rather than once for ever.
+        # Poll a silent shell instead of waiting on it without end.
         while True:
             step_s = _PATIENCE_S if wait_s is None else max(0.0, wait_s)
             read = self._client.read_process(

@@ -1,7 +1,7 @@
-"""Starting one bubblewrap container: the descriptors, the plan, and the process that waits for it.
+"""The launch of one bubblewrap container: the descriptors, the plan, and the process that waits for it.
 
-Owns what exists only during a launch. It keeps no record and knows no control group; its caller writes both
-between `spawn` and `send_plan`, while the new process still waits.
+Owns what exists only during a launch. Its caller writes the record and the control group between `spawn` and
+`send_plan`, while the new process waits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ERROR_BYTES = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Starting:
+class LaunchPlan:
     """Everything that is decided before a process exists."""
 
     plan_text: bytes
@@ -42,7 +42,7 @@ class Starting:
     status_path: Path
 
     @classmethod
-    def plan(cls, spec: ContainerSpec, bwrap: str, records: Records, has_cgroup: bool) -> Starting:
+    def of(cls, spec: ContainerSpec, bwrap: str, records: Records, has_cgroup: bool) -> LaunchPlan:
         tree = rootfs.plan_rootfs(spec, ready_fd=_READY_FD)
         bpf = seccomp.bpf_program()
         arguments = [*rootfs.isolation_arguments(spec), *tree.arguments, "--json-status-fd", str(_STATUS_FD)]
@@ -57,11 +57,11 @@ class Starting:
             "rlimits": rlimits_of(spec, has_cgroup=has_cgroup),
             "counts_processes": not has_cgroup,
             "oom_score_adj": HARDENING.oom_score_adj,
-            # The arguments hold the environment, and a command line can be read by every user of the host.
+            # The arguments include the environment, and every user of the host can read a command line.
             "argv": [bwrap, "--args", str(_ARGUMENTS_FD), "--", *spec.command],
         }
         if any("\0" in argument for argument in (*arguments, *spec.command)):
-            raise EngineRefused("cannot launch: a NUL is in the command, the environment or a path")
+            raise EngineRefused("cannot launch: the command, the environment or a path contains a NUL")
         return cls(
             plan_text=json.dumps(plan).encode() + b"\n",
             bwrap_arguments="".join(f"{argument}\0" for argument in arguments).encode(),
@@ -69,13 +69,13 @@ class Starting:
             status_path=records.status_path(spec.name),
         )
 
-    def spawn(self) -> Started:
-        """Start the process. It is detached, has nothing of our environment, and waits for its plan."""
+    def spawn(self) -> PendingLaunch:
+        """Start the process, detached and without the daemon's environment. It waits for its plan."""
         plan_here, plan_there = socket.socketpair()
         ready_here, ready_there = socket.socketpair()
         error_read, error_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        # Open for both, so that a container that writes to it is never killed by SIGPIPE nor ever blocks, and
-        # can fill no more than a pipe.
+        # Open for reading and writing, so that a container that writes to it is never killed by SIGPIPE, never blocks,
+        # and can fill no more than a pipe.
         error_both = os.open(f"/proc/self/fd/{error_read}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         status = os.open(self.status_path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -84,7 +84,7 @@ class Starting:
         wanted |= {_READY_FD: ready_there.fileno(), _ARGUMENTS_FD: files[0]}
         if self.bpf is not None:
             wanted[_FILTER_FD] = files[1]
-        # Moved out of the way first: a source must not be overwritten before it has been copied.
+        # Moved to higher numbers first, so that no source is overwritten before it is copied.
         moved = {there: fcntl.fcntl(here, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE_FD) for there, here in wanted.items()}
         try:
             pid = os.posix_spawn(
@@ -108,11 +108,11 @@ class Starting:
         stat = processes.read_stat(pid)
         if stat is None:
             raise EngineRefused("cannot launch: the new process is not visible in /proc")
-        return Started(stat.ref, self.plan_text, plan_here, ready_here, error_read)
+        return PendingLaunch(stat.ref, self.plan_text, plan_here, ready_here, error_read)
 
 
-class Started:
-    """Owns our ends of a launch under way."""
+class PendingLaunch:
+    """Owns the daemon's ends of a launch under way."""
 
     def __init__(
         self, monitor: ProcessRef, plan_text: bytes, plan: socket.socket, ready: socket.socket, error_fd: int
@@ -129,11 +129,11 @@ class Started:
         self._ready.shutdown(socket.SHUT_WR)
 
     async def wait_ready(self) -> None:
-        """Wait until bwrap has read, and so closed, the last thing it reads; or is dead. Its caller has the clock."""
+        """Wait until bwrap has read and closed its last input, or is dead. The caller sets the deadline."""
         await anyio.wait_readable(self._ready)
 
     def read_error(self) -> str:
-        """Return what was said on stderr so far, on one line."""
+        """Return what was written to stderr so far, on one line."""
         try:
             said = os.read(self._error_fd, _ERROR_BYTES)
         except BlockingIOError:
@@ -147,14 +147,15 @@ class Started:
 
 
 def rlimits_of(spec: ContainerSpec, *, has_cgroup: bool) -> list[tuple[int, int]]:
-    """Bounds of each process; without a control group also the nearest there is to bounds of the container.
+    """Return the limits of each process; without a control group also the closest substitute for limits of the
+    container.
 
-    Memory then is bounded for each process only. Processes are counted for each user in each user namespace,
-    and the container has one of its own.
+    Memory is then limited per process only. Processes are counted per user and user namespace, and the container has
+    its own namespace.
     """
     limits = [(getattr(resource, f"RLIMIT_{ulimit.name.upper()}"), ulimit.hard) for ulimit in ulimits_of(spec)]
     if not has_cgroup:
-        # Threads reserve far more addresses than they use: less than this and an interpreter cannot start.
+        # Threads reserve far more addresses than they use: with less than this, an interpreter cannot start.
         address_space = max(spec.limits.memory_mb * _MIB, _LEAST_ADDRESS_SPACE)
         limits += [(resource.RLIMIT_AS, address_space), (resource.RLIMIT_NPROC, spec.limits.pids)]
     return limits

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from memo.ids import SessionRef
 from sandboxd.engine.protocol import Container
 from sandboxd.sandboxes.lifecycle import Record, State
-from sandboxd.sandboxes.reconcile import (
+from sandboxd.sandboxes.reconcile_plan import (
     Adopt,
     FinishDestroy,
     KeepWorkspace,
@@ -31,19 +31,19 @@ def test_a_live_sandbox_is_adopted_as_it_is() -> None:
     assert plan([ready], [container("c1")], {ready.id}, {ready.id}) == [Adopt(ready)]
 
 
-def test_a_sandbox_whose_container_died_meanwhile_says_why_and_keeps_its_workspace() -> None:
+def test_a_sandbox_whose_container_died_records_the_cause_and_keeps_its_workspace() -> None:
     ready = record(State.READY, container="c1")
     dead = container("c1", running=False, cause="oom")
     assert plan([ready], [dead], {ready.id}, {ready.id}) == [RemoveContainer("c1"), MarkGone(ready, "oom")]
 
 
-def test_a_paused_sandbox_is_adopted_too_and_its_death_is_told() -> None:
+def test_a_paused_sandbox_is_adopted_and_its_death_is_recorded() -> None:
     paused = record(State.PAUSED, container="c1")
     assert plan([paused], [container("c1")], {paused.id}, {paused.id}) == [Adopt(paused)]
     assert plan([paused], [], {paused.id}, {paused.id}) == [MarkGone(paused, "engine")]
 
 
-def test_a_container_whose_mirror_was_removed_is_given_up_and_the_workspace_kept() -> None:
+def test_a_container_whose_mirror_was_removed_is_stopped_and_the_workspace_kept() -> None:
     for state in (State.READY, State.PAUSED):
         live = record(state, container="c1")
         assert plan([live], [container("c1")], {live.id}, {live.id}, {"c1"}) == [
@@ -89,11 +89,11 @@ def test_a_destroy_that_was_interrupted_is_finished() -> None:
     assert plan([going], [container("c1")], {going.id}, {going.id}) == [RemoveContainer("c1"), FinishDestroy(going)]
 
 
-def test_what_no_record_knows_is_removed_containers_first() -> None:
+def test_orphans_without_a_record_are_removed_containers_first() -> None:
     assert plan([], [container("stray")], {"feed"}, ()) == [RemoveContainer("stray"), RemoveFiles("feed")]
 
 
-def test_a_workspace_that_no_record_knows_is_kept() -> None:
+def test_a_workspace_without_a_record_is_kept() -> None:
     assert plan([], [], {"feed"}, {"feed"}) == [RemoveFiles("feed"), KeepWorkspace("feed")]
 
 

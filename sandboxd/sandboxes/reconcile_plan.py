@@ -1,8 +1,8 @@
-"""What to do about the difference between the registry, the engine and the disk. Pure: it plans, it never acts.
+"""Plans how to reconcile the registry, the engine and the disk. Pure: it never acts.
 
-The registry holds intents, so whatever a crash left behind is either known (finish or undo it) or unknown
-(an orphan: remove it, unless it is a workspace). Planning twice, or after a plan was only half carried out, gives
-a plan that ends in the same place.
+The registry has intents, so whatever a crash left behind is either known (finish or undo it) or unknown (an orphan:
+remove it, unless it is a workspace). Planning twice, or after a plan was only partly carried out, leads to the same
+state.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from sandboxd.sandboxes.lifecycle import Record, State
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """The container runs, and its caller had an answer or it waits for one: take it over as it is."""
+    """The container runs, and its caller had an answer or it is warm: adopt it as it is."""
 
     record: Record
 
 
 @dataclass(frozen=True, slots=True)
 class MarkGone:
-    """The container is dead, or was never acknowledged: keep the workspace, say why."""
+    """The container is dead, or was never acknowledged: keep the workspace and record the cause."""
 
     record: Record
     cause: Cause
@@ -44,17 +44,17 @@ class RemoveContainer:
 
 @dataclass(frozen=True, slots=True)
 class RemoveFiles:
-    """A socket directory and a mirror that no record knows. Both can be made again."""
+    """A socket directory and a mirror without a record. Both can be rebuilt."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class KeepWorkspace:
-    """A workspace that no record knows.
+    """A workspace without a record.
 
-    A workspace is made after its record and removed before it, so here a record was lost. It was never asked to be
-    removed, so it stays. (I14)
+    A workspace is made after its record and removed before it, so its record was lost. No request removed it, so it
+    stays. (I14)
     """
 
     id: str
@@ -70,11 +70,11 @@ def plan(
     workspaces: Iterable[str],
     stale: Collection[str] = (),
 ) -> list[Action]:
-    """Plan what makes registry, engine and disk agree, for sandboxes that nothing is under way for.
+    """Plan what makes registry, engine and disk agree, for sandboxes that have no move under way.
 
-    `scratch` and `workspaces` are the ids that have a socket directory or a mirror, and a workspace, on disk. `stale`
-    are the containers whose mirror was removed while they showed it: no new one can be shown in them, and an empty
-    directory must not pass for an empty memory (I4), so they are given up.
+    `scratch` are the ids that have a socket directory or a mirror on disk, and `workspaces` those that have a
+    workspace. `stale` are the containers whose mirror was removed while they showed it: they cannot show a new one, and
+    an empty directory must not pass for an empty memory (I4), so they are stopped.
     """
     by_id = {container.id: container for container in containers}
     known: set[str] = set()
@@ -103,5 +103,5 @@ def plan(
     orphans = [RemoveContainer(container_id) for container_id in by_id if container_id not in kept]
     strays = [RemoveFiles(sandbox_id) for sandbox_id in sorted(set(scratch) - known)]
     unclaimed = [KeepWorkspace(sandbox_id) for sandbox_id in sorted(set(workspaces) - known)]
-    # Containers go first: a directory that a container still writes cannot be removed.
+    # Containers first, because a directory that a container still writes to cannot be removed.
     return [*orphans, *actions, *strays, *unclaimed]

@@ -1,4 +1,4 @@
-"""Which engine this daemon uses: the one asked for, or the best that this host has. It opens one and keeps none.
+"""Selects the engine that this daemon uses: the configured one, or the best that this host has. Keeps no state.
 
 An engine that is configured or present but does not answer is refused, not replaced: bubblewrap isolates less than
 Docker does, and a weaker sandbox must be the operator's decision.
@@ -28,11 +28,11 @@ class Selection:
     engine: Engine
     why: str
     is_fallback: bool = False
-    """An engine that isolates better is there, but did not answer."""
+    """Whether an engine that isolates better is present but did not answer."""
 
 
 async def open_engine(choice: EngineChoice, state_dir: Path, *, fallback: bool = False) -> Engine:
-    """Return an engine that answered, and log which and why. Raise EngineUnavailable, with the next step, if none."""
+    """Return an engine that answers, and log which and why. Raise EngineUnavailable with the next step if none does."""
     selection = await select_engine(choice, state_dir, fallback=fallback)
     log = _log.warning if selection.is_fallback else _log.info
     log("engine selected", engine=selection.engine.name, why=selection.why)
@@ -40,7 +40,7 @@ async def open_engine(choice: EngineChoice, state_dir: Path, *, fallback: bool =
 
 
 async def select_engine(choice: EngineChoice, state_dir: Path, *, fallback: bool = False) -> Selection:
-    """`fallback` lets `auto` use bubblewrap although an engine is configured or present that does not answer."""
+    """`fallback` lets `auto` use bubblewrap even if a configured or present engine does not answer."""
     address = find_address()
     if choice == "bubblewrap":
         return Selection(_open_bubblewrap(state_dir), _ASKED)

@@ -1,4 +1,4 @@
-"""Which engine is opened, and what is said when none answers."""
+"""Which engine is selected, and the error when none answers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import structlog
 
-from sandboxd.engine import select
+from sandboxd.engine import selection
 from sandboxd.engine.address import EngineAddress
 from sandboxd.engine.docker import engine, find_socket
-from sandboxd.engine.select import EngineChoice, open_engine
+from sandboxd.engine.selection import EngineChoice, open_engine
 from sandboxd.errors import EngineUnavailable
 
 pytestmark = pytest.mark.anyio
@@ -27,9 +27,9 @@ def no_docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host without any engine's socket. The usual places are outside of a test's reach, so the search is replaced."""
+    """Simulate a host without an engine's socket. A test cannot change the usual places, so the search is replaced."""
     monkeypatch.delenv("DOCKER_HOST", raising=False)
-    monkeypatch.setattr(select, "find_address", lambda: None)
+    monkeypatch.setattr(selection, "find_address", lambda: None)
 
 
 @pytest.mark.parametrize("choice", ["docker", "auto"])
@@ -42,12 +42,12 @@ async def test_a_configured_engine_that_does_not_answer_is_refused(
     assert not (tmp_path / "state").exists()
 
 
-async def test_a_socket_that_nothing_answers_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_socket_that_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "docker.sock"
     with socket.socket(socket.AF_UNIX) as left:
-        left.bind(str(path))  # as a stopped engine leaves it: the file is there, nothing listens
+        left.bind(str(path))  # as a stopped engine leaves it: the file exists, and nothing listens
     found = EngineAddress(f"unix://{path}", is_configured=False)
-    monkeypatch.setattr(select, "find_address", lambda: found)
+    monkeypatch.setattr(selection, "find_address", lambda: found)
     monkeypatch.setattr(engine, "find_socket", lambda: found.url)
     with pytest.raises(EngineUnavailable, match=r"does not answer \(Connection refused\); start it, or accept weaker"):
         await open_engine("auto", tmp_path / "state")
@@ -103,7 +103,7 @@ def test_address_in_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> Non
     assert find_socket() == "tcp://127.0.0.1:1"
 
 
-def test_plain_file_is_not_taken_for_a_socket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_plain_file_is_not_mistaken_for_a_socket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "docker.sock").write_text("")
