@@ -67,7 +67,7 @@ def install_from_backports(package: str) -> None:
         work.chmod(0o755)  # apt downloads as a user of its own
         for directory in ("lists/partial", "cache/archives/partial"):
             (work / directory).mkdir(parents=True)
-        (work / "sources.list").write_text(_backports())
+        (work / "sources.list").write_text(backports())
         options = {
             "Dir::Etc::sourcelist": work / "sources.list",
             "Dir::Etc::sourceparts": "-",
@@ -79,7 +79,7 @@ def install_from_backports(package: str) -> None:
         _install([package], arguments)
 
 
-def _backports() -> str:
+def backports() -> str:
     """Return a source list of the backports, which are where apt gets the release itself from."""
     codename = release().get("VERSION_CODENAME", "")
     fields = "$(ORIGIN)|$(REPO_URI)|$(COMPONENT)"

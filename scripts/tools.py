@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from sandboxd import debian
 from sandboxd.progress import SetupError, say
@@ -39,19 +39,23 @@ def missing() -> list[str]:
     return [package for program, package in PACKAGE_OF.items() if find_program(program) is None]
 
 
-def _install_optional() -> None:
-    for program, install in _OPTIONAL.items():
+def install_optional(installs: Mapping[str, Callable[[], None]] = _OPTIONAL) -> list[tuple[str, str]]:
+    """Install what is missing, as far as possible. Return what could not be had, and why."""
+    refused = []
+    for program, install in installs.items():
         if find_program(program) is None:
             try:
                 install()
             except SetupError as error:
-                say(f"without {program}: {error}")
+                refused.append((program, str(error)))
+    return refused
 
 
 def _verb(_: Sequence[str]) -> int:
     if packages := missing():
         debian.install(packages)
-    _install_optional()
+    for program, reason in install_optional():
+        say(f"without {program}, whose tests are skipped: {reason}")
     found = [program for program in (*PACKAGE_OF, *_OPTIONAL) if find_program(program) is not None]
     say(f"tools: {', '.join(found)}")
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ from scripts import engine
 from tests.engines import CannotServe, Podman, PrivateEngine, SecondDocker, gvisor
 
 AnEngine = TypeVar("AnEngine", bound=PrivateEngine)
+T = TypeVar("T")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -67,28 +69,34 @@ def saved_image(agent_image: str, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.fixture(scope="session")
-def podman(saved_image: Path) -> Iterator[Podman]:
+def podman(saved_image: Path, agent_image: str) -> Iterator[Podman]:
     """Podman with the default image in it; skips where this host cannot run it."""
-    yield from _serve(Podman, saved_image)
+    with _serving(Podman, saved_image) as engine:
+        _skip_unless(lambda: engine.try_container(agent_image))
+        yield engine
 
 
 @pytest.fixture(scope="session")
-def gvisor_docker(saved_image: Path) -> Iterator[SecondDocker]:
+def gvisor_docker(saved_image: Path, agent_image: str) -> Iterator[SecondDocker]:
     """A dockerd that offers gVisor under the name `runsc`; skips where this host cannot run it."""
-    yield from _serve(gvisor, saved_image)
+    with _serving(gvisor, saved_image) as engine:
+        _skip_unless(lambda: engine.try_container(agent_image, "runsc"))
+        yield engine
 
 
-def _serve(make: Callable[[], AnEngine], image: Path) -> Iterator[AnEngine]:
+@contextmanager
+def _serving(make: Callable[[], AnEngine], image: Path) -> Iterator[AnEngine]:
+    engine = _skip_unless(make)
     try:
-        served = make()
+        _skip_unless(engine.start)
+        engine.load(image)
+        yield engine
+    finally:
+        engine.stop()
+
+
+def _skip_unless(step: Callable[[], T]) -> T:
+    try:
+        return step()
     except CannotServe as reason:
         pytest.skip(str(reason))
-    try:
-        try:
-            served.start()
-        except CannotServe as reason:
-            pytest.skip(str(reason))
-        served.load(image)
-        yield served
-    finally:
-        served.stop()

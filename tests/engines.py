@@ -91,6 +91,14 @@ class PrivateEngine:
         """Put a saved image into its storage."""
         self.docker("load", "-i", str(image))
 
+    def try_container(self, image: str, runtime: str | None = None) -> None:
+        """Raise CannotServe unless a plain container runs, without any of our code."""
+        options = ["--network", "none", *(["--runtime", runtime] if runtime else [])]
+        command = ["docker", "-H", self.url, "run", "--rm", *options, image, "true"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
+        if done.returncode != 0:
+            raise CannotServe(f"{runtime or self.program} runs no container here: {done.stderr.strip()[:300]}")
+
     def docker(self, *arguments: str, check: bool = True) -> str:
         """Run the Docker client on this engine."""
         command = ["docker", "-H", self.url, *arguments]
@@ -156,9 +164,10 @@ class Podman(PrivateEngine):
 
     def stop(self) -> None:
         super().stop()
-        for parent in Path("/sys/fs/cgroup").glob("*/libpod_parent"):
-            with suppress(OSError):  # another Podman uses it
-                parent.rmdir()
+        for pattern in ("libpod_parent/conmon", "libpod_parent", "*/libpod_parent/conmon", "*/libpod_parent"):
+            for group in Path("/sys/fs/cgroup").glob(pattern):
+                with suppress(OSError):  # another Podman uses it
+                    group.rmdir()
 
 
 class SecondDocker(PrivateEngine):

@@ -12,10 +12,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
+import anyio
+
 from sandboxd.client import Client
+from sandboxd.engine.bubblewrap import BubblewrapEngine
+from sandboxd.engine.protocol import LABEL_INSTANCE
 from tests.ordinary_user import ordinary_environment, public_python
 
 READY_S = 60
@@ -148,14 +153,27 @@ class RunningDaemon:
                 self.wait()
             except subprocess.TimeoutExpired:
                 self.kill()
-        for container in self.containers():
-            self.docker("rm", "-f", container)
+        self._remove_containers()
         for mount in reversed(self.mounts()):
             subprocess.run(["umount", mount], check=False)
         mirrors = self.data / "mirrors"
         if mirrors.is_symlink():
             shutil.rmtree(mirrors.readlink().parent, ignore_errors=True)
         shutil.rmtree(self._root)
+
+    def _remove_containers(self) -> None:
+        if self.settings["engine"] != "bubblewrap":
+            for container in self.containers():
+                self.docker("rm", "-f", container)
+        elif (self.data / "instance").exists():
+            with ThreadPoolExecutor(1) as thread:  # the caller may be in an event loop
+                thread.submit(anyio.run, self._remove_bubblewrap_containers).result()
+
+    async def _remove_bubblewrap_containers(self) -> None:
+        engine = BubblewrapEngine(self.data / "engine")
+        for container in await engine.find({LABEL_INSTANCE: self.instance()}):
+            await engine.remove(container.id)
+        await engine.aclose()
 
     def _first_line(self) -> bytes:
         assert self.process is not None

@@ -30,6 +30,7 @@ _NEXT_STEPS = {
     "sandbox.not_found": _NO_SANDBOX,
     "request.conflict": "`sandboxd ls` shows which user has which session.",
     "request.outside_sandbox": "Give a path under one of these.",
+    "file.not_found": "`sandboxd exec SESSION ls` lists the files of the workspace.",
     "sandbox.not_ready": "Try again in a moment.",
     "memo.absent": "`sandboxd memo ls SESSION`, or with --user, lists the documents.",
     "memo.unsupported": "Serve with a --store that supports this.",

@@ -97,7 +97,9 @@ async def test_a_mirror_that_is_lost_while_the_daemon_runs_is_found_when_it_is_v
 ) -> None:
     async with (
         open_store("memory://") as store,
-        SandboxManager(settings, engine=DockerEngine(engine_socket), memo_provider=store) as manager,
+        SandboxManager(
+            settings, engine=DockerEngine(settings.data.parent, engine_socket), memo_provider=store
+        ) as manager,
     ):
         assert manager.memory is not None
         await manager.ensure_sandbox(REF, REQUEST)
@@ -122,7 +124,9 @@ async def test_a_warm_sandbox_whose_mirror_was_lost_is_not_handed_out(settings: 
     settings = settings.model_copy(update={"pool": 1})
     async with (
         open_store("memory://") as store,
-        SandboxManager(settings, engine=DockerEngine(engine_socket), memo_provider=store) as manager,
+        SandboxManager(
+            settings, engine=DockerEngine(settings.data.parent, engine_socket), memo_provider=store
+        ) as manager,
     ):
         assert manager.memory is not None
         await manager.memory.write(DocumentKey.of("acme", "s1", "session", "NOTES.md"), "text\n")

@@ -57,7 +57,7 @@ async def test_when_the_engine_s_events_are_back_the_pool_is_refilled(
 ) -> None:
     proxy = CuttableProxy(tmp_path / "engine.sock", engine_socket)
     proxy.serve()
-    async with SandboxManager(settings, engine=DockerEngine(proxy.url)) as manager:
+    async with SandboxManager(settings, engine=DockerEngine(tmp_path, proxy.url)) as manager:
         before = await wait_for_warm(manager)
         await anyio.to_thread.run_sync(proxy.cut)
         await anyio.to_thread.run_sync(docker_client.api.remove_container, before, False, False, True)
@@ -74,7 +74,7 @@ async def test_when_a_readiness_check_finds_the_engine_again_the_pool_is_refille
 ) -> None:
     with FreezableProxy(tmp_path / "engine.sock", engine_socket) as proxy:
         async with (
-            SandboxManager(settings, engine=DockerEngine(proxy.url)) as manager,
+            SandboxManager(settings, engine=DockerEngine(tmp_path, proxy.url)) as manager,
             anyio.create_task_group() as tasks,
         ):
             await wait_for_warm(manager)
@@ -89,8 +89,10 @@ async def test_when_a_readiness_check_finds_the_engine_again_the_pool_is_refille
             assert manager._pool._rests_until < math.inf
 
 
-async def test_when_a_caller_gets_a_container_the_pool_is_refilled(settings: Settings, engine_socket: str) -> None:
-    async with SandboxManager(settings, engine=DockerEngine(engine_socket)) as manager:
+async def test_when_a_caller_gets_a_container_the_pool_is_refilled(
+    settings: Settings, engine_socket: str, tmp_path: Path
+) -> None:
+    async with SandboxManager(settings, engine=DockerEngine(settings.data.parent, engine_socket)) as manager:
         await wait_for_warm(manager)
         (warm,) = manager._pool.all()
         manager._retire(warm)
@@ -102,7 +104,7 @@ async def test_when_a_caller_gets_a_container_the_pool_is_refilled(settings: Set
 
 async def test_an_engine_that_never_failed_does_not_cut_a_pause_short(settings: Settings, engine_socket: str) -> None:
     async with (
-        SandboxManager(settings, engine=DockerEngine(engine_socket)) as manager,
+        SandboxManager(settings, engine=DockerEngine(settings.data.parent, engine_socket)) as manager,
         anyio.create_task_group() as tasks,
     ):
         await wait_for_warm(manager)

@@ -13,9 +13,11 @@ import docker
 import pytest
 from docker.models.containers import Container
 
+from sandboxd import debian
 from sandboxd.engine.docker.image_builder import run_lines
 from sandboxd.image import HASH_LABEL, INPUTS, inputs_hash
-from scripts import engine
+from sandboxd.progress import SetupError
+from scripts import engine, tools
 
 pytestmark = pytest.mark.engine
 
@@ -138,6 +140,31 @@ def test_an_unprivileged_user_cannot_use_the_engine_and_sees_why(engine_socket: 
 def test_an_unprivileged_user_cannot_install_packages_and_sees_the_command() -> None:
     done = run_as_stranger("lambda _: debian.install(['bubblewrap'])")
     assert_stops(done, "cannot install bubblewrap", "sudo apt-get install --no-install-recommends bubblewrap")
+
+
+@needs_root
+def test_a_stranger_cannot_install_from_backports_either() -> None:
+    done = run_as_stranger("lambda _: debian.install_from_backports('runsc')")
+    assert_stops(done, "cannot install runsc", "sudo apt-get install --no-install-recommends runsc")
+
+
+@pytest.mark.skipif(not debian.is_debian(), reason="only Debian and Ubuntu have backports")
+def test_backports_come_from_where_the_release_itself_comes_from() -> None:
+    codename = debian.release()["VERSION_CODENAME"]
+    known = run("apt-get", "indextargets", "--format", "$(REPO_URI)", f"Release: {codename}").stdout.split()
+    if not known:
+        pytest.skip("apt has no package lists yet")
+    lines = debian.backports().splitlines()
+    assert lines
+    assert {line.split()[-2] for line in lines} == {f"{codename}-backports"}
+    assert {line.split()[-3] for line in lines} <= set(known)
+
+
+def test_a_program_that_is_only_another_engine_may_be_missing(tmp_path: Path) -> None:
+    def refuse() -> None:
+        raise SetupError("cannot install this")
+
+    assert [reason for _, reason in tools.install_optional({"no-such-program": refuse})] == ["cannot install this"]
 
 
 def test_an_engine_named_by_docker_host_that_is_not_there_is_not_replaced_by_another(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What the kernel's log says of a container that ran out of memory.
 
-For an engine that does not say so itself: Podman 4 on cgroup v1 loses the notice when it hits PID 1. Reads only.
+For an engine that does not say so itself: Podman 4 on cgroup v1 loses the notice when it hits PID 1, and Docker on a
+busy host sends it after the death. Reads only.
 """
 
 from __future__ import annotations
