@@ -286,7 +286,7 @@ class DockerEngine:
         except docker_errors.NotFound:
             return
         except docker_errors.APIError as error:
-            text = _explain(error)
+            text = _explain(error).lower()
             if "already in progress" in text:
                 with suppress(docker_errors.NotFound):
                     client.wait(container_id, timeout=CALL_TIMEOUT_S, condition="removed")
@@ -352,7 +352,7 @@ class DockerEngine:
 
 
 class _StillBusy(Exception):
-    """The kernel still holds the dead container's filesystem; it lets go soon."""
+    """The kernel still holds the dead container's filesystem or its last process; it lets go soon."""
 
 
 class _DockerStream:
