@@ -131,9 +131,7 @@ class RunningDaemon:
         return docker(*(("-H", self._docker_host) if self._docker_host else ()), *args)
 
     def mounts(self) -> list[str]:
-        prefix = str(self.data)
-        with open("/proc/self/mountinfo") as lines:
-            return [line.split()[4] for line in lines if line.split()[4].startswith(prefix)]
+        return mounts_below(self.data)
 
     def sandbox_files(self) -> list[str]:
         """Everything on disk that belongs to a sandbox."""
@@ -154,8 +152,7 @@ class RunningDaemon:
             except subprocess.TimeoutExpired:
                 self.kill()
         self._remove_containers()
-        for mount in reversed(self.mounts()):
-            subprocess.run(["umount", mount], check=False)
+        unmount_below(self.data)
         mirrors = self.data / "mirrors"
         if mirrors.is_symlink():
             shutil.rmtree(mirrors.readlink().parent, ignore_errors=True)
@@ -184,6 +181,17 @@ class RunningDaemon:
             if readable:
                 return self.process.stdout.readline()
         return b""
+
+
+def mounts_below(directory: Path) -> list[str]:
+    with open("/proc/self/mountinfo") as lines:
+        return [line.split()[4] for line in lines if line.split()[4].startswith(str(directory))]
+
+
+def unmount_below(directory: Path) -> None:
+    """Unmount the workspaces that a data directory still has mounted."""
+    for mount in reversed(mounts_below(directory)):
+        subprocess.run(["umount", mount], check=False)
 
 
 def docker(*args: str) -> str:

@@ -21,7 +21,7 @@ from sandboxd.runner.calls import Exec
 from sandboxd.sandboxes.manager import SandboxManager
 from sandboxd.sandboxes.view import SandboxRequest
 from sandboxd.settings import Settings
-from tests.running import RunningDaemon
+from tests.running import RunningDaemon, unmount_below
 
 pytestmark = [pytest.mark.engine]
 
@@ -89,6 +89,7 @@ def settings(tmp_path: Path, agent_image: str, docker_client: docker.DockerClien
     label = f"sandboxd.instance={(settings.data / 'instance').read_text()}"
     for container in docker_client.containers.list(all=True, filters={"label": label}):
         container.remove(force=True)
+    unmount_below(settings.data)
 
 
 @pytest.mark.anyio

@@ -17,6 +17,7 @@ from sandboxd.sandboxes.manager import SandboxManager
 from sandboxd.sandboxes.view import SandboxRequest
 from sandboxd.settings import Settings
 from tests.conformance.proxy import CuttableProxy, FreezableProxy
+from tests.running import unmount_below
 
 pytestmark = [pytest.mark.anyio, pytest.mark.engine]
 
@@ -34,6 +35,7 @@ def nothing_left(settings: Settings, docker_client: docker.DockerClient) -> Iter
     label = f"sandboxd.instance={(settings.data / 'instance').read_text()}"
     for container in docker_client.containers.list(all=True, filters={"label": label}):
         container.remove(force=True)
+    unmount_below(settings.data)
 
 
 async def wait_for_warm(manager: SandboxManager) -> str:
