@@ -204,6 +204,17 @@ async def test_two_processes_take_one_outside_edit_for_one_revision(tmp_path: Pa
         assert len(await two.document_history(TEXT)) == 2
 
 
+async def test_first_readers_of_the_pending_users_do_not_disturb_one_another(tmp_path: Path) -> None:
+    async with FilesystemStore(tmp_path / "memo") as store:
+        await store.get_or_create("acme", "ann", "a", "s1")
+        await store.append_messages("acme", "s1", [{"role": "user", "content": "hello"}])
+        for _ in range(50):
+            (store.path / ".memo/pending/.indexed").unlink(missing_ok=True)
+            async with anyio.create_task_group() as readers:
+                for _ in range(4):
+                    readers.start_soon(store.list_pending)
+
+
 async def test_a_change_that_could_not_be_published_is_published_once_by_the_next_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

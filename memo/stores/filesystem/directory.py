@@ -157,6 +157,12 @@ class Directory:
                     write_all(fd, part)
                 os.fsync(fd)
 
+    def touch(self, name: str) -> None:
+        """Make sure that a file of that name exists, durably. Two callers at once both succeed."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with disk_errors(f"write {self.where(name)}"), closing(os.open(name, flags, 0o600, dir_fd=self.fd)):
+            os.fsync(self.fd)
+
     def move(self, name: str, target: Directory, new_name: str) -> None:
         """Move a staged file into place, durably. A reader sees the old file or the new one, never half of either."""
         with disk_errors(f"write {target.where(new_name)}"):

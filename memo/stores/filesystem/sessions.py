@@ -8,7 +8,6 @@ never without it; a file too many only costs one look.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -17,7 +16,7 @@ from memo.errors import InvalidKey
 from memo.ids import AgentId, OwnerId, SessionId, SessionRef, TenantId, UserId, UserRef
 from memo.sessions import Session, SessionMeta
 from memo.stores.filesystem import session_log
-from memo.stores.filesystem.directory import Directory, closing, disk_errors
+from memo.stores.filesystem.directory import Directory
 from memo.stores.filesystem.home import Home
 from memo.stores.filesystem.layout import HIDDEN, TENANTS, USER_SESSIONS, Owner
 from memo.stores.filesystem.session_log import SessionRecord, SessionState
@@ -91,10 +90,8 @@ def record_of(root: Directory, ref: SessionRef) -> SessionRecord | None:
 
 def _name_for_user(root: Directory, user: UserRef, session: SessionId) -> None:
     owner = Owner(user.tenant, Scope.USER, OwnerId(user.user))
-    with root.make_path(*owner.path, HIDDEN, USER_SESSIONS) as sessions, disk_errors(f"write {sessions.path}"):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with closing(os.open(session, flags, 0o600, dir_fd=sessions.fd)):
-            os.fsync(sessions.fd)
+    with root.make_path(*owner.path, HIDDEN, USER_SESSIONS) as sessions:
+        sessions.touch(session)
 
 
 def _names(root: Directory, *path: str) -> list[str]:
@@ -111,12 +108,8 @@ _INDEXED = ".indexed"
 
 def mark_pending(root: Directory, ref: SessionRef) -> None:
     with root.make_path(HIDDEN, _PENDING, ref.tenant) as marks:
-        if marks.stat(ref.session) is not None:
-            return
-        with disk_errors(f"write {marks.where(ref.session)}"):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            with closing(os.open(ref.session, flags, 0o600, dir_fd=marks.fd)):
-                os.fsync(marks.fd)
+        if marks.stat(ref.session) is None:
+            marks.touch(ref.session)
 
 
 def unmark_pending(root: Directory, ref: SessionRef) -> None:
@@ -157,8 +150,7 @@ def index_pending_once(root: Directory) -> None:
             return
         for session in list_all(root, None):
             mark_pending(root, session.ref)
-        pending.stage(_INDEXED)
-        pending.sync()
+        pending.touch(_INDEXED)
 
 
 def _visible_names(root: Directory, *path: str) -> list[str]:
