@@ -7,8 +7,9 @@
 `policy`, `page`, `profile`, `profile_merge` and `content_filter` are pure; only `run` writes to the store.
 """
 
+from memo.backoff import Backoff
 from memo.consolidation.budget import Budget, BudgetSpent
-from memo.consolidation.policy import Activity, Backoff, Failure, Policy, Standing, Verdict, Why, decide
+from memo.consolidation.policy import Activity, Failure, Policy, Standing, Verdict, Why, decide
 from memo.consolidation.profile import Bullet, Part, ProfileDraft, ProfileRefused, Source
 from memo.consolidation.results import Outcome, Progress, RunResult, UserState
 from memo.consolidation.service import UserMemoryConsolidationService, UserMirrors

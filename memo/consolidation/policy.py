@@ -12,22 +12,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Self
 
+from memo.backoff import Backoff
 from memo.errors import Corrupt
 from memo.ids import SessionId
 
 MAX_REASON_CHARS = 300
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """The pause after a failure: it doubles with each failure in a row, from `first` up to `longest`."""
-
-    first: timedelta = timedelta(minutes=1)
-    longest: timedelta = timedelta(hours=6)
-
-    def pause(self, failures: int) -> timedelta:
-        doublings = min(max(failures - 1, 0), 30)
-        return min(self.first * (1 << doublings), self.longest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from memo.documents import ANY, ArtifactKey, Author, DocumentKey, Expected
 from memo.errors import MemoError, RevisionConflict
 from memo.keyed_lock import KeyedLock
 from sandboxd import failpoints
-from sandboxd.backoff import Backoff
 from sandboxd.errors import HostError, StoreUnavailable
 from sandboxd.memory import merge
 from sandboxd.memory.announcer import Announcer, fields_of
@@ -24,6 +23,7 @@ from sandboxd.memory.outcomes import Key
 from sandboxd.memory.refresher import Refresher
 from sandboxd.memory.store_client import StoreClient
 from sandboxd.memory.text import Text
+from sandboxd.retries import Retries
 
 _log = structlog.get_logger()
 
@@ -43,17 +43,17 @@ class Delivery:
 
     async def run(self) -> None:
         """Deliver entries for ever, waiting for them and for the store."""
-        backoff = Backoff()
+        retries = Retries()
         while True:
             await self._outbox.news.wait()
             try:
                 await self._deliver_all()
-                backoff.reset()
+                retries.reset()
             except (StoreUnavailable, HostError, OSError) as error:
                 self._outbox.news.set()
-                if backoff.is_first:
+                if retries.is_first:
                     _log.warning("cannot deliver queued writes yet", waiting=len(self._outbox), error=str(error))
-                await backoff.wait()
+                await retries.wait()
 
     async def _deliver_all(self) -> None:
         while True:

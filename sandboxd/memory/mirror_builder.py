@@ -17,7 +17,6 @@ from memo.errors import InvalidKey
 from memo.ids import SessionRef, UserId
 from memo.paths import MEMO_ROOT, key_at
 from sandboxd import failpoints
-from sandboxd.backoff import Backoff
 from sandboxd.errors import HostFull, SandboxdError, StoreUnavailable
 from sandboxd.memory import manifest, tree
 from sandboxd.memory.announcer import Announcer
@@ -29,6 +28,7 @@ from sandboxd.memory.refresher import Refresher
 from sandboxd.memory.snapshot import SnapshotResult, WrittenFile, take_snapshot
 from sandboxd.memory.store_client import StoreClient
 from sandboxd.memory.text import number_of
+from sandboxd.retries import Retries
 
 _log = structlog.get_logger()
 
@@ -137,9 +137,9 @@ class MirrorBuilder:
         return result
 
     async def _refill_later(self, mirror: Mirror) -> None:
-        backoff = Backoff()
+        retries = Retries()
         while not mirror.is_dropped:
-            await backoff.wait()
+            await retries.wait()
             try:
                 await self.refill(mirror)
             except (SandboxdError, OSError) as error:

@@ -17,13 +17,13 @@ from memo.changes import Change
 from memo.documents import ArtifactKey, DocumentKey
 from memo.keyed_lock import KeyedLock
 from sandboxd import failpoints
-from sandboxd.backoff import Backoff
 from sandboxd.errors import SandboxdError, StoreUnavailable
 from sandboxd.memory.announcer import Announcer, fields_of
 from sandboxd.memory.mirror import Mirrors
 from sandboxd.memory.outbox import Pending
 from sandboxd.memory.outcomes import Key
 from sandboxd.memory.store_client import StoreClient
+from sandboxd.retries import Retries
 
 _log = structlog.get_logger()
 
@@ -48,7 +48,7 @@ class Refresher:
         self._pending = pending
         self._resync = resync
         self._hints: dict[Key, Change | None] = {}
-        self._failures: dict[Key, Backoff] = {}
+        self._failures: dict[Key, Retries] = {}
         self._send, self._receive = anyio.create_memory_object_stream[Key](_MOST_HINTS)
         self._cursor: int | None = None
         self._tasks: TaskGroup
@@ -120,35 +120,35 @@ class Refresher:
                 self._failures.pop(key, None)
 
     def _retry(self, key: Key, error: Exception) -> None:
-        backoff = self._failures.setdefault(key, Backoff())
-        if backoff.is_first:
+        retries = self._failures.setdefault(key, Retries())
+        if retries.is_first:
             _log.warning("cannot refresh a mirror yet", error=str(error))
             self._announcer.mirror("lagging", **fields_of(key))
-        self._tasks.start_soon(self._hint_later, key, backoff)
+        self._tasks.start_soon(self._hint_later, key, retries)
 
-    async def _hint_later(self, key: Key, backoff: Backoff) -> None:
-        await backoff.wait()
+    async def _hint_later(self, key: Key, retries: Retries) -> None:
+        await retries.wait()
         if self._mirrors.showing(key):
             await self.hint(key)
         else:
             self._failures.pop(key, None)
 
     async def _follow(self) -> None:
-        backoff = Backoff()
+        retries = Retries()
         while True:
             try:
                 await self.connect()
                 async with aclosing(self._changes()) as changes:
                     async for change in changes:
-                        backoff.reset()
+                        retries.reset()
                         self._cursor = change.cursor
                         self._announcer.heard(change)
                         if self._mirrors.is_behind(change.key, change.revision):
                             await self.hint(change.key, change)
             except StoreUnavailable as error:
-                if backoff.is_first:
+                if retries.is_first:
                     _log.warning("cannot follow the store's changes; trying again", error=str(error))
-            await backoff.wait()
+            await retries.wait()
 
     async def _changes(self) -> AsyncGenerator[Change, None]:
         """Yield the feed's changes; every failure is StoreUnavailable."""

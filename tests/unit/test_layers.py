@@ -23,7 +23,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         # values, grammar and pure decisions
         (
             "content errors ids documents paths limits messages tokens compaction tool_results memory_index",
-            "keyed_lock",
+            "keyed_lock backoff",
             "conformance",
         ),
         # contracts
@@ -39,7 +39,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "sandboxd": (
         # the base
         (
-            "errors limits events failpoints backoff bounded permissions host_database metrics places "
+            "errors limits events failpoints retries bounded permissions host_database metrics places "
             "wire_limits descriptors idempotency image progress debian settings_sources consolidation_settings",
         ),
         # the parts of a sandbox, and the clients, which know only the base

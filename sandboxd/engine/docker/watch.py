@@ -1,7 +1,7 @@
 """The event stream of an engine, read by one thread and handed to the event loop.
 
-A lost stream is opened again, with a back-off, from the last event on; `Resynced` says whenever it is attached.
-Nothing polls: the thread waits in a read, and shutting the connection is what wakes it.
+A lost stream is opened again after a growing pause and continues after the last event; `Resynced` follows every
+attachment. Nothing polls: the thread waits in a read, and shutting the connection wakes it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from typing import Protocol
 
 import anyio
@@ -17,11 +18,12 @@ import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
 
+from memo.backoff import Backoff
 from sandboxd.engine.docker.causes import Outage, RawEvent
 from sandboxd.engine.protocol import Resynced
+from sandboxd.retries import Retries
 
-FIRST_DELAY_S = 0.05
-LONGEST_DELAY_S = 1.0  # I10: state is true within 2 s of the engine's return
+_BACKOFF = Backoff(first=timedelta(seconds=0.05), longest=timedelta(seconds=1))  # I10: state is true within 2 s
 _BACKLOG = 1024
 
 
@@ -80,20 +82,20 @@ class EventWatch:
         self._thread.join()
 
     def _run(self) -> None:
-        delay_s = FIRST_DELAY_S
-        # The loop or its listener may be gone before we are stopped; then nobody wants the rest.
+        retries = Retries(_BACKOFF)
+        # The loop or its listener may be gone before this thread is stopped; the rest is then dropped.
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.RunFinishedError):
             while not self._stopping.is_set():
                 try:
                     stream = self._open()
                     self._outage.end(time.time_ns())
-                    delay_s = FIRST_DELAY_S
+                    retries.reset()
                     self._read(stream)
                 except StreamLost:
-                    delay_s = min(delay_s * 2, LONGEST_DELAY_S)
+                    pass
                 if not self._stopping.is_set():
                     self._outage.begin(time.time_ns())
-                self._stopping.wait(delay_s)
+                self._stopping.wait(retries.next_pause_s())
 
     def _open(self) -> EventStream:
         stream = self._connect(self._since_ns)

@@ -1,0 +1,18 @@
+"""Backoff: how long to wait after a number of failures in a row. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The pause after a failure: it doubles with each failure in a row, from `first` up to `longest`."""
+
+    first: timedelta = timedelta(minutes=1)
+    longest: timedelta = timedelta(hours=6)
+
+    def pause(self, failures: int) -> timedelta:
+        doublings = min(max(failures - 1, 0), 30)
+        return min(self.first * (1 << doublings), self.longest)
