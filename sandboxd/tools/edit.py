@@ -7,6 +7,7 @@ from functools import partial
 from pydantic import Field
 
 from sandboxd.errors import InvalidRequest
+from sandboxd.runner.inside.edit_rules import why_no_edit, why_no_match
 from sandboxd.tools.context import MEMO, SandboxPath, ToolArguments, ToolContext, ToolResult, check_writable, is_under
 from sandboxd.tools.memory import edit_memo
 
@@ -44,18 +45,13 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
 def replace(arguments: Arguments, text: str) -> tuple[str, str]:
     """Apply the edit by the rules that the runner uses for a workspace file."""
     path, old, new = arguments.file_path, arguments.old_string, arguments.new_string
-    if not old:
-        raise InvalidRequest(f"cannot edit {path}: old_string is empty; give the text to replace")
-    if old == new:
-        raise InvalidRequest(f"cannot edit {path}: new_string equals old_string; nothing would change")
-    found = text.count(old)
-    if found == 0:
-        raise InvalidRequest(f"cannot edit {path}: old_string is not in the file; Read it and copy the text exactly")
-    if found > 1 and not arguments.replace_all:
-        raise InvalidRequest(
-            f"cannot edit {path}: found {found} matches; make old_string longer so that it matches once, "
-            "or set replace_all"
-        )
+    found = 0
+    reason = why_no_edit(path, old, new)
+    if reason is None:
+        found = text.count(old)
+        reason = why_no_match(path, found, arguments.replace_all)
+    if reason is not None:
+        raise InvalidRequest(reason)
     return text.replace(old, new), _sentence(path, found)
 
 

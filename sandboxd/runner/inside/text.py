@@ -10,6 +10,7 @@ import os
 import threading
 
 from . import paths
+from .edit_rules import why_no_edit, why_no_match
 from .failure import Failure, explain
 from .files import Draft, too_large
 
@@ -117,10 +118,7 @@ def _cut_line(line: bytes) -> tuple[bytes, bool]:
 
 def edit(path: str, old: Bytes, new: Bytes, replace_all: bool) -> dict[str, Any]:
     """Replace text in a file atomically: a reader sees the old file or the new one."""
-    if not old:
-        raise Failure("InvalidRequest", f"cannot edit {path}: the text to replace is empty")
-    if old == new:
-        raise Failure("InvalidRequest", f"cannot edit {path}: the new text equals the old text")
+    _refuse_for(why_no_edit(path, old, new))
     with _editing:
         fd, status = paths.open_regular(path, "edit")
         try:
@@ -145,14 +143,15 @@ def edit(path: str, old: Bytes, new: Bytes, replace_all: bool) -> dict[str, Any]
 def _check_found(path: str, found: int, size: int, new_size: int, replace_all: bool) -> None:
     if size > MAX_EDIT_BYTES:
         raise Failure("InvalidRequest", too_large("edit", path, size, MAX_EDIT_BYTES))
-    if found == 0:
-        raise Failure("InvalidRequest", f"cannot edit {path}: the text to replace is not in the file")
-    if found > 1 and not replace_all:
-        advice = "make the text to replace longer so that it matches once, or set replace_all"
-        raise Failure("InvalidRequest", f"cannot edit {path}: found {found} matches; {advice}")
+    _refuse_for(why_no_match(path, found, replace_all))
     if new_size > MAX_EDIT_BYTES + size:
         most = MAX_EDIT_BYTES + size
         raise Failure("InvalidRequest", f"cannot edit {path}: the result would exceed {most} bytes")
+
+
+def _refuse_for(reason: str | None) -> None:
+    if reason is not None:
+        raise Failure("InvalidRequest", reason)
 
 
 def _replace(fd: int, old: Bytes, new: Bytes, write: Callable[[Bytes], object]) -> tuple[int, int]:
