@@ -106,7 +106,7 @@ class AgentMemory:
             )
         except RevisionConflict as conflict:
             return await self._reconcile(ref, key, content, author, view, conflict)
-        return self._wrote(ref, key, content, outcome)
+        return self._wrote(ref, key, outcome)
 
     async def replace(
         self, ref: SessionRef, key: DocumentKey, document: Document | None, content: str, author: Author
@@ -119,7 +119,7 @@ class AgentMemory:
         expected = ABSENT if document is None else document.revision
         outcome = await self._writer.write(key, content, expected=expected, author=author)
         if document is None or (view is not None and view.sha256 == document.sha256):
-            return self._wrote(ref, key, content, outcome)
+            return self._wrote(ref, key, outcome)
         return AgentWrite(outcome)
 
     async def append(self, ref: SessionRef, key: DocumentKey, content: str, author: Author) -> Written | Queued:
@@ -152,7 +152,7 @@ class AgentMemory:
                 conflict = newer
                 continue
             if merged.text == content:
-                return self._wrote(ref, key, content, outcome)
+                return self._wrote(ref, key, outcome)
             self._views.forget(ref, key)  # until the agent is shown the other side's changes
             return AgentWrite(outcome, merged.theirs)
         raise conflict
@@ -171,14 +171,13 @@ class AgentMemory:
         text = await self._text_at(key, view)
         return text is not None and outcome.sha256 == sha256_of(f"{text}{added}".encode())
 
-    def _wrote(self, ref: SessionRef, key: DocumentKey, content: str, outcome: Written | Queued) -> AgentWrite:
+    def _wrote(self, ref: SessionRef, key: DocumentKey, outcome: Written | Queued) -> AgentWrite:
         """Record what the session knows about a text that it wrote."""
-        if outcome.sha256 == sha256_of(content.encode()):
-            self.saw_outcome(ref, key, outcome)
-            return AgentWrite(outcome)
-        # A retry of a write that was merged, or a provider that normalises texts.
-        self._views.forget(ref, key)
-        return AgentWrite(outcome, None)
+        if isinstance(outcome, Written) and outcome.is_altered:
+            self._views.forget(ref, key)
+            return AgentWrite(outcome, None)
+        self.saw_outcome(ref, key, outcome)
+        return AgentWrite(outcome)
 
     async def _text_at(self, key: DocumentKey, view: View) -> str | None:
         try:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import anyio
 import structlog
 
-from memo.documents import ANY, ArtifactKey, Author, DocumentKey, Expected
+from memo.documents import ANY, ArtifactKey, Author, DocumentKey, Expected, sha256_of
 from memo.errors import MemoError, RevisionConflict
 from memo.keyed_lock import KeyedLock
 from sandboxd import failpoints
@@ -22,7 +22,7 @@ from sandboxd.memory.outbox import Chain, Entry, Outbox
 from sandboxd.memory.outcomes import Key
 from sandboxd.memory.refresher import Refresher
 from sandboxd.memory.store_client import StoreClient
-from sandboxd.memory.text import Text
+from sandboxd.memory.text import Content, Text
 from sandboxd.retries import Retries
 
 _log = structlog.get_logger()
@@ -100,7 +100,7 @@ class Delivery:
     async def _commit(self, entry: Entry, chain: Chain | None) -> Chain | None:
         if isinstance(entry.key, ArtifactKey):
             # A conflict refuses and keeps it, because an artifact has no name for a copy.
-            text = await self._store.write_artifact(entry.key, entry.content, entry.based_on)
+            text = await self._store.write_artifact(entry.key, Content.of(entry.content), entry.based_on)
             self._announcer.written(entry.key, text.revision, entry.author)
             return None
         try:
@@ -115,13 +115,14 @@ class Delivery:
             raise
 
     async def _append(self, entry: Entry, key: DocumentKey, chain: Chain | None) -> Chain:
+        content = Content.of(entry.content)
         if not self._store.capabilities.revisions:
             current = await self._store.read(key)
             if current is not None and current.sha256 == entry.attempt:
                 return Chain(key.name, current.revision)  # the last attempt succeeded, but its answer was lost
             before = b"" if current is None else current.encoded
-            await self._outbox.attempt(entry.number, Text.of(before + entry.content.encode()).sha256)
-        text = await self._store.append(key, entry.content, entry.author)
+            await self._outbox.attempt(entry.number, sha256_of(before + content.encoded))
+        text = await self._store.append(key, content, entry.author)
         self._announcer.written(key, text.revision, entry.author)
         # Later writes of this key follow the earlier ones: into the copy, if those were in conflict.
         return Chain(key.name, text.revision) if chain is None or chain.target == key.name else chain
@@ -139,11 +140,12 @@ class Delivery:
         return Chain(target.name, text.revision)
 
     async def _write_once(self, entry: Entry, target: DocumentKey, expected: Expected) -> Text:
+        content = Content.of(entry.content)
         if not self._store.capabilities.revisions:
             current = await self._store.read(target)
-            if current is not None and current.encoded == entry.content.encode():
+            if current is not None and current.encoded == content.encoded:
                 return current  # there already: an earlier attempt, or an equal write
-        return await self._store.write(target, entry.content, expected, entry.author)
+        return await self._store.write(target, content, expected, entry.author)
 
     async def _keep_copy(self, entry: Entry, key: DocumentKey) -> Chain:
         base = entry.expected if isinstance(entry.expected, int) and entry.expected > 0 else 0

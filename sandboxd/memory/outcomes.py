@@ -37,6 +37,7 @@ class MirrorFile:
 class Written:
     """A write that the store has committed.
 
+    `is_altered` says that the stored text is not the given one: it was merged, or the provider normalises texts.
     `lagging` is how many mirrors could not be updated at once (a full disk); they are retried in the background.
     """
 
@@ -45,6 +46,7 @@ class Written:
     sha256: str
     size: int
     merged: bool = False
+    is_altered: bool = False
     lagging: int = 0
 
 

@@ -50,7 +50,7 @@ from memo.provider import ArtifactLine, SessionMemory, capabilities_of
 from sandboxd.errors import StoreCorrupt, StoreUnavailable
 from sandboxd.memory import listing
 from sandboxd.memory.outcomes import Key, WriteConflict, WriteOutcomeUnknown
-from sandboxd.memory.text import Item, Line, Listed, Text, is_artifact, lines_of, number_of, relative_of
+from sandboxd.memory.text import Content, Item, Line, Listed, Text, is_artifact, lines_of, number_of, relative_of
 
 _NEVER = -1  # a revision that no document ever has
 _CHECKED_INLINE = 1000
@@ -179,10 +179,12 @@ class StoreClient:
             raise _unusable(what, "the text is not UTF-8") from None
         return text
 
-    def checked_document(self, what: str, document: object) -> Text:
-        """Check a document that the store returned."""
+    def checked_document(self, what: str, document: object, given: Content | None = None) -> Text:
+        """Check a document that the store returned. The text that was `given` to it is not encoded and hashed again."""
         if not isinstance(document, Document) or not isinstance(document.revision, int) or document.revision < 1:
             raise _unusable(what, "it is not a document")
+        if given is not None and (document.sha256, document.content) == (given.sha256, given.text):
+            return given.at(document.revision)
         text = Text.of(self._encoded(what, document.content, self.limits.document_bytes), document.revision)
         if text.sha256 != document.sha256:
             raise _unusable(what, "the text does not match the hash that came with it")
@@ -303,20 +305,20 @@ class StoreClient:
         if not is_writable:
             raise Unsupported(f"cannot write {name_of(key)}: this store is read-only")
 
-    async def write(self, key: DocumentKey, content: str, expected: Expected, author: Author) -> Text:
+    async def write(self, key: DocumentKey, content: Content, expected: Expected, author: Author) -> Text:
         """Write a document if it is still at `expected`, else raise RevisionConflict with the current one."""
         what = f"write {key.name}"
         if self.capabilities.revisions:
             written = await self.call(
-                what, "write_document", key, content, expected=expected, author=author, writes=True
+                what, "write_document", key, content.text, expected=expected, author=author, writes=True
             )
-            return self.checked_document(what, written)
+            return self.checked_document(what, written, content)
         if expected is not ANY:
             current = await self.read(key)
             if not is_expected(None if current is None else current.revision, expected):
                 raise conflict(key, expected, None if current is None else current.document())
-        await self.call(what, "write_memory_document", *_plain(key), content, writes=True)
-        return await self._as_kept(key, Text.of(content.encode()))
+        await self.call(what, "write_memory_document", *_plain(key), content.text, writes=True)
+        return await self._as_kept(key, content.at())
 
     async def find_request(self, key: DocumentKey, author: Author) -> Text | None:
         """Return what this author's request committed before, or None. Only for stores with revisions."""
@@ -331,15 +333,15 @@ class StoreClient:
             return None
         return None if found is None else self.checked_document(what, found)
 
-    async def append(self, key: DocumentKey, content: str, author: Author) -> Text:
+    async def append(self, key: DocumentKey, content: Content, author: Author) -> Text:
         what = f"append to {key.name}"
         if self.capabilities.revisions:
-            appended = await self.call(what, "append_document", key, content, author=author, writes=True)
+            appended = await self.call(what, "append_document", key, content.text, author=author, writes=True)
             return self.checked_document(what, appended)
         before = await self.read(key)
-        text = Text.of((b"" if before is None else before.encoded) + content.encode())
+        text = Text.of((b"" if before is None else before.encoded) + content.encoded)
         if self.capabilities.append:
-            await self.call(what, "append_memory_document", *_plain(key), content, writes=True)
+            await self.call(what, "append_memory_document", *_plain(key), content.text, writes=True)
         else:
             await self.call(what, "write_memory_document", *_plain(key), text.encoded.decode(), writes=True)
         return await self._as_kept(key, text)
@@ -363,30 +365,29 @@ class StoreClient:
             raise kind(str(error)) from error
         return document
 
-    async def write_artifact(self, key: ArtifactKey, content: str, based_on: str | None = None) -> Text:
+    async def write_artifact(self, key: ArtifactKey, content: Content, based_on: str | None = None) -> Text:
         """Write an artifact. With `based_on`, only if the store still has the text with that hash, or this one.
 
         Stores do not compare artifacts, so the caller holds the artifact's lock.
         """
         what = f"write artifact {key.tool_call}"
-        text = Text.of(content.encode())
         if based_on is not None and self.capabilities.read_artifacts:
             current = await self.read_artifact(key)
             now = "" if current is None else current.sha256
-            if now not in (based_on, text.sha256):
+            if now not in (based_on, content.sha256):
                 raise WriteConflict(
                     f"cannot {what}: the store's text differs from what the mirror showed",
                     None if current is None else current.document(),
                 )
         if not self.capabilities.rich_artifacts:
             await self.call(
-                what, "write_tool_result_artifact", str(key.session), str(key.tool_call), content, writes=True
+                what, "write_tool_result_artifact", str(key.session), str(key.tool_call), content.text, writes=True
             )
-            return text
-        entry = await self.call(what, "write_artifact", key, content, writes=True)
-        if not isinstance(entry, ArtifactEntry) or entry.sha256 != text.sha256:
+            return content.at()
+        entry = await self.call(what, "write_artifact", key, content.text, writes=True)
+        if not isinstance(entry, ArtifactEntry) or entry.sha256 != content.sha256:
             raise _unusable(what, "it describes another text")
-        return Text(text.encoded, text.sha256, entry.revision)
+        return content.at(entry.revision)
 
     async def _as_kept(self, key: DocumentKey, written: Text) -> Text:
         """Return the text as the provider stored it: a provider may normalise texts, and later reads are compared."""

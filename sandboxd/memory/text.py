@@ -22,6 +22,24 @@ _NUMBER_DIGITS = 13  # 52 bits: exact in every JSON reader
 
 
 @dataclass(frozen=True, slots=True)
+class Content:
+    """A text to be written, encoded and hashed once on its way to the store and the mirrors."""
+
+    text: str
+    encoded: bytes
+    sha256: str
+
+    @classmethod
+    def of(cls, text: str, encoded: bytes | None = None) -> Self:
+        encoded = text.encode() if encoded is None else encoded
+        return cls(text, encoded, sha256_of(encoded))
+
+    def at(self, revision: int | None = None) -> Text:
+        """Return it as a state of its document. Without a revision, as a plain provider has it."""
+        return Text(self.encoded, self.sha256, number_of(self.sha256) if revision is None else revision)
+
+
+@dataclass(frozen=True, slots=True)
 class Text:
     """One state of one document or artifact."""
 

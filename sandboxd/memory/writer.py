@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
-from memo.documents import ABSENT, ANY, NOTES, ArtifactKey, Author, Document, DocumentKey, Expected, sha256_of
+from memo.documents import ABSENT, ANY, NOTES, ArtifactKey, Author, Document, DocumentKey, Expected
 from memo.errors import RevisionConflict, Unavailable
 from memo.ids import SessionRef
 from memo.keyed_lock import KeyedLock
@@ -37,7 +37,7 @@ from sandboxd.memory.outbox import Base, Kind, Outbox
 from sandboxd.memory.outcomes import Key, Queued, WriteConflict, WriteOutcomeUnknown, Written
 from sandboxd.memory.refresher import Refresher
 from sandboxd.memory.store_client import StoreClient
-from sandboxd.memory.text import Text, relative_of
+from sandboxd.memory.text import Content, Text, relative_of
 
 _MOST_MERGES = 10
 
@@ -74,42 +74,42 @@ class Writer:
         self, key: DocumentKey, content: str, expected: Expected, author: Author, *, merge: bool
     ) -> Written | Queued:
         self._store.check_writable(key)
-        encode_text("document", content, self._store.limits.document_bytes)
+        given = Content.of(content, encode_text("document", content, self._store.limits.document_bytes))
         author = self._with_request(author)
         expected = self._reader.delivered(expected)
 
         async def commit() -> tuple[Text, bool]:
-            return await self._commit(key, content, expected, author, merge=merge)
+            return await self._commit(key, given, expected, author, merge=merge)
 
-        return await self._store_or_queue(
-            key, author, commit, partial(self._queue, key, "write", content, expected, author)
-        )
+        queue = partial(self._queue, key, "write", given, expected, author)
+        outcome = await self._store_or_queue(key, author, commit, queue)
+        if isinstance(outcome, Written) and outcome.sha256 != given.sha256:
+            return replace(outcome, is_altered=True)
+        return outcome
 
     async def append(self, key: DocumentKey, content: str, author: Author) -> Written | Queued:
         self._store.check_writable(key, appends=True)
-        encode_text("document", content, self._store.limits.document_bytes)
+        given = Content.of(content, encode_text("document", content, self._store.limits.document_bytes))
         author = self._with_request(author)
 
         async def commit() -> tuple[Text, bool]:
-            return await self._store.append(key, content, author), False
+            return await self._store.append(key, given, author), False
 
-        return await self._store_or_queue(
-            key, author, commit, partial(self._queue, key, "append", content, ANY, author)
-        )
+        return await self._store_or_queue(key, author, commit, partial(self._queue, key, "append", given, ANY, author))
 
     async def write_artifact(
         self, key: ArtifactKey, content: str, author: Author, *, based_on: str | None = None
     ) -> Written | Queued:
         self._store.check_writable(key)
-        encode_text("artifact", content, self._store.limits.artifact_bytes)
+        given = Content.of(content, encode_text("artifact", content, self._store.limits.artifact_bytes))
         author = self._with_request(author)
 
         async def commit() -> tuple[Text, bool]:
             async with self._artifact_locks.hold(key):
-                return await self._store.write_artifact(key, content, based_on), False
+                return await self._store.write_artifact(key, given, based_on), False
 
         return await self._store_or_queue(
-            key, author, commit, partial(self._queue, key, "artifact", content, ANY, author, based_on)
+            key, author, commit, partial(self._queue, key, "artifact", given, ANY, author, based_on)
         )
 
     async def compact(self, ref: SessionRef, summarize: Summarize, **options: Any) -> bool:
@@ -183,7 +183,7 @@ class Writer:
                 return await queue()
 
     async def _commit(
-        self, key: DocumentKey, content: str, expected: Expected, author: Author, *, merge: bool
+        self, key: DocumentKey, content: Content, expected: Expected, author: Author, *, merge: bool
     ) -> tuple[Text, bool]:
         try:
             return await self._store.write(key, content, expected, author), False
@@ -194,27 +194,27 @@ class Writer:
             return await self._merge(key, content, expected, author, error.current), True
 
     async def _merge(
-        self, key: DocumentKey, content: str, expected: Expected, author: Author, current: Document
+        self, key: DocumentKey, content: Content, expected: Expected, author: Author, current: Document
     ) -> Text:
         """Commit a text with both changes, or keep this one in a copy and raise WriteConflict."""
         base = await self._reader.text_at(key, expected)
         for _ in range(_MOST_MERGES):
             merged = None
             if base is not None:
-                merged = await to_thread.run_sync(merge_texts, base, content, current.content)
+                merged = await to_thread.run_sync(merge_texts, base, content.text, current.content)
             if merged is None:
                 break
             if merged.text == current.content:
-                return Text.of(merged.text.encode(), current.revision)
+                return Content.of(merged.text).at(current.revision)
             try:
-                return await self._store.write(key, merged.text, current.revision, author)
+                return await self._store.write(key, Content.of(merged.text), current.revision, author)
             except RevisionConflict as error:
                 if error.current is None:
                     break
                 current = error.current
         base_revision = expected if isinstance(expected, int) else 0
         # The same text on the same base has the same name, so that a retry keeps one copy.
-        copy = copy_key(key, base_revision, sha256_of(content.encode())[:8])
+        copy = copy_key(key, base_revision, content.sha256[:8])
         kept = await self._store.write(copy, content, ANY, replace(author, reason=f"conflict: {key.name}"))
         self._announcer.written(copy, kept.revision, author, what="conflict")
         await self._show(copy, kept)
@@ -255,10 +255,9 @@ class Writer:
             await self._mirrors.install(key, text, revisioned=False)  # its lock is held since before the write
 
     async def _queue(
-        self, key: Key, kind: Kind, content: str, expected: Expected, author: Author, based_on: str | None = None
+        self, key: Key, kind: Kind, content: Content, expected: Expected, author: Author, based_on: str | None = None
     ) -> Queued:
         assert self._outbox is not None  # noqa: S101  # checked by the caller
-        encoded = content.encode()
         async with self._locks.hold(key):
             again = await self._outbox.find(key, author)
             if again is not None:
@@ -266,7 +265,7 @@ class Writer:
             expected = self._reader.delivered(expected)
             pending = self._outbox.pending(key)
             before = await self._reader.mirrored_text(key) if pending is None else pending.text
-            self._check_current(key, kind, expected, based_on, encoded, before)
+            self._check_current(key, kind, expected, based_on, content, before)
             base: Base = expected
             if pending is not None and kind == "write":
                 base = "previous"
@@ -274,17 +273,17 @@ class Writer:
                 # Pin what the mirror shows now, so that a delivery an hour later does not overwrite newer text.
                 base = self._reader.delivered(self._reader.shown(key)) if self._reader.known_mirrors(key) else ANY
             shown = _after(kind, content, before)
-            number = await self._outbox.keep(key, kind, content, base, author, shown, based_on=based_on)
+            number = await self._outbox.keep(key, kind, content.text, base, author, shown, based_on=based_on)
             await failpoints.reach("outbox.kept")
             text = None if shown is None else Text(shown.encoded, shown.sha256, -number)
             if text is not None:
                 await self._mirrors.install(key, text, revisioned=True, pending=True)
         await self._manifests.flush(self._mirrors.showing(key))
         self._announcer.mirror("pending", **fields_of(key), number=number)
-        return Queued(key, number, sha256_of(encoded), len(encoded))
+        return Queued(key, number, content.sha256, len(content.encoded))
 
     def _check_current(
-        self, key: Key, kind: Kind, expected: Expected, based_on: str | None, encoded: bytes, before: Text | None
+        self, key: Key, kind: Kind, expected: Expected, based_on: str | None, content: Content, before: Text | None
     ) -> None:
         """Raise WriteConflict if the outbox or the mirror alone proves that a write to be queued is stale."""
         assert self._outbox is not None  # noqa: S101  # checked by the caller
@@ -294,7 +293,7 @@ class Writer:
             why = "a newer text is queued for the store"
         elif pending is None and self._is_stale(key, expected):
             why = f"expected revision {expected}, and the mirror shows a newer one"
-        elif based_on is not None and self._reader.shown_hash(key) not in (based_on, sha256_of(encoded)):
+        elif based_on is not None and self._reader.shown_hash(key) not in (based_on, content.sha256):
             why = "the mirror shows another text by now"
         if why is not None:
             name = relative_of(key).rpartition("/")[2]
@@ -340,8 +339,8 @@ class Writer:
             self._announcer.end(key)
 
 
-def _after(kind: Kind, content: str, before: Text | None) -> Text | None:
+def _after(kind: Kind, content: Content, before: Text | None) -> Text | None:
     """Return what the mirrors show while a write is queued; None if its base is not known."""
     if kind != "append":
-        return Text.of(content.encode(), 0)
-    return None if before is None else Text.of(before.encoded + content.encode(), 0)
+        return content.at(0)
+    return None if before is None else Text.of(before.encoded + content.encoded, 0)

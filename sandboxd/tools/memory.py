@@ -61,7 +61,7 @@ async def write_document(
         write = await memory_of(context).agents.write(context.ref, key, content, _author(context, tool))
     except RevisionConflict as error:
         return _refused(context, key, error.current)
-    return _done(context, key, content, write, sentence)
+    return _done(context, key, write, sentence)
 
 
 async def edit_memo(context: ToolContext, path: str, change: Change, tool: str) -> ToolResult:
@@ -97,14 +97,14 @@ async def change_document(
         except RevisionConflict as error:  # another writer came first: retry on the newer text
             document = error.current
             continue
-        return _done(context, key, text, write, sentence)
+        return _done(context, key, write, sentence)
     return _refused(context, key, document)
 
 
 async def append_memo(context: ToolContext, key: DocumentKey, text: str, tool: str) -> ToolResult:
     outcome = await memory_of(context).agents.append(context.ref, key, text, _author(context, tool))
-    path = str(path_of(key))
-    return _result(path, _size(text), outcome, f"Added {_size(text)} bytes to {path}.")
+    path, size_bytes = str(path_of(key)), len(text.encode())
+    return _result(path, size_bytes, outcome, f"Added {size_bytes} bytes to {path}.")
 
 
 async def _applies_to_seen(context: ToolContext, key: DocumentKey, change: Change) -> bool:
@@ -137,7 +137,8 @@ async def _write_artifact(
         outcome = await memory_of(context).write_artifact(key, text, based_on=based_on, author=author)
     except RevisionConflict as error:
         return _refused(context, key, error.current)
-    return _result(str(path_of(key)), _size(text), outcome, sentence or _wrote(key, text))
+    path = str(path_of(key))
+    return _result(path, outcome.size, outcome, sentence or _wrote(path, outcome))
 
 
 async def _repeated(context: ToolContext, key: DocumentKey, tool: str) -> ToolResult | None:
@@ -149,14 +150,12 @@ async def _repeated(context: ToolContext, key: DocumentKey, tool: str) -> ToolRe
     return None if outcome is None else _result(path, outcome.size, outcome, f"{path} already has this change.")
 
 
-def _done(
-    context: ToolContext, key: DocumentKey, text: str, write: AgentWrite, sentence: str | None = None
-) -> ToolResult:
+def _done(context: ToolContext, key: DocumentKey, write: AgentWrite, sentence: str | None = None) -> ToolResult:
     """Describe the outcome of a write; after a merge, include what others changed."""
     path, outcome = str(path_of(key)), write.outcome
-    sentence = sentence or _wrote(key, text)
+    sentence = sentence or _wrote(path, outcome)
     if not write.is_merged:
-        return _result(path, _size(text), outcome, sentence)
+        return _result(path, outcome.size, outcome, sentence)
     sentence += " It was merged with changes that others made since this session last read it"
     shown, left_out = ("", 1) if write.theirs is None else cut_for_model(write.theirs)
     if left_out:
@@ -201,13 +200,9 @@ def _result(path: str, size_bytes: int, outcome: Written | Queued, sentence: str
     return ToolResult(True, sentence, {**details, "revision": outcome.revision, "sha256": outcome.sha256})
 
 
-def _wrote(key: DocumentKey | ArtifactKey, text: str) -> str:
-    return f"Wrote {_size(text)} bytes to {path_of(key)}."
+def _wrote(path: str, outcome: Written | Queued) -> str:
+    return f"Wrote {outcome.size} bytes to {path}."
 
 
 def _author(context: ToolContext, tool: str) -> Author:
     return Author("agent", context.ref.session, tool, context.request)
-
-
-def _size(text: str) -> int:
-    return len(text.encode(errors="surrogatepass"))
