@@ -29,11 +29,13 @@ _OPTIONS = [
 
 
 def _verb(arguments: Sequence[str]) -> int:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    content = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project, groups = content["project"], content["dependency-groups"]
+    extras = [package for packages in project["optional-dependencies"].values() for package in packages]
     inputs = {
-        "requirements.txt": project["project"]["dependencies"],
-        "requirements-dev.txt": [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]],
-        "requirements-suites.txt": project["dependency-groups"]["suites"],
+        "requirements.txt": project["dependencies"],
+        "requirements-dev.txt": [*project["dependencies"], *extras, *groups["dev"]],
+        "requirements-suites.txt": groups["suites"],
     }
     with tempfile.TemporaryDirectory(prefix="sandboxd-pin-") as name:
         work = Path(name)

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import stamina
-
-from memo.errors import MemoError
+from memo.errors import MemoError, Unsupported
 from memo.wrap.wrapper import Call, Wrapper
 
 
@@ -24,6 +22,11 @@ class RetryProvider(Wrapper):
         longest_wait_s: float = 2.0,
     ) -> None:
         super().__init__(inner)
+        try:
+            import stamina
+        except ModuleNotFoundError:
+            raise Unsupported("cannot retry calls: the package stamina is missing; install sandboxd[retry]") from None
+        self._retry_context = stamina.retry_context
         self._attempts = attempts
         self._total_s = total_s
         self._first_wait_s = first_wait_s
@@ -32,7 +35,7 @@ class RetryProvider(Wrapper):
     async def _pass(self, call: Call) -> Any:
         if call.verb.calls_back:
             return await call.proceed()  # the caller's own code may have failed, and must not run twice
-        async for attempt in stamina.retry_context(
+        async for attempt in self._retry_context(
             on=lambda error: is_retryable(error, call),
             attempts=self._attempts,
             timeout=self._total_s,

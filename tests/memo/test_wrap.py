@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -257,3 +258,9 @@ async def test_a_cancelled_call_is_logged_too() -> None:
     with capture_logs() as lines, anyio.move_on_after(0.01):
         await LogProvider(plain).read_memory_document(*NAME)
     assert [entry["outcome"] for entry in lines] == ["cancelled"]
+
+
+async def test_retries_without_their_package_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "stamina", None)
+    with pytest.raises(Unsupported, match=r"install sandboxd\[retry\]"):
+        RetryProvider(InMemoryStore())
