@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from memo.errors import MemoError
     from memo.ids import AgentId, SessionId, SessionRef, TenantId, UserId
     from memo.limits import StoreLimits
-    from memo.opening import open_store, register_scheme
     from memo.provider import Capabilities, capabilities_of
     from memo.sessions import Session, SessionMeta, Usage
+    from memo.store_url import open_store, register_scheme
     from memo.stores import FilesystemStore, InMemoryStore, SQLiteStore, StoreOptions
     from memo.tool_results import compact_tool_results
 
@@ -70,7 +70,7 @@ _HOMES = {
     "memo.errors": ("MemoError",),
     "memo.ids": ("AgentId", "SessionId", "SessionRef", "TenantId", "UserId"),
     "memo.limits": ("StoreLimits",),
-    "memo.opening": ("open_store", "register_scheme"),
+    "memo.store_url": ("open_store", "register_scheme"),
     "memo.provider": ("Capabilities", "capabilities_of"),
     "memo.sessions": ("Session", "SessionMeta", "Usage"),
     "memo.stores": ("FilesystemStore", "InMemoryStore", "SQLiteStore", "StoreOptions"),

@@ -22,7 +22,7 @@ ARCHITECTURES = ("SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64")
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class ArgumentCondition:
     """Argument `index`, masked with `mask`, must equal `value`. Without a mask all 64 bits count."""
 
     index: int
@@ -35,7 +35,7 @@ class Rule:
     """These calls are allowed if every condition holds, or fail with `error`."""
 
     calls: tuple[str, ...]
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[ArgumentCondition, ...] = ()
     error: int | None = None
 
 
@@ -43,20 +43,20 @@ def _calls(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-def _at_least(index: int, power: int, bits: int = 32) -> Iterator[tuple[Condition, ...]]:
+def _at_least(index: int, power: int, bits: int = 32) -> Iterator[tuple[ArgumentCondition, ...]]:
     """Return conditions for arguments whose low 32 bits are at least 2 ** `power`; negative ones name nothing."""
     for bit in range(power, bits):
-        yield (Condition(index, 1 << bit, 1 << bit),)
+        yield (ArgumentCondition(index, 1 << bit, 1 << bit),)
 
 
-def _all_but(index: int, value: int, bits: int = 32) -> Iterator[tuple[Condition, ...]]:
+def _all_but(index: int, value: int, bits: int = 32) -> Iterator[tuple[ArgumentCondition, ...]]:
     """Return conditions for every argument that differs from `value` in at least one bit.
 
     An allow-list cannot express "not equal" safely: the kernel truncates this argument to 32 bits, so a bit set above
     them would pass a 64-bit comparison.
     """
     for bit in range(bits):
-        yield (Condition(index, ~value & (1 << bit), 1 << bit),)
+        yield (ArgumentCondition(index, ~value & (1 << bit), 1 << bit),)
 
 
 FILES = _calls("""
@@ -115,44 +115,46 @@ _ADDR_NO_RANDOMIZE = 0x0004_0000
 _ASK_PERSONALITY = 0xFFFF_FFFF
 _PROTOCOL_MPTCP = 262
 _NETLINK_ROUTE = 0
-_SELF = Condition(0, 0)
+_SELF = ArgumentCondition(0, 0)
 _RUNNER_TASKS_POWER = 4
 
 
 def _socket_rules() -> Iterator[Rule]:
     """Local, TCP, UDP and ping sockets, and the one netlink that lists interfaces."""
     call = ("socket",)
-    yield Rule(call, (Condition(0, socket.AF_UNIX),))
+    yield Rule(call, (ArgumentCondition(0, socket.AF_UNIX),))
     streams = product((socket.SOCK_STREAM,), (0, socket.IPPROTO_TCP, _PROTOCOL_MPTCP))
     datagrams = product((socket.SOCK_DGRAM,), (0, socket.IPPROTO_UDP, socket.IPPROTO_ICMP, socket.IPPROTO_ICMPV6))
     kinds = (*streams, *datagrams)
     for family, (kind, protocol) in product((socket.AF_INET, socket.AF_INET6), kinds):
-        yield Rule(call, (Condition(0, family), Condition(1, kind, 0xF), Condition(2, protocol)))
-    yield Rule(call, (Condition(0, socket.AF_NETLINK), Condition(2, _NETLINK_ROUTE)))
-    yield Rule(("socketpair",), (Condition(0, socket.AF_UNIX),))
+        yield Rule(
+            call, (ArgumentCondition(0, family), ArgumentCondition(1, kind, 0xF), ArgumentCondition(2, protocol))
+        )
+    yield Rule(call, (ArgumentCondition(0, socket.AF_NETLINK), ArgumentCondition(2, _NETLINK_ROUTE)))
+    yield Rule(("socketpair",), (ArgumentCondition(0, socket.AF_UNIX),))
 
 
 def _file_node_rules() -> Iterator[Rule]:
     """FIFOs, sockets and plain files; never a device, whatever the capabilities."""
     for kind in (0, stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK):
-        yield Rule(("mknod",), (Condition(1, kind, stat.S_IFMT(0xFFFF)),))
-        yield Rule(("mknodat",), (Condition(2, kind, stat.S_IFMT(0xFFFF)),))
+        yield Rule(("mknod",), (ArgumentCondition(1, kind, stat.S_IFMT(0xFFFF)),))
+        yield Rule(("mknodat",), (ArgumentCondition(2, kind, stat.S_IFMT(0xFFFF)),))
 
 
 RULES: tuple[Rule, ...] = (
     *(Rule(group) for group in (FILES, MEMORY, PROCESSES, SIGNALS, TIME, WAITING, MESSAGES, SOCKETS, HOST)),
-    Rule(("clone",), (Condition(0, 0, NAMESPACE_FLAGS),)),
+    Rule(("clone",), (ArgumentCondition(0, 0, NAMESPACE_FLAGS),)),
     # The flags of clone3 are in memory, which a filter cannot read; ENOSYS makes libc use clone instead.
     Rule(("clone3",), error=errno.ENOSYS),
     # Limits and priorities of the caller only, never of PID 1 and its threads.
     Rule(("prlimit64", "sched_setattr", "sched_setparam", "sched_setscheduler"), (_SELF,)),
-    Rule(("prlimit64",), (Condition(2, 0),)),  # no new limit: it only reads
+    Rule(("prlimit64",), (ArgumentCondition(2, 0),)),  # no new limit: it only reads
     # Programs pin their threads by id. Ids below 16 are the runner's: it starts first, and the kernel never reuses an
     # id below 300.
     *(Rule(("sched_setaffinity",), conditions) for conditions in ((_SELF,), *_at_least(0, _RUNNER_TASKS_POWER))),
-    Rule(("setpriority",), (Condition(0, 0), Condition(1, 0))),
-    Rule(("ioprio_set",), (Condition(0, 1), Condition(1, 0))),
-    *(Rule(("personality",), (Condition(0, value),)) for value in (0, _ADDR_NO_RANDOMIZE, _ASK_PERSONALITY)),
+    Rule(("setpriority",), (ArgumentCondition(0, 0), ArgumentCondition(1, 0))),
+    Rule(("ioprio_set",), (ArgumentCondition(0, 1), ArgumentCondition(1, 0))),
+    *(Rule(("personality",), (ArgumentCondition(0, value),)) for value in (0, _ADDR_NO_RANDOMIZE, _ASK_PERSONALITY)),
     # Everything but pushing characters into a terminal's input, where another process of the terminal would read them.
     *(Rule(("ioctl",), conditions) for conditions in _all_but(1, _TIOCSTI)),
     *_file_node_rules(),
@@ -186,7 +188,7 @@ def _render_rule(rule: Rule) -> dict[str, Any]:
     return rendered
 
 
-def _render_condition(condition: Condition) -> dict[str, Any]:
+def _render_condition(condition: ArgumentCondition) -> dict[str, Any]:
     if condition.mask is None:
         return {"index": condition.index, "value": condition.value, "op": "SCMP_CMP_EQ"}
     return {
@@ -236,7 +238,7 @@ def _is_known(pyseccomp: Any, call: str | int) -> bool:
     return isinstance(resolved, bytes) or resolved >= 0  # a call of another architecture has a negative number
 
 
-def _bpf_argument(pyseccomp: Any, condition: Condition) -> Any:
+def _bpf_argument(pyseccomp: Any, condition: ArgumentCondition) -> Any:
     if condition.mask is None:
         return pyseccomp.Arg(condition.index, pyseccomp.EQ, condition.value)
     return pyseccomp.Arg(condition.index, pyseccomp.MASKED_EQ, condition.mask, condition.value)

@@ -51,7 +51,7 @@ from sandboxd.memory.manifest_writer import ManifestWriter
 from sandboxd.memory.mirror import Mirrors
 from sandboxd.memory.mirror_builder import MirrorBuilder
 from sandboxd.memory.mirror_reader import MirrorReader
-from sandboxd.memory.outbox import Outbox, Pending
+from sandboxd.memory.outbox import Outbox, PendingWrite
 from sandboxd.memory.outcomes import Key, MirrorFile, Queued, Refused, Written
 from sandboxd.memory.refresher import Refresher
 from sandboxd.memory.store_client import StoreClient
@@ -312,7 +312,7 @@ class Memory(anyio.AsyncContextManagerMixin):
     def _resync(self) -> None:
         self._builder.resync()
 
-    def _pending(self, key: Key) -> Pending | None:
+    def _pending(self, key: Key) -> PendingWrite | None:
         return None if self._outbox is None else self._outbox.pending(key)
 
     async def _refresh(self, key: Key, content: str | None) -> int:

@@ -76,7 +76,7 @@ Base = Expected | Literal["previous"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingWrite:
     """What a key becomes once its queued writes are delivered. The text is None if their base is not known."""
 
     number: int
@@ -118,7 +118,7 @@ class Outbox:
 
     def __init__(self, path: Path) -> None:
         self._database = HostDatabase(path, "the outbox", _MIGRATIONS, advice=_ADVICE, purpose="queue writes")
-        self._pending: dict[Key, Pending] = {}
+        self._pending: dict[Key, PendingWrite] = {}
         self._count = 0
         self._bytes = 0
         self._delivered: dict[int, int] = {}
@@ -132,7 +132,7 @@ class Outbox:
     async def aclose(self) -> None:
         await self._database.aclose()
 
-    def pending(self, key: Key) -> Pending | None:
+    def pending(self, key: Key) -> PendingWrite | None:
         return self._pending.get(key)
 
     def delivered(self, number: int) -> int | None:
@@ -188,7 +188,7 @@ class Outbox:
         number = await self._database.run(work)
         self._count += 1
         self._bytes += size_bytes
-        self._pending[key] = Pending(number, None if shown is None else Text(shown.encoded, shown.sha256, -number))
+        self._pending[key] = PendingWrite(number, None if shown is None else Text(shown.encoded, shown.sha256, -number))
         self.news.set()
         return number
 
@@ -292,7 +292,7 @@ class Outbox:
                 text = Text.of(before.text.encoded + bytes(content), -number)
             else:
                 text = None  # its base is in the store; the mirror still shows the result
-            self._pending[key] = Pending(number, text)
+            self._pending[key] = PendingWrite(number, text)
         if self._pending:
             self.news.set()
 

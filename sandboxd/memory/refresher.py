@@ -20,7 +20,7 @@ from sandboxd import failpoints
 from sandboxd.errors import SandboxdError, StoreUnavailable
 from sandboxd.memory.announcer import Announcer, fields_of
 from sandboxd.memory.mirror import Mirrors
-from sandboxd.memory.outbox import Pending
+from sandboxd.memory.outbox import PendingWrite
 from sandboxd.memory.outcomes import Key
 from sandboxd.memory.store_client import StoreClient
 from sandboxd.retries import Retries
@@ -38,7 +38,7 @@ class Refresher:
         store: StoreClient,
         locks: KeyedLock[Key],
         announcer: Announcer,
-        pending: Callable[[Key], Pending | None],
+        pending: Callable[[Key], PendingWrite | None],
         resync: Callable[[], None],
     ) -> None:
         self._mirrors = mirrors

@@ -21,7 +21,7 @@ from sandboxd.memory import tree
 from sandboxd.memory.announcer import Announcer
 from sandboxd.memory.manifest import Shown
 from sandboxd.memory.mirror import Mirror, Mirrors
-from sandboxd.memory.outbox import Pending
+from sandboxd.memory.outbox import PendingWrite
 from sandboxd.memory.outcomes import Key, MirrorFile
 from sandboxd.memory.refresher import Refresher
 from sandboxd.memory.store_client import StoreClient
@@ -40,7 +40,7 @@ class Verifier:
         locks: KeyedLock[Key],
         refresher: Refresher,
         announcer: Announcer,
-        pending: Callable[[Key], Pending | None],
+        pending: Callable[[Key], PendingWrite | None],
         is_shown: Callable[[str], bool],
     ) -> None:
         """`is_shown` returns whether a sandbox's container still shows its mirror; if not, it is beyond repair."""

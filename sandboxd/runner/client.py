@@ -39,7 +39,7 @@ from sandboxd.runner.calls import (
 )
 from sandboxd.runner.inside import wire
 from sandboxd.runner.link import RunnerLink
-from sandboxd.runner.pending import Pending
+from sandboxd.runner.pending_call import PendingCall
 from sandboxd.runner.protocol import Hello
 
 RECONNECT_PATIENCE_S = 5.0
@@ -83,7 +83,7 @@ class RunnerClient:
         self._hello: Hello | None = None
         self._failure: SandboxdError | None = None
         self._changed = anyio.Event()
-        self._pending: dict[int, Pending] = {}
+        self._pending: dict[int, PendingCall] = {}
         self._last_id = 0
 
     @property
@@ -370,7 +370,7 @@ class RunnerClient:
         finally:
             self._close(pending)
 
-    async def _collect(self, pending: Pending, most: int) -> ExecResult:
+    async def _collect(self, pending: PendingCall, most: int) -> ExecResult:
         """Wait for a command to end and join its output."""
         try:
             await pending.over()
@@ -391,7 +391,7 @@ class RunnerClient:
         except wire.WireError as error:
             raise self._distrust(pending, error) from None
 
-    async def _stream_items(self, pending: Pending) -> AsyncGenerator[Output | ExecResult]:
+    async def _stream_items(self, pending: PendingCall) -> AsyncGenerator[Output | ExecResult]:
         while True:
             while pending.chunks:
                 kind, _head, data = pending.chunks.popleft()
@@ -403,7 +403,7 @@ class RunnerClient:
                 return
             await pending.changed()
 
-    async def _file_chunks(self, pending: Pending) -> AsyncGenerator[bytes]:
+    async def _file_chunks(self, pending: PendingCall) -> AsyncGenerator[bytes]:
         while True:
             while pending.chunks:
                 _kind, _head, data = pending.chunks.popleft()
@@ -414,7 +414,7 @@ class RunnerClient:
                 return
             await pending.changed()
 
-    async def _begin(self, head: dict[str, Any], body: bytes, allowance: int, timeout_s: float) -> Pending:
+    async def _begin(self, head: dict[str, Any], body: bytes, allowance: int, timeout_s: float) -> PendingCall:
         """Send a call. The caller must `_close` the pending call."""
         link = self._link or await self._reconnected()
         if link.is_full:
@@ -428,7 +428,7 @@ class RunnerClient:
         is_long = len(body) > wire.CHUNK_BYTES
         call_id = self._last_id = self._last_id % 0xFFFF_FFFF + 1
         frame = _pack_call(call_id, {**head, "more": True} if is_long else head, b"" if is_long else body, level)
-        pending = self._pending[call_id] = Pending(
+        pending = self._pending[call_id] = PendingCall(
             call_id, link, allowance, timeout_s + ANSWER_PATIENCE_S, ANSWER_PATIENCE_S if timeout_s else 0.0
         )
         if link.is_open:
@@ -441,14 +441,14 @@ class RunnerClient:
             pending.fail(NotReady("cannot make this call: the runner has just disconnected; try again"))
         return pending
 
-    def _close(self, pending: Pending) -> None:
+    def _close(self, pending: PendingCall) -> None:
         del self._pending[pending.id]
         pending.close()
 
     @asynccontextmanager
     async def _begun(
         self, head: dict[str, Any], body: bytes | AsyncIterable[bytes], allowance: int, timeout_s: float
-    ) -> AsyncGenerator[Pending]:
+    ) -> AsyncGenerator[PendingCall]:
         """Make a call. A body that is a stream is sent concurrently with the caller's block."""
         if isinstance(body, bytes):
             pending = await self._begin(head, body, allowance, timeout_s)
@@ -475,20 +475,20 @@ class RunnerClient:
             )
         return self._link
 
-    def _end_of(self, pending: Pending) -> bytes:
+    def _end_of(self, pending: PendingCall) -> bytes:
         """Return the head of the last frame, or raise the call's error."""
         if pending.head is not None:
             return pending.head
         raise (pending.error or NotReady("cannot tell the outcome of this call")).with_traceback(None)
 
     @contextmanager
-    def _checking(self, pending: Pending) -> Iterator[None]:
+    def _checking(self, pending: PendingCall) -> Iterator[None]:
         try:
             yield
         except wire.WireError as error:
             raise self._distrust(pending, error) from None
 
-    def _distrust(self, pending: Pending, error: wire.WireError) -> SandboxError:
+    def _distrust(self, pending: PendingCall, error: wire.WireError) -> SandboxError:
         pending.link.close(f"it sent {error}")
         return SandboxError(f"cannot use the runner's answer: it sent {error}")
 
@@ -501,7 +501,7 @@ class RunnerClient:
         changed.set()
 
 
-async def _send_stream(pending: Pending, body: AsyncIterable[bytes]) -> None:
+async def _send_stream(pending: PendingCall, body: AsyncIterable[bytes]) -> None:
     """Send a body that is a stream. If the stream fails, cancel the call and fail it with the stream's error."""
     try:
         await pending.send_stream(body)
@@ -509,7 +509,7 @@ async def _send_stream(pending: Pending, body: AsyncIterable[bytes]) -> None:
         pending.interrupt(error)
 
 
-def _join(pending: Pending, stream: int, rest: bytes) -> bytes:
+def _join(pending: PendingCall, stream: int, rest: bytes) -> bytes:
     return b"".join([*(piece for kind, _head, piece in pending.chunks if kind == stream), rest])
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from memo.documents import TODO, DocumentKey
 from memo.paths import path_of
 from sandboxd.errors import InvalidRequest
-from sandboxd.tools.checklist import Item, Status, merge_items, parse_list, render_items
+from sandboxd.tools.checklist import ChecklistItem, TodoStatus, merge_items, parse_list, render_items
 from sandboxd.tools.context import CleanText, ToolArguments, ToolContext, ToolResult
 from sandboxd.tools.memory import Unseen, change_document, memory_of, write_document
 
@@ -66,20 +66,20 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     return await change_document(context, key, change, name, creates=True)
 
 
-def _items(text: str) -> dict[str, Item]:
-    return {part.id: part for part in parse_list(text) if isinstance(part, Item)}
+def _items(text: str) -> dict[str, ChecklistItem]:
+    return {part.id: part for part in parse_list(text) if isinstance(part, ChecklistItem)}
 
 
-def _item(todo: Todo) -> Item:
+def _item(todo: Todo) -> ChecklistItem:
     if todo.content is None:
         raise InvalidRequest(
             f"cannot write the item {todo.id}: it has no content; set content, or set merge to update the list"
         )
-    return Item(todo.id, todo.content, _status(todo) or Status.PENDING)
+    return ChecklistItem(todo.id, todo.content, _status(todo) or TodoStatus.PENDING)
 
 
-def _status(todo: Todo) -> Status | None:
-    return None if todo.status is None else Status(todo.status)
+def _status(todo: Todo) -> TodoStatus | None:
+    return None if todo.status is None else TodoStatus(todo.status)
 
 
 def _sentence(count: int, path: str) -> str:

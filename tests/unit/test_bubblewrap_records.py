@@ -11,7 +11,7 @@ import pytest
 
 from sandboxd.engine.bubblewrap import processes, records
 from sandboxd.engine.bubblewrap.processes import ProcessRef
-from sandboxd.engine.bubblewrap.records import Record, Records, Status
+from sandboxd.engine.bubblewrap.records import ContainerRecord, InitStatus, Records
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def kept(tmp_path: Path) -> Records:
     return kept
 
 
-def make_record(name: str = "one") -> Record:
-    return Record(records.mint_id(name), name, "host", {"a": "b"}, boot_id="boot", has_cgroup=True)
+def make_record(name: str = "one") -> ContainerRecord:
+    return ContainerRecord(records.mint_id(name), name, "host", {"a": "b"}, boot_id="boot", has_cgroup=True)
 
 
 def test_record_comes_back_as_it_was_written(kept: Records) -> None:
@@ -85,11 +85,11 @@ def test_id_contains_the_name_even_with_dashes() -> None:
 
 def test_incomplete_status_is_read_up_to_its_last_whole_document() -> None:
     whole = '{ "child-pid": 7, "net-namespace": 1 }\n'
-    assert records.parse_status("") == Status()
-    assert records.parse_status(whole[:10]) == Status()
-    assert records.parse_status(whole) == Status(init_pid=7)
-    assert records.parse_status(whole + '{ "exit-c') == Status(init_pid=7)
-    assert records.parse_status(whole + '{ "exit-code": 3 }\n') == Status(init_pid=7, exit_code=3)
+    assert records.parse_status("") == InitStatus()
+    assert records.parse_status(whole[:10]) == InitStatus()
+    assert records.parse_status(whole) == InitStatus(init_pid=7)
+    assert records.parse_status(whole + '{ "exit-c') == InitStatus(init_pid=7)
+    assert records.parse_status(whole + '{ "exit-code": 3 }\n') == InitStatus(init_pid=7, exit_code=3)
 
 
 def test_program_name_with_brackets_and_blanks_does_not_shift_the_fields() -> None:

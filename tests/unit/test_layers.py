@@ -32,7 +32,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("spool",),
         # implementations, and the turn contract beside them
         ("stores", "wrap", "primitives turn steps"),
-        ("consolidation", "opening", "app"),
+        ("consolidation", "store_url", "app"),
         ("testing",),
         ("",),
     ),

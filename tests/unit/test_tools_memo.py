@@ -17,7 +17,7 @@ from memo.ids import SessionRef, UserId
 from memo.paths import key_at
 from sandboxd.sandboxes.view import SandboxRequest
 from sandboxd.tools import Toolbox, run_tool
-from sandboxd.tools.checklist import Item, Status, merge_items, parse_list, render_items
+from sandboxd.tools.checklist import ChecklistItem, TodoStatus, merge_items, parse_list, render_items
 from sandboxd.tools.context import MODEL_CHARS, ToolContext, ToolResult
 from tests.unit.standin import StandInManager, StandInMemory
 
@@ -273,19 +273,23 @@ def test_wrong_arguments_are_refused(tool: str, arguments: dict[str, Any]) -> No
 
 IDS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,10}", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=60)
-ITEMS = st.lists(st.builds(Item, IDS, TEXTS, st.sampled_from(Status)), unique_by=lambda item: item.id, max_size=8)
+ITEMS = st.lists(
+    st.builds(ChecklistItem, IDS, TEXTS, st.sampled_from(TodoStatus)), unique_by=lambda item: item.id, max_size=8
+)
 
 
 @given(ITEMS)
-def test_a_list_is_read_back_exactly(items: list[Item]) -> None:
-    assert [part for part in parse_list(render_items(items)) if isinstance(part, Item)] == items
+def test_a_list_is_read_back_exactly(items: list[ChecklistItem]) -> None:
+    assert [part for part in parse_list(render_items(items)) if isinstance(part, ChecklistItem)] == items
 
 
 @given(ITEMS, ITEMS, TEXTS)
-def test_a_merge_keeps_items_it_does_not_name(before: list[Item], updates: list[Item], words: str) -> None:
+def test_a_merge_keeps_items_it_does_not_name(
+    before: list[ChecklistItem], updates: list[ChecklistItem], words: str
+) -> None:
     own = [f"> {line}" for line in words.split("\n")]
     text = render_items(before) + "\n".join(own) + "\n"
     merged = parse_list(merge_items(text, [(one.id, one.content, one.status) for one in updates]))
-    after = {part.id: part for part in merged if isinstance(part, Item)}
+    after = {part.id: part for part in merged if isinstance(part, ChecklistItem)}
     assert after == {one.id: one for one in [*before, *updates]}
     assert [part for part in merged if isinstance(part, str)][2:] == own

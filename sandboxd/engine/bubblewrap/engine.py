@@ -26,7 +26,7 @@ from sandboxd.engine.bubblewrap import cgroups, diagnosis, processes, records, r
 from sandboxd.engine.bubblewrap.launch import LaunchPlan, PendingLaunch
 from sandboxd.engine.bubblewrap.process_events import ProcessEvents
 from sandboxd.engine.bubblewrap.processes import ProcessRef
-from sandboxd.engine.bubblewrap.records import Record, Records
+from sandboxd.engine.bubblewrap.records import ContainerRecord, Records
 from sandboxd.engine.protocol import LABEL_INSTANCE, Container, ContainerDied, ContainerSpec, Finding, Stats
 from sandboxd.errors import Cause, EngineRefused, EngineUnavailable, HostFull
 
@@ -65,7 +65,7 @@ class BubblewrapEngine:
         if spec.uid == 0 or spec.gid == 0:
             raise EngineRefused("cannot launch: a container never runs as root; give another uid and gid")
         plan = await self._run(LaunchPlan.of, spec, self._bwrap, self._records, self._hierarchy is not None)
-        record = Record(
+        record = ContainerRecord(
             id=records.mint_id(spec.name),
             name=spec.name,
             image=spec.image,
@@ -86,16 +86,16 @@ class BubblewrapEngine:
                 raise _refusal(spec.name, error) from None
             raise
 
-    async def _remove_namesake(self, record: Record) -> None:
+    async def _remove_namesake(self, record: ContainerRecord) -> None:
         """Remove an earlier container of this name, unless it belongs to another daemon."""
-        other: Record | None = await self._run(self._records.read, record.name)
+        other: ContainerRecord | None = await self._run(self._records.read, record.name)
         if other is None:
             return
         if other.labels.get(LABEL_INSTANCE) != record.labels.get(LABEL_INSTANCE):
             raise EngineRefused(f"cannot launch {record.name}: another daemon has a container of that name")
         await self._destroy(other)
 
-    async def _start(self, record: Record, spec: ContainerSpec, plan: LaunchPlan) -> Container:
+    async def _start(self, record: ContainerRecord, spec: ContainerSpec, plan: LaunchPlan) -> Container:
         if self._hierarchy is not None:
             await self._run(cgroups.create, self._hierarchy, record.name, spec.limits)
         launch = await self._run(plan.spawn)
@@ -114,7 +114,7 @@ class BubblewrapEngine:
             stream.watch(record.id, record.life)
         return await self._describe(record)
 
-    async def _complete(self, record: Record, launch: PendingLaunch) -> Record:
+    async def _complete(self, record: ContainerRecord, launch: PendingLaunch) -> ContainerRecord:
         """Wait until bwrap has become the command, however long that takes on a busy host, or raise the reason."""
         status = await self._run(self._records.read_status, record.name)
         stat = None if status.init_pid is None else processes.read_stat(status.init_pid)
@@ -139,7 +139,7 @@ class BubblewrapEngine:
         if record is not None:
             await self._destroy(record)
 
-    async def _destroy(self, record: Record) -> None:
+    async def _destroy(self, record: ContainerRecord) -> None:
         """Kill the whole container and remove its record. An earlier daemon may have died after any step."""
         for process in await self._run(self._processes_of, record):
             processes.signal_group(process, signal.SIGKILL)
@@ -153,7 +153,7 @@ class BubblewrapEngine:
             await self._remove_cgroup(self._hierarchy, record.name)
         await self._run(self._records.delete, record.name)
 
-    def _processes_of(self, record: Record) -> list[ProcessRef]:
+    def _processes_of(self, record: ContainerRecord) -> list[ProcessRef]:
         """Kill PID 1 first, because the kernel then kills everything inside."""
         if record.boot_id != self._boot_id:
             return []
@@ -207,7 +207,7 @@ class BubblewrapEngine:
             raise EngineRefused("cannot read stats: the engine has no such container")
         return await self._run(self._read_stats, record)
 
-    def _read_stats(self, record: Record) -> Stats:
+    def _read_stats(self, record: ContainerRecord) -> Stats:
         if record.has_cgroup and self._hierarchy is not None:
             return cgroups.read_stats(self._hierarchy, record.name)
         if record.init is None or not processes.is_alive(record.init):
@@ -239,12 +239,12 @@ class BubblewrapEngine:
         for stream in list(self._streams):
             stream.close()
 
-    async def _read(self, container_id: str) -> Record | None:
+    async def _read(self, container_id: str) -> ContainerRecord | None:
         name = records.name_of(container_id)
         record = None if name is None else await self._run(self._records.read, name)
         return record if record is not None and record.id == container_id else None
 
-    def _adopt(self, record: Record) -> Record:
+    def _adopt(self, record: ContainerRecord) -> ContainerRecord:
         """Complete the record of a container whose daemon died between starting it and recording its PID 1."""
         if record.init is not None or record.monitor is None or not processes.is_alive(record.monitor):
             return record
@@ -253,7 +253,7 @@ class BubblewrapEngine:
         stat = None if pid is None else processes.read_stat(pid)
         return record if stat is None else replace(record, init=stat.ref)
 
-    async def _describe(self, record: Record) -> Container:
+    async def _describe(self, record: ContainerRecord) -> Container:
         record = await self._run(self._adopt, record)
         if self._is_alive(record):
             pid = None if record.init is None else record.init.pid
@@ -266,7 +266,7 @@ class BubblewrapEngine:
         cause, exit_code = await self._run(self._cause_of, record)
         return Container(record.id, record.name, record.labels, running=False, exit_code=exit_code, cause=cause)
 
-    def _cause_of(self, record: Record) -> tuple[Cause, int | None]:
+    def _cause_of(self, record: ContainerRecord) -> tuple[Cause, int | None]:
         exit_code = self._records.read_status(record.name).exit_code
         if exit_code is None and record.init is None:
             return "engine", None
@@ -277,7 +277,7 @@ class BubblewrapEngine:
             return "oom", exit_code
         return "killed", exit_code
 
-    def _is_alive(self, record: Record) -> bool:
+    def _is_alive(self, record: ContainerRecord) -> bool:
         return record.boot_id == self._boot_id and record.life is not None and processes.is_alive(record.life)
 
     async def _load_living(self) -> dict[str, ProcessRef | None]:

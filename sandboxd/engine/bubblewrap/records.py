@@ -25,7 +25,7 @@ _DRAFT = ".new-"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ContainerRecord:
     id: str
     name: str
     image: str
@@ -44,7 +44,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class InitStatus:
     """What bwrap itself has written: the pid of PID 1, and later its exit code."""
 
     init_pid: int | None = None
@@ -65,26 +65,26 @@ def is_legal_name(name: str) -> bool:
     return _LEGAL_NAME.fullmatch(name) is not None
 
 
-def parse_record(text: str) -> Record:
+def parse_record(text: str) -> ContainerRecord:
     """Parse what `create` wrote. Ignore fields that a newer version added; raise ValueError for anything else."""
     try:
         written = json.loads(text)
-        fields = {field.name: written[field.name] for field in dataclasses.fields(Record)}
+        fields = {field.name: written[field.name] for field in dataclasses.fields(ContainerRecord)}
         for process in ("monitor", "init"):
             if fields[process] is not None:
                 fields[process] = ProcessRef(**fields[process])
-        return Record(**fields)
+        return ContainerRecord(**fields)
     except (TypeError, KeyError) as error:
         raise ValueError(f"cannot parse this record: {error}") from error
 
 
-def parse_status(text: str) -> Status:
+def parse_status(text: str) -> InitStatus:
     """Parse the documents that bwrap has written so far; the last may be incomplete."""
     fields: dict[str, int] = {}
     for line in text.splitlines():
         with contextlib.suppress(ValueError):
             fields.update(json.loads(line))
-    return Status(fields.get("child-pid"), fields.get("exit-code"))
+    return InitStatus(fields.get("child-pid"), fields.get("exit-code"))
 
 
 class Records:
@@ -114,7 +114,7 @@ class Records:
     def status_path(self, name: str) -> Path:
         return self._root / name / "status"
 
-    def create(self, record: Record) -> None:
+    def create(self, record: ContainerRecord) -> None:
         """Write the intent. Raise FileExistsError if a container of this name is recorded."""
         draft = self._root / f"{_DRAFT}{secrets.token_hex(6)}"
         draft.mkdir(mode=PRIVATE_DIRECTORY)
@@ -130,26 +130,26 @@ class Records:
                 raise FileExistsError(record.name) from error
             raise
 
-    def update(self, record: Record) -> None:
+    def update(self, record: ContainerRecord) -> None:
         draft = self._root / record.name / "record.new"
         _write(draft, record)
         draft.rename(self._root / record.name / "record")
 
-    def read(self, name: str) -> Record | None:
+    def read(self, name: str) -> ContainerRecord | None:
         try:
             return parse_record((self._root / name / "record").read_text())
         except FileNotFoundError:
             return None
 
-    def read_all(self) -> list[Record]:
+    def read_all(self) -> list[ContainerRecord]:
         names = [name for name in os.listdir(self._root) if is_legal_name(name)]
         return [record for record in map(self.read, sorted(names)) if record is not None]
 
-    def read_status(self, name: str) -> Status:
+    def read_status(self, name: str) -> InitStatus:
         try:
             return parse_status(self.status_path(name).read_text())
         except FileNotFoundError:
-            return Status()
+            return InitStatus()
 
     def delete(self, name: str) -> None:
         draft = self._root / f"{_DRAFT}{secrets.token_hex(6)}"
@@ -158,6 +158,6 @@ class Records:
             shutil.rmtree(draft)
 
 
-def _write(path: Path, record: Record) -> None:
+def _write(path: Path, record: ContainerRecord) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE), "w") as file:
         file.write(json.dumps(asdict(record), sort_keys=True))

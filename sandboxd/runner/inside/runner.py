@@ -20,7 +20,7 @@ from .connection import Connection
 from .core import RunnerCore
 from .failure import Failure, reason_of
 from .greeting import read_secret
-from .scheduling import take_short_turns
+from .time_slices import take_short_turns
 from .transfers import FileCall, Reading, Writing
 from .tree import count_others
 

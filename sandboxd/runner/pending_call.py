@@ -18,7 +18,7 @@ from sandboxd.runner.protocol import read_error
 Chunk = tuple[int, bytes, bytes]
 
 
-class Pending:
+class PendingCall:
     """One call.
 
     It waits on a future and a timer of the event loop instead of anyio's event and cancel scope: on this hot path a
