@@ -49,6 +49,10 @@ async def count(path: Path, number: int, turns: int) -> None:
                 break
 
 
+def summary_of(name: str) -> Callable[[object], str]:
+    return lambda _: f"summary {name}"
+
+
 async def write_until_killed(path: Path, round_: int, told: int) -> None:
     """Write documents, artifacts and batches of messages, and compact; print each after it was acknowledged."""
     async with FilesystemStore(path, watch=False) as store:
@@ -64,7 +68,7 @@ async def write_until_killed(path: Path, round_: int, told: int) -> None:
             tell(told, "batch", name)
             await store.write_tool_result_artifact("acme:s1", name, text)
             tell(told, "artifact", name)
-            if await store.compact_if_needed("acme", "s1", lambda _, name=name: f"summary {name}", force=True):
+            if await store.compact_if_needed("acme", "s1", summary_of(name), force=True):
                 tell(told, "compaction", name)
             turn += 1
 

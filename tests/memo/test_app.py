@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ REF = SessionRef.of("acme", "s1")
 
 @pytest.fixture(params=["memory", "sqlite", "directory"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BaseStore]:
-    makers = {
+    makers: dict[str, Callable[[], BaseStore]] = {
         "memory": InMemoryStore,
         "sqlite": lambda: SQLiteStore(tmp_path / "memo.db"),
         "directory": lambda: FilesystemStore(tmp_path / "memo"),

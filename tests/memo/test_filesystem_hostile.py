@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import anyio
@@ -128,7 +128,9 @@ async def test_anything_but_a_regular_file_is_an_error_and_never_blocks(
     place(store, "NOTES.md").unlink()
     plant(place(store, "NOTES.md"))
     with anyio.fail_after(30):
-        for call in (lambda: store.read_document(KEY), lambda: store.write_document(KEY, "x")):
+        calls: list[Callable[[], Awaitable[object]]]
+        calls = [lambda: store.read_document(KEY), lambda: store.write_document(KEY, "x")]
+        for call in calls:
             with pytest.raises(Corrupt):
                 await call()
 

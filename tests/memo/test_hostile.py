@@ -188,12 +188,13 @@ NO_TEXT = {
 @pytest.mark.parametrize(("text", "complaint"), NO_TEXT.values(), ids=NO_TEXT)
 async def test_text_without_a_utf8_form_is_refused(store: BaseStore, text: Any, complaint: str) -> None:
     before = await everything(store)
-    for noun, call in {
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
         "document": lambda: store.write_document(KEY, text),
         "document ": lambda: store.append_document(KEY, text),
         "artifact": lambda: store.write_tool_result_artifact(REF, "call-1", text),
         "artifact ": lambda: store.write_tool_result_artifact(REF, "call-2", text),
-    }.items():
+    }
+    for noun, call in calls.items():
         with pytest.raises(InvalidContent, match=f"^cannot store this {noun.strip()}: {complaint}"):
             await call()
     assert await everything(store) == before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from memo.messages import StoredMessage, call_ids, decode_object, newest_within,
 def logs(draw: st.DrawFn) -> list[StoredMessage]:
     """Generate a log with calls answered late, twice or never, and results without a call."""
     messages = []
+    message: dict[str, Any]
     for position in range(draw(st.integers(0, 14))):
         call = draw(st.sampled_from("abc"))
         message = draw(

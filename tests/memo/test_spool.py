@@ -25,7 +25,7 @@ from memo.spool import (
     block_reader,
     store_spool,
 )
-from memo.spool.block_reader import LineIndex
+from memo.spool.block_reader import BlockReader, LineIndex
 from tests.memo.turn.stores import opened
 
 pytestmark = pytest.mark.anyio
@@ -72,6 +72,7 @@ class TestEverySpool:
             for reader in (written, await spool.read("x")):
                 assert isinstance(reader, SpoolReader)
                 assert isinstance(reader, MediaReader)
+                assert isinstance(reader, BlockReader)
                 assert await reader.read_all() == content
                 assert await reader.byte_length() == len(content)
                 assert b"".join([block async for block in reader.stream()]) == content
@@ -225,9 +226,10 @@ async def test_a_store_keeps_no_unreachable_chunks(tmp_path: Path, monkeypatch: 
         spool = StoreSpool(store)
 
         async def count(kind: str) -> int:
-            return await store._database.read(
+            found: int = await store._database.read(
                 lambda db: db.execute("SELECT COUNT(*) FROM records WHERE kind = ?", (kind,)).fetchone()[0]
             )
+            return found
 
         async def breaks() -> AsyncIterator[bytes]:
             yield b"x" * 995

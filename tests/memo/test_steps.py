@@ -32,7 +32,11 @@ FIFTEEN = {
     "sandbox.get", "sandbox.set", "sandbox.update",
     "setup.get", "setup.set",
 }  # fmt: skip
-PARAMETERS = {"get": {"id": "x"}, "set": {"id": "x", "value": {"a": 1}}, "update": {"id": "x", "updates": {"a": 1}}}
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "get": {"id": "x"},
+    "set": {"id": "x", "value": {"a": 1}},
+    "update": {"id": "x", "updates": {"a": 1}},
+}
 
 
 def event(method: str) -> dict[str, Any]:

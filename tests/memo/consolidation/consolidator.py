@@ -29,7 +29,6 @@ from memo.consolidation import (
 )
 from memo.consolidation.summarisers import SessionDraft
 from memo.consolidation.transcript import Transcript
-from memo.stores import BaseStore
 from memo.stores.filesystem import FilesystemStore
 
 LEASE_S = 1.0
@@ -47,7 +46,7 @@ class Hanging(EmbeddedSummariser):
         return await super().summarise(transcript, budget)
 
 
-def open_at(path: Path) -> BaseStore:
+def open_at(path: Path) -> SQLiteStore | FilesystemStore:
     return SQLiteStore(path) if path.suffix == ".db" else FilesystemStore(path, watch=False)
 
 
@@ -61,7 +60,7 @@ def observe(progress: Progress) -> None:
         tell({"user": str(progress.result.user), "outcome": progress.result.outcome})
 
 
-async def main(path: Path, mode: str, user: str = "") -> None:
+async def main(path: Path, mode: str, user: str) -> None:
     async with open_at(path) as store:
         summariser = Hanging(user) if mode == "hang" else EmbeddedSummariser()
         service = UserMemoryConsolidationService(store, summariser, settings=SETTINGS, observe=observe)
@@ -79,4 +78,4 @@ async def main(path: Path, mode: str, user: str = "") -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main, Path(sys.argv[1]), *sys.argv[2:])
+    anyio.run(main, Path(sys.argv[1]), sys.argv[2], "".join(sys.argv[3:]))

@@ -17,9 +17,12 @@ from memo.consolidation.summarisers import ProfileRequest, SessionDraft
 from memo.consolidation.transcript import Transcript
 from memo.documents import USER, DocumentKey
 from memo.ids import UserRef
+from memo.stores import FilesystemStore, InMemoryStore, SQLiteStore
 
 ANN = UserRef.of("acme", "ann")
 LONG_AGO = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+AnyStore = InMemoryStore | SQLiteStore | FilesystemStore  # a BaseStore need not keep a ledger
 
 
 class Clock:
@@ -76,6 +79,10 @@ class Scripted(EmbeddedSummariser):
 
 
 def service_of(
-    store: Any, clock: Clock, summariser: Any = None, settings: ConsolidationSettings | None = None, **more: Any
+    store: Any,
+    clock: Callable[[], datetime],
+    summariser: Any = None,
+    settings: ConsolidationSettings | None = None,
+    **more: Any,
 ) -> UserMemoryConsolidationService:
     return UserMemoryConsolidationService(store, summariser, settings=settings, clock=clock, **more)

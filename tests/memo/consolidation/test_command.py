@@ -143,7 +143,8 @@ async def test_a_command_need_not_read_a_long_question(script: Script) -> None:
 async def test_a_missing_program_is_unavailable() -> None:
     with pytest.raises(SummariserUnavailable, match="cannot start"):
         await CommandSummariser(["/nowhere/at/all"]).draft_profile(ProfileRequest(()), Budget())
-    for wrong in ([], "echo"):
+    nothing: list[str] = []
+    for wrong in (nothing, "echo"):
         with pytest.raises(InvalidContent):
             CommandSummariser(wrong)
 

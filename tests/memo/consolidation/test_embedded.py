@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_a_long_history_is_split_and_keeps_its_first_and_newest_parts() -> None:
 
 
 def test_a_transcript_stops_at_its_revision_and_skips_summaries_and_media() -> None:
-    history = [
+    history: list[dict[str, Any]] = [
         {"role": "user", "content": "[Conversation summary]: I prefer tea"},
         {"role": "user", "content": [{"type": "text", "text": "hello"}, {"type": "image", "data": "AAAA"}]},
         {"role": "toolResult", "toolCallId": "c", "content": [{"type": "text", "text": "r" * 1000}]},

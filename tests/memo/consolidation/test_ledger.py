@@ -14,11 +14,10 @@ from memo.errors import Corrupt, RevisionConflict, Unsupported
 from memo.ids import SessionId, UserRef
 from memo.leases import Held, Lease, LeaseLost
 from memo.ledger import DocumentChange, Settlement
-from memo.stores import BaseStore
 from memo.stores.filesystem import FilesystemStore
 from memo.stores.filesystem import ledger as filesystem_ledger
 from memo.stores.sqlite.schema import MIGRATIONS
-from tests.memo.consolidation.scenes import ANN, Clock, page, revisions, say, service_of, write_page
+from tests.memo.consolidation.scenes import ANN, AnyStore, Clock, page, revisions, say, service_of, write_page
 
 pytestmark = pytest.mark.anyio
 
@@ -26,8 +25,8 @@ KEY = DocumentKey.of_user(ANN.tenant, ANN.user, USER)
 S1 = SessionId("s1")
 
 
-async def take(store: BaseStore, holder: str = "one", ttl_s: float = 10) -> Lease:
-    lease = await store.acquire_lease(ANN, holder, ttl_s)  # type: ignore[attr-defined]
+async def take(store: AnyStore, holder: str = "one", ttl_s: float = 10) -> Lease:
+    lease = await store.acquire_lease(ANN, holder, ttl_s)
     assert isinstance(lease, Lease)
     return lease
 
@@ -37,7 +36,7 @@ def settlement(text: str | None = None, expected: object = ABSENT, **more: objec
     return Settlement({"runs": 1}, {"kept": "yes"}, document=change, **more)  # type: ignore[arg-type]
 
 
-async def test_a_lease_has_one_holder_and_tokens_only_grow(store: BaseStore, clock: Clock) -> None:
+async def test_a_lease_has_one_holder_and_tokens_only_grow(store: AnyStore, clock: Clock) -> None:
     first = await take(store)
     held = await store.acquire_lease(ANN, "two", 10)
     assert held == Held(ANN, "one", first.expires_at)
@@ -49,7 +48,7 @@ async def test_a_lease_has_one_holder_and_tokens_only_grow(store: BaseStore, clo
     assert first.token < second.token < third.token
 
 
-async def test_a_lease_lasts_while_it_is_renewed(store: BaseStore, clock: Clock) -> None:
+async def test_a_lease_lasts_while_it_is_renewed(store: AnyStore, clock: Clock) -> None:
     lease = await take(store)
     for _ in range(5):
         clock.advance(seconds=9)
@@ -60,7 +59,7 @@ async def test_a_lease_lasts_while_it_is_renewed(store: BaseStore, clock: Clock)
         await store.renew_lease(lease, 10)
 
 
-async def test_a_released_lease_cannot_be_renewed_or_free_another(store: BaseStore) -> None:
+async def test_a_released_lease_cannot_be_renewed_or_free_another(store: AnyStore) -> None:
     lease = await take(store)
     await store.release_lease(lease)
     with pytest.raises(LeaseLost):
@@ -71,7 +70,7 @@ async def test_a_released_lease_cannot_be_renewed_or_free_another(store: BaseSto
     await store.release_lease(other)
 
 
-async def test_a_late_write_of_a_stalled_holder_is_rejected(store: BaseStore, clock: Clock) -> None:
+async def test_a_late_write_of_a_stalled_holder_is_rejected(store: AnyStore, clock: Clock) -> None:
     await say(store, "s1", "hello")
     stalled = await take(store)
     clock.advance(seconds=11)
@@ -89,7 +88,7 @@ async def test_a_late_write_of_a_stalled_holder_is_rejected(store: BaseStore, cl
     assert await page(store) == "on time"
 
 
-async def test_settling_is_all_or_nothing(store: BaseStore) -> None:
+async def test_settling_is_all_or_nothing(store: AnyStore) -> None:
     await say(store, "s1", "hello")
     await write_page(store, "by hand")
     lease = await take(store)
@@ -108,14 +107,14 @@ async def test_settling_is_all_or_nothing(store: BaseStore) -> None:
     assert await store.list_standings("other") == []
 
 
-async def test_a_session_is_pending_until_its_revision_is_settled(store: BaseStore, clock: Clock) -> None:
+async def test_a_session_is_pending_until_its_revision_is_settled(store: AnyStore, clock: Clock) -> None:
     await store.get_or_create("acme", "ann", "agent", "empty")
     assert await store.list_pending() == []
     await say(store, "s1", "one", "two")
     clock.advance(minutes=1)
     await say(store, "s2", "one")
     await say(store, "s3", "one", user="bob")
-    pending = {p.user.user: (p.changed, p.last_activity) for p in await store.list_pending()}
+    pending = {str(p.user.user): (p.changed, p.last_activity) for p in await store.list_pending()}
     assert pending["ann"] == (2, clock.now)
     assert pending["bob"][0] == 1
     found = {r.session: (r.revision, r.is_pending) for r in await store.list_session_revisions(ANN)}
@@ -127,7 +126,7 @@ async def test_a_session_is_pending_until_its_revision_is_settled(store: BaseSto
     assert found == {"s1": (3, True), "s2": (1, False)}
 
 
-async def test_a_turn_without_messages_changes_nothing_but_keeps_a_user_active(store: BaseStore, clock: Clock) -> None:
+async def test_a_turn_without_messages_changes_nothing_but_keeps_a_user_active(store: AnyStore, clock: Clock) -> None:
     await say(store, "s1", "one")
     clock.advance(minutes=5)
     await store.record_turn("acme", "s1", {"input": 1})
@@ -138,7 +137,7 @@ async def test_a_turn_without_messages_changes_nothing_but_keeps_a_user_active(s
     assert await store.list_pending() == []
 
 
-async def test_a_compacted_session_keeps_its_revision(store: BaseStore) -> None:
+async def test_a_compacted_session_keeps_its_revision(store: AnyStore) -> None:
     await say(store, "s1", *(f"message {n}" for n in range(30)))
     assert await store.compact_if_needed("acme", "s1", lambda _: "short", force=True)
     assert [r.revision for r in await store.list_session_revisions(ANN)] == [30]
@@ -217,7 +216,7 @@ async def test_an_unreadable_standing_hides_no_user_and_is_not_a_new_user(
     db.execute(f"UPDATE consolidations SET standing = {damage}")
     db.commit()
     db.close()
-    found = {pending.user.user: pending.standing for pending in await sqlite.list_pending()}
+    found = {str(pending.user.user): pending.standing for pending in await sqlite.list_pending()}
     assert found.keys() == {"ann", "bob"}
     assert found["bob"] == {}
     with pytest.raises(Corrupt):
@@ -236,7 +235,7 @@ async def test_a_store_without_a_ledger_is_rejected_with_what_it_lacks(clock: Cl
         service_of(object(), clock)
 
 
-async def test_repeated_runs_write_the_page_once(store: BaseStore, clock: Clock) -> None:
+async def test_repeated_runs_write_the_page_once(store: AnyStore, clock: Clock) -> None:
     await say(store, "s1", "I prefer short answers.")
     for _ in range(3):
         await service_of(store, clock).consolidate("acme", "ann")

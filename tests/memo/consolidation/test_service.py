@@ -27,7 +27,7 @@ from memo.documents import USER, Document, DocumentKey
 from memo.ids import SessionId, UserRef
 from memo.leases import Lease
 from memo.stores import BaseStore
-from tests.memo.consolidation.scenes import ANN, Clock, Scripted, page, say, service_of, write_page
+from tests.memo.consolidation.scenes import ANN, AnyStore, Clock, Scripted, page, say, service_of, write_page
 
 pytestmark = pytest.mark.anyio
 
@@ -148,7 +148,7 @@ async def test_hand_written_sections_survive_twenty_runs(store: BaseStore, clock
     assert mine in await page(store)
 
 
-async def test_a_dry_run_shows_the_diff_and_changes_nothing(store: BaseStore, clock: Clock) -> None:
+async def test_a_dry_run_shows_the_diff_and_changes_nothing(store: AnyStore, clock: Clock) -> None:
     summariser = Scripted()
     service = service_of(store, clock, summariser)
     await say(store, "s1", "I prefer short answers.")
@@ -404,16 +404,17 @@ async def test_progress_reports_events_and_no_conversation_text(store: BaseStore
     assert (told[2].session, told[2].done, told[2].total) == ("s1", 1, 1)
 
 
-async def test_a_damaged_ledger_entry_stops_only_its_user(store: BaseStore, clock: Clock) -> None:
+async def test_a_damaged_ledger_entry_stops_only_its_user(store: AnyStore, clock: Clock) -> None:
     for name in ("ann", "bob"):
         await say(store, f"{name}-1", "I prefer short answers.", user=name)
     lease = await store.acquire_lease(ANN, "other", 1)
+    assert isinstance(lease, Lease)
     await store.settle(lease, Settlement({"runs": "many"}))
     clock.advance(hours=1)
     assert outcomes(await service_of(store, clock).run_once()) == {"acme:bob": Outcome.WRITTEN}
 
 
-async def test_a_run_for_an_unknown_user_leaves_no_trace(store: BaseStore, clock: Clock) -> None:
+async def test_a_run_for_an_unknown_user_leaves_no_trace(store: AnyStore, clock: Clock) -> None:
     result = await service_of(store, clock).consolidate("acme", "stranger")
     assert (result.outcome, result.reason) == (Outcome.NOTHING, "the user has no session with messages")
     assert await store.list_standings() == []

@@ -48,7 +48,7 @@ async def test_watching_runs_users_as_they_become_due_until_stopped(store: BaseS
 
     store.options.clock.now = utc_now()  # type: ignore[attr-defined]
     settings = ConsolidationSettings(policy=Policy(idle=timedelta(seconds=0.3)), scan_s=600)
-    service = service_of(store, utc_now, settings=settings, observe=observe)  # type: ignore[arg-type]
+    service = service_of(store, utc_now, settings=settings, observe=observe)
     await say(store, "s1", "I prefer short answers.")
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
@@ -73,7 +73,7 @@ async def test_watching_survives_an_unavailable_store(sqlite: SQLiteStore, monke
     settings = ConsolidationSettings(policy=Policy(idle=timedelta(0), backoff=Backoff()), scan_s=600)
     service = service_of(
         sqlite, utc_now, settings=settings, observe=lambda p: finished.set() if p.kind == "finished" else None
-    )  # type: ignore[arg-type]
+    )
     await say(sqlite, "s1", "I prefer short answers.")
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
@@ -115,7 +115,7 @@ async def test_watching_survives_any_error_of_a_foreign_store(
     for name in broken:
         break_once(name)
     settings = ConsolidationSettings(policy=Policy(idle=timedelta(0)), scan_s=600)
-    service = service_of(sqlite, utc_now, settings=settings, observe=observe, mirrors=Mirrors())  # type: ignore[arg-type]
+    service = service_of(sqlite, utc_now, settings=settings, observe=observe, mirrors=Mirrors())
     await say(sqlite, "s1", "I prefer short answers.")
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
@@ -150,8 +150,8 @@ async def test_the_queue_serves_the_tenant_with_the_fewest_running_users() -> No
     assert str(await queue.take()) == "small:b"
     queue.close()
     rest = []
-    while (user := await queue.take()) is not None:
-        rest.append(str(user))
+    while (taken := await queue.take()) is not None:
+        rest.append(str(taken))
     assert rest == ["big:u2", "big:u3", "big:u4", "big:u5"]
 
 

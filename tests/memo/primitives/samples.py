@@ -56,7 +56,7 @@ GOOD: dict[type[Any], dict[str, Any]] = {
         "checksum": tool_call_checksum("read", ARGS), "completed_at": NOW, **TIMES,
     },
 }  # fmt: skip
-CODES = {
+CODES: dict[type[Any], str] = {
     Tokenizable: "E_INVALID_INITIAL_TOKENIZABLE_VALUE",
     Identity: "E_INVALID_INITIAL_IDENTITY_VALUE",
     Message: "E_INVALID_INITIAL_MESSAGE_VALUE",

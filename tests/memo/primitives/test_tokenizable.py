@@ -109,6 +109,6 @@ def test_a_tokenizable_behaves_like_its_text() -> None:
 @pytest.mark.parametrize("value", [None, 3, b"bytes", ["a"], {"text": 3}, {"texts": "a"}])
 def test_only_a_string_can_be_a_tokenizable(value: object) -> None:
     with pytest.raises(InvalidPrimitive) as caught:
-        Tokenizable(value)  # type: ignore[arg-type]
+        Tokenizable(value)
     assert caught.value.code == "E_INVALID_INITIAL_TOKENIZABLE_VALUE"
     assert os.linesep not in str(caught.value)

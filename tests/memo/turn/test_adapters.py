@@ -17,7 +17,7 @@ from memo.primitives import Media, Message, Retrievable, Tokenizable
 from memo.records import Merge, RecordScope
 from memo.spool import BytesReader, SpooledArtifact
 from memo.turn import TurnRunner, artifact_tools, check_callbacks, noop_callbacks, store_callbacks
-from memo.turn.callbacks import NOUNS
+from memo.turn.callbacks import NOUNS, Noun
 from tests.memo.primitives.samples import GOOD, artifact, picture
 from tests.memo.turn.acting import run, sample
 from tests.memo.turn.stores import STORES, opened
@@ -95,7 +95,8 @@ async def test_the_check_names_the_broken_promise(promise: str) -> None:
 
 async def test_each_callback_can_be_called_by_itself() -> None:
     callbacks = store_callbacks(InMemoryStore())
-    for noun, fetch in (("message", "fetch_messages_callback"), ("memory", "fetch_memories_callback")):
+    fetches: dict[Noun, str] = {"message": "fetch_messages_callback", "memory": "fetch_memories_callback"}
+    for noun, fetch in fetches.items():
         await callbacks[f"store_{noun}_callback"](None, sample(noun))
         assert await callbacks[fetch](None) == [sample(noun)]
         await callbacks[f"delete_{noun}_callback"](None, "one")

@@ -17,8 +17,8 @@ from tests.memo.turn.acting import run, runner, sample
 
 pytestmark = pytest.mark.anyio
 
-ADA = {"tenant": "acme", "user": "ada", "session": "s1"}
-FOREIGN = [
+ADA: dict[str, Any] = {"tenant": "acme", "user": "ada", "session": "s1"}
+FOREIGN: list[dict[str, Any]] = [
     {"tenant": "evil", "user": "bob", "session": "s9"},
     {**ADA, "tenant": "evil"},
     {**ADA, "user": "bob"},

@@ -56,7 +56,11 @@ async def test_nothing_is_fetched_unless_asked_for() -> None:
     fetched: list[str] = []
 
     def watcher(name: str) -> Any:
-        return lambda ctx: fetched.append(name) or []
+        def fetch(ctx: Any) -> list[Any]:
+            fetched.append(name)
+            return []
+
+        return fetch
 
     callbacks = {**noop_callbacks(), **{name: watcher(name) for name in FETCH_CALLBACKS}}
 
