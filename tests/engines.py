@@ -52,7 +52,7 @@ class PrivateEngine:
             raise CannotServe(f"{self.program} is not installed; run `make tools` as root on Debian")
         self.root = Path(tempfile.mkdtemp(prefix="sandboxd-engine-"))
         # In memory: filling and removing a directory of image files takes half a minute on some disks.
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={STORAGE_MB}m,mode=0700", "sandboxd-engine", self.root]
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={STORAGE_MB}m,mode=0700", "sandboxd-engine", str(self.root)]
         if subprocess.run(mount, timeout=STOP_S).returncode != 0:
             self.root.rmdir()
             raise CannotServe(f"no tmpfs can be mounted here for the storage of {self.program}")

@@ -28,7 +28,8 @@ Freezer = Callable[[Container, bool], object]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        engine = getattr(item, "callspec", None) and item.callspec.params.get("engine_name")
+        callspec = getattr(item, "callspec", None)
+        engine = callspec and callspec.params.get("engine_name")
         if engine and (found := shortcoming_of(engine, getattr(item, "originalname", item.name))) is not None:
             item.add_marker(pytest.mark.xfail(reason=found.what, strict=True))
 

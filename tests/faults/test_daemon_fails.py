@@ -90,7 +90,7 @@ def test_a_process_that_was_stopped_as_a_whole_continues(bubblewrapped: RunningD
 
 def test_a_store_that_cannot_be_opened_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "memo.db").write_text("this is not a database\n" * 100)
-    options = ["--engine", "bubblewrap", "--data", tmp_path / "data", "--socket", tmp_path / "d.sock"]
+    options = ["--engine", "bubblewrap", "--data", str(tmp_path / "data"), "--socket", str(tmp_path / "d.sock")]
     done = subprocess.run(
         [sys.executable, "-m", "sandboxd", "serve", *options, "--store", f"sqlite:///{tmp_path / 'memo.db'}"],
         capture_output=True,

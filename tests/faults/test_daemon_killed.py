@@ -141,6 +141,7 @@ def test_a_container_that_died_while_no_daemon_ran_is_gone_and_its_workspace_is_
 def test_a_second_daemon_on_the_same_directory_refuses_and_names_the_first(daemon: RunningDaemon) -> None:
     daemon.start()
     first = daemon.process
+    assert first is not None
     other = RunningDaemon(image=str(daemon.settings["image"]))
     try:
         other.data = daemon.data

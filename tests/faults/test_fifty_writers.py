@@ -9,6 +9,7 @@ import pytest
 
 from memo.errors import RevisionConflict
 from sandboxd.client import Client
+from sandboxd.client.memory_calls import Scope
 from tests.faults.stores import size_of
 from tests.faults.test_memory_killed import NOTES, USER, inside
 from tests.running import RunningDaemon
@@ -19,6 +20,7 @@ SECONDS = size_of("SANDBOXD_TEST_WRITERS_S", 4)
 WRITERS = 50
 LINES = 300
 SESSIONS = ("a", "b", "c")
+WRITTEN: list[tuple[str, str, Scope]] = [("ada", "USER.md", "user"), ("a", "NOTES.md", "session")]
 
 # Each text is one number on 300 lines, so half a text or an older one is recognised at once.
 READER = f"""
@@ -54,7 +56,7 @@ def _write(daemon: RunningDaemon, number: int, is_over: threading.Event, counts:
     """Increment repeatedly, like an agent that reads first; of two writers one wins and the other retries."""
     with daemon.client() as client:
         while not is_over.is_set():
-            owner, name, scope = (("ada", "USER.md", "user"), ("a", "NOTES.md", "session"))[number % 2]
+            owner, name, scope = WRITTEN[number % 2]
             before = client.read_memo(owner, name, scope=scope)
             try:
                 client.write_memo(
@@ -87,7 +89,13 @@ def test_readers_inside_see_nothing_torn_and_nothing_older_while_fifty_writers_w
             client.ensure_sandbox(session, user="ada")
         readers = [threading.Thread(target=_read, args=(daemon, session, results)) for session in SESSIONS]
         writers = [threading.Thread(target=_write, args=(daemon, number, is_over, counts)) for number in range(WRITERS)]
-        ending = threading.Thread(target=lambda: ([reader.join() for reader in readers], is_over.set()))
+
+        def end() -> None:
+            for reader in readers:
+                reader.join()
+            is_over.set()
+
+        ending = threading.Thread(target=end)
         for thread in (*readers, *writers, ending):
             thread.start()
         artifacts = _write_artifacts(client, is_over)

@@ -147,7 +147,7 @@ def check(daemon: RunningDaemon, history: History) -> None:
     assert history.surprises == []
     with daemon.client() as client:
         wait_settled(client)
-        wrong = {
+        wrong: dict[object, str | None] = {
             **{place: value.settle(read(client, *place)) for place, value in history.values.items()},
             **{
                 (session, name): lines.settle(client.read_memo(session, name).text.splitlines())

@@ -43,7 +43,7 @@ def scarce(daemon: RunningDaemon, request: pytest.FixtureRequest) -> Iterator[Ru
 
 
 def use_up_inodes(directory: Path) -> list[Path]:
-    taken = []
+    taken: list[Path] = []
     with suppress(OSError):
         while True:
             path = directory / f"ballast-{len(taken)}"

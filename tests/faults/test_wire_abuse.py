@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -123,7 +123,7 @@ def make_served(engine_socket: str, agent_image: str, tmp_path_factory: pytest.T
     token_file.write_text(TOKEN)
     with ExitStack() as stack:
 
-        def start(**settings: object) -> Served:
+        def start(**settings: Any) -> Served:
             with socket.create_server(("127.0.0.1", 0)) as free:
                 address: tuple[str, int] = free.getsockname()
             tcp = f"{address[0]}:{address[1]}"

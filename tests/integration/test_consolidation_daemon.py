@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from queue import Queue
+from typing import Any
 
 import aiohttp
 import anyio
@@ -40,7 +41,7 @@ SOON = {"consolidation__idle_s": 0, "consolidation__scan_s": 0.3}
 def start(engine_socket: str, agent_image: str) -> Iterator[Callable[..., RunningDaemon]]:
     with ExitStack() as stack:
 
-        def make(**settings: object) -> RunningDaemon:
+        def make(**settings: Any) -> RunningDaemon:
             running = RunningDaemon(image=agent_image, **settings)
             stack.callback(running.stop)
             return running.start()

@@ -285,7 +285,7 @@ def test_a_reader_that_leaves_early_sees_no_traceback(places: Places) -> None:
 
 
 def test_ctrl_c_ends_a_command_silently(places: Places) -> None:
-    command = [SANDBOXD, "exec", "--no-stdin", "--socket", places.socket, "here", "echo started; sleep 60"]
+    command = [str(SANDBOXD), "exec", "--no-stdin", "--socket", str(places.socket), "here", "echo started; sleep 60"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -296,7 +296,8 @@ def test_ctrl_c_ends_a_command_silently(places: Places) -> None:
 
 
 def test_ctrl_c_twice_ends_the_daemon_without_a_traceback(engine_socket: str, agent_image: str, tmp_path: Path) -> None:
-    command = [SANDBOXD, "serve", "--data", tmp_path / "data", "--socket", tmp_path / "s.sock", "--pool", "0"]
+    places: list[str | Path] = ["--data", tmp_path / "data", "--socket", tmp_path / "s.sock"]
+    command = [SANDBOXD, "serve", *places, "--pool", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -148,7 +149,7 @@ def test_processes_that_are_stopped_from_outside_pause_a_bubblewrap_sandbox() ->
 def test_a_restart_finds_a_paused_sandbox_paused_and_loses_nothing_of_it(
     engine_socket: str, agent_image: str, engine: str
 ) -> None:
-    settings = {"image": agent_image} if engine == "docker" else {}
+    settings: dict[str, Any] = {"image": agent_image} if engine == "docker" else {}
     daemon = RunningDaemon(engine=engine, start_timeout_s=5, **settings)
     try:
         with daemon.start().client() as client:

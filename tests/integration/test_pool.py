@@ -140,7 +140,12 @@ def test_a_late_warm_container_is_awaited_and_not_discarded(daemon: RunningDaemo
     pids = [int(docker("inspect", "--format", "{{.State.Pid}}", container)) for container in warm]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
-    late = threading.Timer(_LATE_S, lambda: [os.kill(pid, signal.SIGCONT) for pid in pids])
+
+    def resume() -> None:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+    late = threading.Timer(_LATE_S, resume)
     late.start()
     with daemon.client() as client:
         sandbox = client.ensure_sandbox("s1", user="ada", env={"COLOUR": "blue"})

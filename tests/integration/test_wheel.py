@@ -87,7 +87,7 @@ def run(installed: Path, env: dict[str, str], *words: str) -> subprocess.Complet
 @contextmanager
 def serving(installed: Path, env: dict[str, str], *words: str) -> Iterator[None]:
     """Run `sandboxd serve` until the block ends."""
-    command = [installed / "bin" / "sandboxd", "serve", *words]
+    command = [str(installed / "bin" / "sandboxd"), "serve", *words]
     with subprocess.Popen(command, cwd="/", env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as daemon:
         try:
             assert_ready(daemon)
@@ -142,7 +142,7 @@ def test_serve_builds_the_image_with_build_image(installed: Path, places: dict[s
 def test_serve_in_a_terminal_asks_first(installed: Path, places: dict[str, str], other_image: str, answer: str) -> None:
     keyboard, terminal = pty.openpty()
     try:
-        command = [installed / "bin" / "sandboxd", "serve"]
+        command = [str(installed / "bin" / "sandboxd"), "serve"]
         env = {**places, "TERM": "dumb"}
         with subprocess.Popen(
             command, cwd="/", env=env, stdin=terminal, stdout=subprocess.PIPE, stderr=terminal

@@ -105,7 +105,7 @@ def _changed(base: list[str], changes: Changes, whose: str) -> list[str]:
     places: dict[int, list[str]] = {}
     for place, count in inserted:
         places.setdefault(place % (len(base) + 1), []).extend(f"{whose} {place} {n}" for n in range(count))
-    result = []
+    result: list[str] = []
     for number, line in enumerate([*base, ""]):
         result += dict.fromkeys(places.get(number, []))
         result += [line] if number < len(base) and number not in deleted else []

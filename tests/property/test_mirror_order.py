@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -152,7 +153,7 @@ async def test_reader_processes_never_see_half_a_document_nor_an_older_one(tmp_p
                     await anyio.sleep(0.001)
             end.touch()
             for reader in readers:
-                output = await anyio.to_thread.run_sync(lambda reader=reader: reader.communicate(timeout=60)[0])
+                output, _ = await anyio.to_thread.run_sync(partial(reader.communicate, timeout=60))
                 assert reader.returncode == 0
                 assert int(output.split()[1]) > 0
         finally:

@@ -139,7 +139,7 @@ async def test_a_piece_is_rendered_only_when_the_one_before_it_was_taken() -> No
 
     response = Pieces(render(), Allotment(ByteBudget(), "acme"))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(response, {}, None, send)
+        tasks.start_soon(response, {}, None, send)  # type: ignore[arg-type]  # it receives nothing
         for number in range(1, 11):
             await anyio.wait_all_tasks_blocked()
             assert rendered == number
@@ -163,7 +163,7 @@ async def test_one_pass_of_the_event_loop_renders_one_piece_of_all_answers() -> 
 
     async with anyio.create_task_group() as tasks:
         for _ in range(20):
-            tasks.start_soon(Pieces(render(), Allotment(budget, "acme")), {}, None, send)
+            tasks.start_soon(Pieces(render(), Allotment(budget, "acme")), {}, None, send)  # type: ignore[arg-type]  # it receives nothing
         while rendered < 100:
             before = rendered
             await anyio.sleep(0)

@@ -84,7 +84,7 @@ async def test_the_ordinary_client_does_everything(world: World, way: str) -> No
 
 def _do_everything(world: World, way: str) -> None:
     where = {"socket": world.socket} if way == "unix" else {"url": world.url, "token": world.token}
-    with Client(**where) as client:  # type: ignore[arg-type]
+    with Client(**where) as client:
         assert client.health()["status"] == "ok"
         assert client.ready()["ready"] is True
         assert client.ensure_sandbox("s1", "u1").created is True
@@ -207,7 +207,7 @@ async def test_leaving_a_stream_early_kills_the_command(world: World) -> None:
         async for item in stream:
             assert item == ExecOutput("stdout", b"up\n")
             break
-        await stream.aclose()  # type: ignore[attr-defined]
+        await stream.aclose()
         with anyio.fail_after(10):
             while world.manager.runner.killed == 0:  # the stand-in has no event for it
                 await anyio.sleep(0.02)

@@ -138,7 +138,7 @@ async def test_an_event_that_comes_while_readers_are_being_woken_reaches_all_of_
 
 async def test_a_reader_alone_is_woken_by_every_event() -> None:
     bus = EventBus(first_id=0)
-    batches = []
+    batches: list[list[int]] = []
 
     async def read() -> None:
         async with bus.subscribe() as reader:

@@ -9,7 +9,7 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import anyio
 import anyio.to_thread
@@ -48,7 +48,7 @@ SOURCES: dict[str, Callable[[], Any]] = {
     "file": lambda: io.BytesIO(CONTENT),
     "generator": _slices,
     "list": lambda: [b"", CONTENT, b""],
-    "buffered": lambda: io.BufferedReader(io.BytesIO(CONTENT)),  # type: ignore[arg-type]
+    "buffered": lambda: io.BufferedReader(io.BytesIO(CONTENT)),
 }
 
 
@@ -100,7 +100,7 @@ async def test_a_command_may_answer_while_it_is_still_being_fed(world: World) ->
             assert sum([len(item.data) async for item in stream if _is_output(item)]) == 8 * len(CONTENT)
 
 
-def _is_output(item: ExecOutput | ExecResult) -> bool:
+def _is_output(item: ExecOutput | ExecResult) -> TypeGuard[ExecOutput]:
     return isinstance(item, ExecOutput)
 
 
@@ -287,7 +287,7 @@ async def test_signals_and_terminal_options_reach_the_runner(world: World) -> No
                 await client.kill_process("s1", process.id, signal=signal)
         for wrong in ({"term": "vt100"}, {"echo": False}, {"rows": 5}, {"tty": True, "term": "a b"}):
             with pytest.raises(InvalidRequest):
-                await client.start_process("s1", "cat", **wrong)  # type: ignore[arg-type]
+                await client.start_process("s1", "cat", **wrong)
     assert runner.terminals == [Terminal("vt100", echo=False, rows=5), Terminal()]
     assert runner.signals == [
         (process.id, "INT", None),

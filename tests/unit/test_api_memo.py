@@ -174,14 +174,15 @@ async def test_a_body_that_is_not_text_is_refused(
 
 @pytest.mark.parametrize("name", ["..", ".hidden", "tool-results", "a%20b", "%00", "x" * 129, "a%5cb", "%C3%A4", "-x"])
 async def test_an_illegal_name_is_refused_in_every_verb(quick: Wire, name: str) -> None:
-    for method, target, options in [
+    calls: list[tuple[str, str, dict[str, Any]]] = [
         ("GET", f"{SESSION}/memo/{name}", {}),
         ("PUT", f"{SESSION}/memo/{name}", {"data": b"x"}),
         ("POST", f"{USER}/memo/{name}", {"data": b"x"}),
         ("GET", f"{SESSION}/memo/{name}/history", {}),
         ("POST", f"{SESSION}/memo/{name}/restore", {"json": {"revision": 1}}),
         ("POST", f"{USER}/mirror/refresh", {"json": {"name": name}}),
-    ]:
+    ]
+    for method, target, options in calls:
         assert (await quick.problem(method, target, **options))["status"] in (400, 404, 405)
 
 
@@ -233,7 +234,7 @@ async def test_another_tenant_finds_nothing(quick: Wire) -> None:
     await quick.ask("PUT", f"{SESSION}/artifacts/c1", data=b"secret")
     await quick.ask("POST", f"{SESSION}/messages", json={"messages": [{"role": "user", "content": "secret"}]})
     foreign = "/v1/tenants/other/sessions/s1"
-    for method, target, options in [
+    calls: list[tuple[str, str, dict[str, Any]]] = [
         ("GET", f"{foreign}/memo", {}),
         ("GET", f"{foreign}/memo/NOTES.md", {}),
         ("GET", f"{foreign}/memo/NOTES.md/history", {}),
@@ -247,7 +248,8 @@ async def test_another_tenant_finds_nothing(quick: Wire) -> None:
         ("GET", f"{foreign}/mirror", {}),
         ("GET", foreign, {}),
         ("GET", "/v1/tenants/other/users/u1/memo/NOTES.md", {}),
-    ]:
+    ]
+    for method, target, options in calls:
         problem = await quick.problem(method, target, **options)
         assert problem["status"] == 404, (method, target)
         assert "secret" not in json.dumps(problem)
@@ -330,7 +332,7 @@ async def test_mirrors_are_refreshed_and_inspected(quick: Wire) -> None:
 async def test_without_a_store_memory_says_so(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
         async for wire in wired(world):
-            for method, target, options in [
+            calls: list[tuple[str, str, dict[str, Any]]] = [
                 ("GET", f"{SESSION}/memo", {}),
                 ("GET", NOTES, {}),
                 ("PUT", NOTES, {"data": b"x"}),
@@ -339,7 +341,8 @@ async def test_without_a_store_memory_says_so(tmp_path: Path) -> None:
                 ("GET", f"{SESSION}/mirror", {}),
                 ("GET", f"{SESSION}/messages", {}),
                 ("PUT", SESSION, {"json": {"user": "u1"}}),
-            ]:
+            ]
+            for method, target, options in calls:
                 problem = await wire.problem(method, target, **options)
                 assert (problem["status"], problem["code"]) == (503, "store.unavailable"), target
 
@@ -359,7 +362,7 @@ async def test_an_unsupported_call_is_reported_and_a_store_failure_reveals_no_se
         async for wire in wired(world):
             _, _, body = await wire.ask("GET", NOTES)
             assert body == b"kept elsewhere"
-            for method, target, options in [
+            calls: list[tuple[str, str, dict[str, Any]]] = [
                 ("PUT", NOTES, {"data": b"x"}),
                 ("POST", NOTES, {"data": b"x", "headers": {"idempotency-key": "k"}}),
                 ("GET", f"{SESSION}/memo", {}),
@@ -369,7 +372,8 @@ async def test_an_unsupported_call_is_reported_and_a_store_failure_reveals_no_se
                 ("POST", f"{SESSION}/messages", {"json": {"messages": []}}),
                 ("POST", f"{SESSION}/compaction", {}),
                 ("GET", f"{TENANT}/sessions", {}),
-            ]:
+            ]
+            for method, target, options in calls:
                 problem = await wire.problem(method, target, **options)
                 assert (problem["status"], problem["code"]) == (501, "memo.unsupported"), target
             problem = await wire.problem("GET", f"{SESSION}/messages")

@@ -201,5 +201,5 @@ async def test_an_invalid_answer_of_a_store_is_reported(tmp_path: Path) -> None:
                 ("GET", f"{TENANT}/sessions", {}),
                 ("PUT", OTHER, {"json": {"user": "u"}}),
             ):
-                problem = await wire.problem(method, target, **options)  # type: ignore[arg-type]
+                problem = await wire.problem(method, target, **options)
                 assert (problem["status"], problem["code"]) == (503, "store.unavailable"), target

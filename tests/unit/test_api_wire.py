@@ -73,7 +73,7 @@ async def test_a_sandbox_is_made_once_and_then_returned(wire: Wire) -> None:
 
 async def test_a_foreign_or_unknown_session_is_not_found_in_every_verb(wire: Wire) -> None:
     foreign = "/v1/tenants/other/sessions/s1"
-    for method, target, options in [
+    calls: list[tuple[str, str, dict[str, Any]]] = [
         ("GET", f"{foreign}/sandbox", {}),
         ("DELETE", f"{foreign}/sandbox", {}),
         ("GET", f"{foreign}/stats", {}),
@@ -88,7 +88,8 @@ async def test_a_foreign_or_unknown_session_is_not_found_in_every_verb(wire: Wir
         ("PUT", f"{foreign}/files?path=/workspace/a", {"data": b"x"}),
         ("GET", f"{foreign}/tools", {}),
         ("POST", f"{foreign}/tools/Bash", {"json": {"command": "true"}}),
-    ]:
+    ]
+    for method, target, options in calls:
         problem = await wire.problem(method, target, **options)
         assert (problem["status"], problem["code"]) == (404, "sandbox.not_found"), (method, target)
     _, _, body = await wire.ask("GET", "/v1/tenants/other/sandboxes")
@@ -339,14 +340,15 @@ async def test_files_pass_through_as_they_are(wire: Wire) -> None:
 
 
 async def test_each_kind_of_not_found_has_its_own_code(wire: Wire) -> None:
-    for method, target, options, code in [
+    calls: list[tuple[str, str, dict[str, Any], str]] = [
         ("GET", "/v1/tenants/acme/sessions/none/sandbox", {}, "sandbox.not_found"),
         ("GET", f"{SESSION}/files?path=/workspace/none", {}, "file.not_found"),
         ("GET", f"{SESSION}/processes/p9", {}, "process.not_found"),
         ("GET", f"{SESSION}/processes/{'p' * 200}", {}, "process.not_found"),
         ("POST", f"{SESSION}/tools/None", {"json": {}}, "tool.not_found"),
         ("GET", f"{SESSION}/nothing/here", {}, "route.not_found"),
-    ]:
+    ]
+    for method, target, options, code in calls:
         problem = await wire.problem(method, target, **options)
         assert (problem["status"], problem["code"], problem["retryable"]) == (404, code, False), target
         assert isinstance(rebuild(problem), NotFound), target

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sandboxd.sandboxes import cache_place
-from sandboxd.sandboxes.cache_place import TMPFS, CachePlace, give_back, settle
+from sandboxd.sandboxes.cache_place import TMPFS, give_back, settle
+from sandboxd.settings import CachePlace
 
 GIB = 1024**3
 

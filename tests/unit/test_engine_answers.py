@@ -57,7 +57,7 @@ def test_cause_of_death_is_what_happened_last(events: list[tuple[str, int, int |
 def test_removed_container_is_forgotten() -> None:
     ledger = DeathLedger()
     for action in ("oom", "kill", "destroy"):
-        assert ledger.judge(RawEvent(action, "c", NOW)) is None  # type: ignore[arg-type]
+        assert ledger.judge(RawEvent(action, "c", NOW)) is None
     assert ledger == DeathLedger()
 
 
@@ -189,7 +189,7 @@ def describe(docker: str = "27.1.1", runc: str = "1.3.3", **info: Any) -> dict[s
 
 
 def test_a_runtime_of_gvisor_is_offered_and_a_name_that_podman_has_heard_of_is_not() -> None:
-    runtimes = {"runc": {}, "runsc": {}}
+    runtimes: dict[str, dict[str, Any]] = {"runc": {}, "runsc": {}}
     assert "runsc puts gVisor's kernel" in describe(Runtimes=runtimes)["runtimes"][1]
     podman = {"Version": "4.3.1", "Components": [{"Name": "Podman Engine"}]}
     found = diagnose_engine({"Runtimes": runtimes, "DefaultRuntime": "crun"}, podman)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -59,7 +59,7 @@ EVENTS: list[Event] = [
 ]
 
 
-def record(state: State = State.CREATING, **changes: object) -> Record:
+def record(state: State = State.CREATING, **changes: Any) -> Record:
     base = Record(
         id="0123456789abcdef",
         shape=Shape("image:1", Limits()),

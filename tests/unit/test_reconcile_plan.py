@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from memo.ids import SessionRef
 from sandboxd.engine.protocol import Container
+from sandboxd.errors import Cause
 from sandboxd.sandboxes.lifecycle import Record, State
 from sandboxd.sandboxes.reconcile_plan import (
     Adopt,
@@ -22,7 +23,7 @@ from sandboxd.sandboxes.reconcile_plan import (
 from tests.unit.test_lifecycle import ADA, record
 
 
-def container(container_id: str, *, running: bool = True, cause: str | None = None) -> Container:
+def container(container_id: str, *, running: bool = True, cause: Cause | None = None) -> Container:
     return Container(id=container_id, name=container_id, labels={}, running=running, cause=cause)
 
 

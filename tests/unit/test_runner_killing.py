@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Generator, Iterable
 
@@ -25,9 +26,9 @@ class Sandbox:
         self.stopped = False
         monkeypatch.setattr(tree, "_scan", self._scan)
         monkeypatch.setattr(tree, "mark_of", lambda pid: None)
-        monkeypatch.setattr(tree.os, "kill", self._kill)
-        monkeypatch.setattr(tree.os, "killpg", lambda group, number: None)
-        monkeypatch.setattr(tree.os, "listdir", lambda path: [])  # no crowd
+        monkeypatch.setattr(os, "kill", self._kill)
+        monkeypatch.setattr(os, "killpg", lambda group, number: None)
+        monkeypatch.setattr(os, "listdir", lambda path: [])  # no crowd
 
     def kill(self) -> None:
         for _ in kill_tree(RUNNER, TARGET, MARK):
@@ -132,7 +133,7 @@ class Answering:
 def test_a_kill_is_answered_once_when_the_whole_tree_is_dead(is_reaped_first: bool) -> None:
     runner, process = Answering(), Process()
     Waiting(runner, 7, process).kill(signal.SIGKILL, 0)  # type: ignore[arg-type]
-    steps = [process.reap, lambda: process.done(True)]
+    steps: list[Callable[[], None]] = [process.reap, lambda: process.done(True)]
     first, second = steps if is_reaped_first else reversed(steps)
     first()
     assert runner.sent == []

@@ -46,7 +46,7 @@ async def test_an_earlier_runner_is_not_sent_calls_that_it_does_not_support() ->
         lambda: client.kill_process("p1", "TERM", 1),
     ):
         with pytest.raises(InvalidRequest, match="an earlier version of sandboxd started"):
-            await ask()  # type: ignore[no-untyped-call]
+            await ask()
     with pytest.raises(InvalidRequest, match="the limit is 1048576"):
         await client.exec(Exec(("true", "x" * 2_000_000)))
     assert link.sent == []

@@ -311,9 +311,8 @@ async def test_the_old_file_stays_if_removing_it_would_not_help_or_is_not_safe(r
     await sh(runner, f"head -c {fill} /dev/zero > /tmp/fill 2> /dev/null || true")
     if why == "second name":
         await sh(runner, "ln /tmp/old /tmp/twin")
-    data = {"too large": b"b" * 40_000_000, "size unknown": pieces(), "small": b"b" * 600_000}.get(
-        why, b"b" * 24_000_000
-    )
+    sizes = {"too large": 40_000_000, "small": 600_000}
+    data = pieces() if why == "size unknown" else b"b" * sizes.get(why, 24_000_000)
     with pytest.raises(WorkspaceFull, match=r"no space left; remove files first$"):
         await runner.write_file("/tmp/old", data)
     assert await sh(
