@@ -45,7 +45,7 @@ lint: environment-dev ## ruff (rules and format), consistent requirements, no co
 	@$(BIN)/python -m pip --disable-pip-version-check check
 	@$(BIN)/python -m scripts.licences
 
-type: environment-dev ## mypy, strict
+type: environment-dev ## mypy, strict, tests and examples included
 	@$(BIN)/mypy
 
 bench: environment-dev engine image ## measure ours and the peers: JOBS=exec,first PEERS=all|none QUICK=1 PUBLISH=1

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from inspect_ai._util.error import PrerequisiteError  # type: ignore[import-not-found]
-from inspect_ai.util._sandbox.docker.docker import DockerSandboxEnvironment  # type: ignore[import-not-found]
-from inspect_ai.util._subprocess import init_max_subprocesses  # type: ignore[import-not-found]
+from inspect_ai._util.error import PrerequisiteError
+from inspect_ai.util._sandbox.docker.docker import DockerSandboxEnvironment
+from inspect_ai.util._subprocess import init_max_subprocesses
 
 from benchmarks.peers import Absent, CommandFailed, NothingBeforehand, Options, Peer
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import docker
 from anyio import to_thread
-from llm_sandbox import SandboxSession  # type: ignore[import-not-found]
-from llm_sandbox.pool import PoolConfig, PooledSandboxSession, create_pool_manager  # type: ignore[import-not-found]
+from llm_sandbox import SandboxSession
+from llm_sandbox.pool import PoolConfig, PooledSandboxSession, create_pool_manager
 
 from benchmarks.peers import CommandFailed, NothingBeforehand, Options, Peer
 from benchmarks.peers.plain_container import labels_of

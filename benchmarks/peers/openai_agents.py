@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import docker
-from agents.sandbox.sandboxes.docker import DockerSandboxClient, DockerSandboxClientOptions  # type: ignore[import-not-found]
-from agents.tracing import set_tracing_disabled  # type: ignore[import-not-found]
+from agents.sandbox.sandboxes.docker import DockerSandboxClient, DockerSandboxClientOptions
+from agents.tracing import set_tracing_disabled
 from anyio import to_thread
 
 from benchmarks.peers import CommandFailed, NothingBeforehand, Options, Peer

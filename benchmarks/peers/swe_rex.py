@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from swerex.deployment.docker import DockerDeployment  # type: ignore[import-not-found]
-from swerex.runtime.abstract import Command, ReadFileRequest, WriteFileRequest  # type: ignore[import-not-found]
+from swerex.deployment.docker import DockerDeployment
+from swerex.runtime.abstract import Command, ReadFileRequest, WriteFileRequest
 
 from benchmarks.peers import Absent, CommandFailed, NothingBeforehand, Options, Peer
 

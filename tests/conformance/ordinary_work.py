@@ -22,15 +22,15 @@ import threading
 from concurrent.futures import ProcessPoolExecutor
 
 
-def run(*command):
+def run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=50)
     if done.returncode != 0:
         raise RuntimeError(f"{command}: {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
 
 
-def threads():
-    seen = []
+def threads() -> None:
+    seen: list[int] = []
     workers = [threading.Thread(target=seen.append, args=(number,)) for number in range(8)]
     for worker in workers:
         worker.start()
@@ -39,7 +39,7 @@ def threads():
     assert sorted(seen) == list(range(8))
 
 
-def processes():
+def processes() -> None:
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork")) as pool:
         assert list(pool.map(abs, [-1, -2, -3])) == [1, 2, 3]
     lock = multiprocessing.get_context("fork").Lock()
@@ -47,7 +47,7 @@ def processes():
         pass
 
 
-def event_loop():
+def event_loop() -> None:
     reader, writer = socket.socketpair()
     poller = select.epoll()
     poller.register(reader, select.EPOLLIN)
@@ -65,12 +65,12 @@ def event_loop():
     os.close(memory)
 
 
-def process_descriptors():
+def process_descriptors() -> None:
     if hasattr(os, "pidfd_open"):
         os.close(os.pidfd_open(os.getpid()))
 
 
-def local_network():
+def local_network() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         accepted, _ = server.accept()
         client.sendall(b"hello")
@@ -83,7 +83,7 @@ def local_network():
         pass
 
 
-def files():
+def files() -> None:
     with open("a", "wb") as file:
         file.write(os.urandom(1 << 16))
         file.flush()
@@ -105,7 +105,7 @@ def files():
     database.close()
 
 
-def system_calls():
+def system_calls() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     # close_range and openat2 and faccessat2 and futex_waitv and landlock_create_ruleset: refused would be EPERM.
     for number in (436, 437, 439, 449, 444):
@@ -120,7 +120,7 @@ def system_calls():
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def terminal():
+def terminal() -> None:
     master, slave = os.openpty()
     done = subprocess.run(["stty", "size"], stdin=slave, capture_output=True, timeout=10)
     assert done.returncode == 0, done.stderr
@@ -128,7 +128,7 @@ def terminal():
     os.close(slave)
 
 
-def version_control():
+def version_control() -> None:
     if shutil.which("git") is None:
         return
     identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "safe.directory=*")
@@ -140,7 +140,7 @@ def version_control():
     assert "first" in run("git", *identity, "-C", "repo", "log", "--oneline")
 
 
-def build():
+def build() -> None:
     with open("program.c", "w") as file:
         file.write('#include <stdio.h>\nint main(void) { puts("built"); return 0; }\n')
     if shutil.which("cc"):
@@ -159,7 +159,7 @@ def build():
 STEPS = (threads, processes, event_loop, local_network, files, system_calls, terminal, version_control, build)
 
 
-def main():
+def main() -> None:
     os.chdir(sys.argv[1])
     for step in [globals()[name] for name in sys.argv[2:]] or STEPS:
         try:

@@ -6,14 +6,15 @@ import ctypes
 import errno
 import os
 import stat
+from collections.abc import Callable
 
-from doors import LIBC, PROBES, probe, read_text, refused, refused_in_child
+from doors import LIBC, PROBES, Outcome, probe, read_text, refused, refused_in_child
 
 MEMO = "/workspace/memo"
 
 
-def make_device(kind):
-    def attempt():
+def make_device(kind: int) -> Outcome:
+    def attempt() -> None:
         path = f"/dev/shm/probe-{os.getpid()}"
         os.mknod(path, kind | 0o600, os.makedev(1, 3))
         os.unlink(path)
@@ -25,8 +26,8 @@ PROBES["making a character device is refused"] = lambda: make_device(stat.S_IFCH
 PROBES["making a block device is refused"] = lambda: make_device(stat.S_IFBLK)
 
 
-def write_file(path):
-    def attempt():
+def write_file(path: str) -> Outcome:
+    def attempt() -> None:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         os.unlink(path)
 
@@ -62,7 +63,7 @@ for _hidden in ("/proc/cmdline", "/proc/keys", "/proc/timer_list", "/proc/interr
     PROBES[f"{_hidden} is empty"] = lambda path=_hidden: (not read_text(path).strip(), "")
 
 
-def read_first(path):
+def read_first(path: str) -> bool:
     """Return whether something can be read there; a masked file is the null device."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -77,7 +78,7 @@ def read_first(path):
 
 
 @probe("no block devices and no unknown devices in /dev")
-def devices():
+def devices() -> Outcome:
     usual = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "console")
     found = []
     for entry in os.scandir("/dev"):
@@ -87,15 +88,15 @@ def devices():
     return not found, " ".join(found[:5])
 
 
-def memo_file():
+def memo_file() -> str:
     return next(entry.path for entry in os.scandir(MEMO) if entry.is_file())
 
 
-def memo_open(flags):
+def memo_open(flags: int) -> None:
     os.close(os.open(memo_file(), flags))
 
 
-def through_fd():
+def through_fd() -> None:
     descriptor = os.open(memo_file(), os.O_RDONLY)
     try:
         os.close(os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY))
@@ -103,10 +104,10 @@ def through_fd():
         os.close(descriptor)
 
 
-def keeping_content(action):
+def keeping_content(action: Callable[[str], None]) -> Callable[[], None]:
     """Return an attempt that runs the action and, where it works, restores the file."""
 
-    def attempt():
+    def attempt() -> None:
         path = memo_file()
         with open(path, "rb") as file:
             content = file.read()
@@ -117,7 +118,7 @@ def keeping_content(action):
     return attempt
 
 
-def rename_over(path):
+def rename_over(path: str) -> None:
     source = "/workspace/probe-source"
     with open(source, "w"):
         pass
@@ -128,18 +129,18 @@ def rename_over(path):
             os.unlink(source)
 
 
-def rename_inside():
+def rename_inside() -> None:
     path = memo_file()
     os.rename(path, f"{MEMO}/probe")
     os.rename(f"{MEMO}/probe", path)
 
 
-def link_out():
+def link_out() -> None:
     os.link(memo_file(), "/workspace/probe-link")
     os.unlink("/workspace/probe-link")
 
 
-def mount_memo(flags):
+def mount_memo(flags: int) -> None:
     result = LIBC.mount(MEMO.encode(), MEMO.encode(), None, ctypes.c_ulong(flags), None)
     if result:
         raise OSError(ctypes.get_errno(), "mount")
@@ -147,15 +148,15 @@ def mount_memo(flags):
         LIBC.umount2(MEMO.encode(), 2)
 
 
-def there_and_back(make, undo):
-    def attempt():
+def there_and_back(make: Callable[[str], None], undo: Callable[[str], None]) -> Callable[[], None]:
+    def attempt() -> None:
         make(f"{MEMO}/probe")
         undo(f"{MEMO}/probe")
 
     return attempt
 
 
-MEMO_WRITES = {
+MEMO_WRITES: dict[str, Callable[[], object]] = {
     "open for writing": lambda: memo_open(os.O_WRONLY),
     "open for appending": lambda: memo_open(os.O_WRONLY | os.O_APPEND),
     "open for reading and writing": lambda: memo_open(os.O_RDWR),
@@ -184,7 +185,7 @@ for _name, _action in MEMO_WRITES.items():
 
 
 @probe("/tmp is noexec, nosuid, nodev and small")
-def temporary():
+def temporary() -> Outcome:
     found = os.statvfs("/tmp")
     wanted = os.ST_NOEXEC | os.ST_NOSUID | os.ST_NODEV
     size = found.f_blocks * found.f_frsize
@@ -192,7 +193,7 @@ def temporary():
 
 
 @probe("/var/tmp is nosuid, nodev and within the workspace's quota")
-def lasting_temporary():
+def lasting_temporary() -> Outcome:
     found = os.statvfs("/var/tmp")
     wanted = os.ST_NOSUID | os.ST_NODEV
     is_same = os.stat("/var/tmp").st_dev == os.stat("/workspace").st_dev
@@ -200,7 +201,7 @@ def lasting_temporary():
 
 
 @probe("/var/tmp cannot be replaced, nor reached through the mirror that hides it")
-def hidden_temporary():
+def hidden_temporary() -> Outcome:
     seen = [entry.path for place in ("/workspace", MEMO, "/var") for entry in os.scandir(place) if entry.name == "tmp"]
     moved = refused(lambda: (os.rename("/var/tmp", "/var/probe"), os.rename("/var/probe", "/var/tmp")))
     gone = refused(lambda: (os.rmdir("/var/tmp"), os.mkdir("/var/tmp", 0o1777)))
@@ -208,14 +209,14 @@ def hidden_temporary():
 
 
 @probe("/dev/shm is noexec and small")
-def shared_memory():
+def shared_memory() -> Outcome:
     found = os.statvfs("/dev/shm")
     size = found.f_blocks * found.f_frsize
     return bool(found.f_flag & os.ST_NOEXEC) and 0 < size <= 1 << 30, f"flags {found.f_flag:#x} size {size}"
 
 
 @probe("a program in /tmp does not run")
-def run_from_tmp():
+def run_from_tmp() -> Outcome:
     path = f"/tmp/probe-{os.getpid()}"
     with open(path, "w") as file:
         file.write("#!/bin/sh\nexit 0\n")

@@ -15,6 +15,7 @@ from doors import (
     IS_X86,
     OPEN_FDS,
     PROBES,
+    Outcome,
     in_child,
     probe,
     raw,
@@ -27,7 +28,7 @@ from doors import (
 
 
 @probe("no capabilities in any set")
-def capabilities():
+def capabilities() -> Outcome:
     found = {name: int(status_field(name), 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}
     return not any(found.values()), str({name: hex(value) for name, value in found.items() if value})
 
@@ -44,13 +45,13 @@ PROBES["hard limit of core files is 0"] = lambda: (resource.getrlimit(resource.R
 
 
 @probe("open files are bounded")
-def bounded_files():
+def bounded_files() -> Outcome:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return 0 < hard <= 65536, str(hard)
 
 
 @probe("no setuid or setgid files")
-def setuid_files():
+def setuid_files() -> Outcome:
     found, device = [], os.lstat("/").st_dev
     for top, folders, files in os.walk("/"):
         folders[:] = [name for name in folders if os.lstat(os.path.join(top, name)).st_dev == device]
@@ -62,7 +63,7 @@ def setuid_files():
 
 
 @probe("making a control group is refused")
-def make_cgroup():
+def make_cgroup() -> Outcome:
     places = [path for path in ("/sys/fs/cgroup", *glob.glob("/sys/fs/cgroup/*/")) if os.path.isdir(path)]
     for place in places:
         path = os.path.join(place, "probe-group")
@@ -76,7 +77,7 @@ def make_cgroup():
 
 
 @probe("only our own processes are visible")
-def processes():
+def processes() -> Outcome:
     foreign = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         found = re.search(r"^Uid:\s+(\d+)", read_text(f"/proc/{pid}/status"), re.M)
@@ -85,7 +86,7 @@ def processes():
     return not foreign, ", ".join(foreign[:5])
 
 
-def read_byte(path):
+def read_byte(path: str) -> None:
     with open(path, "rb") as file:
         file.read(1)
 
@@ -100,18 +101,19 @@ PROBES["/proc/1/mem is not writable"] = lambda: refused(lambda: os.close(os.open
 
 
 @probe("PID 1 survives every signal")
-def kill_init():
+def kill_init() -> Outcome:
     if os.getpid() == 1:
         return False, "we are PID 1"
     for name in ("KILL", "STOP", "TSTP", "TERM", "INT", "HUP", "QUIT", "ABRT", "SEGV", "ALRM", "PIPE", "USR1", "USR2"):
         os.kill(1, signal.Signals[f"SIG{name}"])
     select.select([], [], [], 0.1)  # a signal that works needs a moment
-    state = re.search(r"^State:\s+(\S)", read_text("/proc/1/status"), re.M).group(1)
+    found = re.search(r"^State:\s+(\S)", read_text("/proc/1/status"), re.M)
+    state = found.group(1) if found else "gone"
     return state in "SRD", state
 
 
 @probe("PID 1 cannot be traced")
-def trace_init():
+def trace_init() -> Outcome:
     if os.getpid() == 1:
         return False, "we are PID 1"
     return refused_in_child(lambda: raw(101 if IS_X86 else 117, 0x4206, 1, 0, 0))
@@ -120,7 +122,7 @@ def trace_init():
 NOWHERE = 1  # an address that the kernel checks only after it has allowed the caller
 
 
-def limits_of_init():
+def limits_of_init() -> Outcome:
     return try_call(302 if IS_X86 else 261, (1, resource.RLIMIT_NOFILE, NOWHERE, 0))
 
 
@@ -128,20 +130,20 @@ PROBES["limits of PID 1 are out of reach"] = limits_of_init
 
 
 @probe("the mark of a call cannot be changed")
-def change_mark():
+def change_mark() -> Outcome:
     locks = 10
     value = resource.prlimit(0, locks)
     return refused(lambda: resource.prlimit(0, locks, value))
 
 
 @probe("processors of PID 1 and its threads are out of reach")
-def affinity_of_init():
+def affinity_of_init() -> Outcome:
     tasks = [1, *(int(name) for name in os.listdir("/proc/1/task"))]
     outcomes = [refused(lambda task=task: os.sched_setaffinity(task, os.sched_getaffinity(task))) for task in tasks]
     return all(ok for ok, _detail in outcomes), f"{len(tasks)} tasks: {sorted({detail for _ok, detail in outcomes})}"
 
 
-def scheduling_of_init():
+def scheduling_of_init() -> Outcome:
     """Try every scheduling call that takes a pid, with a policy or an address that the kernel checks only later."""
     numbers = {"sched_setscheduler": (144, 119), "sched_setparam": (142, 118), "sched_setattr": (314, 274)}
     outcomes = [try_call(pair[0 if IS_X86 else 1], (1, NOWHERE, 0)) for pair in numbers.values()]
@@ -165,7 +167,7 @@ for _name, _which, _who in (
 
 
 @probe("processes are limited")
-def many_processes():
+def many_processes() -> Outcome:
     children, detail = [], "600 were started"
     try:
         for _ in range(600):
@@ -175,7 +177,7 @@ def many_processes():
                 os._exit(0)
             children.append(pid)
     except OSError as error:
-        detail = f"{errno.errorcode[error.errno]} after {len(children)}"
+        detail = f"{errno.errorcode[error.errno or 0]} after {len(children)}"
     for pid in children:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -183,8 +185,8 @@ def many_processes():
 
 
 @probe("memory is limited")
-def much_memory():
-    def attempt():
+def much_memory() -> Outcome:
+    def attempt() -> int:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
         held = [bytearray(b"x") * (32 << 20) for _ in range(64)]

@@ -11,7 +11,7 @@ import signal
 import socket
 import termios
 
-from doors import IS_X86, LIBC, PROBES, probe, raw, refused, refused_in_child, try_call
+from doors import IS_X86, LIBC, PROBES, Outcome, probe, raw, refused, refused_in_child, try_call
 
 # name: (x86_64, aarch64, arguments that are checked only after the caller). -1: the machine does not have the call.
 BAD = 0x7FFF_FFFF
@@ -71,8 +71,8 @@ NAMESPACES = {"mount": 0x20000, "cgroup": 0x2000000, "uts": 0x4000000, "ipc": 0x
 NAMESPACES.update({"pid": 0x20000000, "network": 0x40000000})
 
 
-def clone_into(flag):
-    def attempt():
+def clone_into(flag: int) -> Outcome:
+    def attempt() -> int:
         result = raw(56 if IS_X86 else 220, flag | signal.SIGCHLD)
         if result == 0:
             os._exit(0)
@@ -107,8 +107,8 @@ for _name, _kind in SOCKETS.items():
 
 
 @probe("lowering the own oom score is refused")
-def oom_score():
-    def attempt():
+def oom_score() -> Outcome:
+    def attempt() -> None:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("-900")
 
@@ -120,10 +120,10 @@ PROBES["executable personality is refused"] = lambda: refused_in_child(lambda: L
 
 
 @probe("pushing input into a terminal is refused")
-def push_input():
+def push_input() -> Outcome:
     master, slave = os.openpty()
 
-    def attempt():
+    def attempt() -> None:
         os.setsid()
         fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
         fcntl.ioctl(slave, termios.TIOCSTI, b"x")
@@ -135,11 +135,11 @@ def push_input():
 
 
 @probe("32-bit system calls are refused")
-def call_32_bit():
+def call_32_bit() -> Outcome:
     if not IS_X86:
         return True, "not this machine"
 
-    def attempt():
+    def attempt() -> int:
         page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
         page.write(b"\xb8\x14\x00\x00\x00\xcd\x80\xc3")  # mov eax, getpid; int 0x80; ret
         code = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))

@@ -9,31 +9,33 @@ import re
 import signal
 import socket
 import stat
+from collections.abc import Iterator
 
-from doors import PROBES, probe, read_text, refused_in_child
+from doors import PROBES, Outcome, probe, read_text, refused_in_child
 
 
 @probe("no interface but lo")
-def interfaces():
+def interfaces() -> Outcome:
     names = {name for _, name in socket.if_nameindex()}
     return names <= {"lo"}, " ".join(sorted(names))
 
 
 @probe("no route but lo")
-def routes():
+def routes() -> Outcome:
     lines = read_text("/proc/net/route").splitlines()[1:] + read_text("/proc/net/ipv6_route").splitlines()
     found = [line for line in lines if line.split()[0 if "\t" in line else -1] != "lo"]
     return not found, str(len(found))
 
 
 @probe("no DNS")
-def name_lookup():
-    def attempt():
+def name_lookup() -> Outcome:
+    def attempt() -> int:
         signal.alarm(10)
         try:
             socket.getaddrinfo("example.com", 443)
         except OSError:
             return errno.EPERM
+        return 0
 
     ok, detail = refused_in_child(attempt)
     servers = re.findall(r"^nameserver\s+(\S+)", read_text("/etc/resolv.conf"), re.M)
@@ -42,7 +44,7 @@ def name_lookup():
 
 for _address in ("169.254.169.254", "1.1.1.1", "172.17.0.1"):
 
-    def connect_out(address=_address):
+    def connect_out(address: str = _address) -> Outcome:
         with socket.socket(type=socket.SOCK_DGRAM) as outside:  # looks up a route and sends nothing
             code = outside.connect_ex((address, 80))
         return code == errno.ENETUNREACH, errno.errorcode.get(code, str(code))
@@ -51,7 +53,7 @@ for _address in ("169.254.169.254", "1.1.1.1", "172.17.0.1"):
 
 
 @probe("no engine socket")
-def engine_sockets():
+def engine_sockets() -> Outcome:
     names = ("docker.sock", "podman/podman.sock", "containerd/containerd.sock", "crio/crio.sock", "sandboxd.sock")
     found = [
         f"{top}/{name}" for top in ("/run", "/var/run", "/host") for name in names if os.path.exists(f"{top}/{name}")
@@ -60,7 +62,7 @@ def engine_sockets():
     return not found, " ".join(found[:5])
 
 
-def texts_in_sight():
+def texts_in_sight() -> Iterator[tuple[str, str]]:
     """Return everything readable that could contain a text from outside: environments, mounts, names, small files."""
     yield "environment", "\n".join(f"{name}={value}" for name, value in os.environ.items())
     yield "hostname", socket.gethostname()

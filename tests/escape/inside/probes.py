@@ -15,18 +15,18 @@ import files
 import identity
 import kernel
 import outside
-from doors import PROBES, probe, sees_host
+from doors import PROBES, Outcome, probe, sees_host
 
 ROOMS = (kernel, identity, files, outside)  # importing a module registers its probes
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--backwards", action="append", default=[], help="a text, backwards, that must not be in sight")
     hidden = [text[::-1] for text in parser.parse_args().backwards]
 
     @probe("no secret and no name from outside is in sight")
-    def search():
+    def search() -> Outcome:
         found = sorted({where for where, text in outside.texts_in_sight() for secret in hidden if secret in text})
         return not found, " ".join(found[:5])
 
