@@ -21,7 +21,7 @@ import pytest
 from memo.ids import SessionRef, UserId
 from sandboxd.engine.bubblewrap import BubblewrapEngine, cgroups, processes
 from sandboxd.engine.bubblewrap.launch import LaunchPlan, PendingLaunch
-from sandboxd.engine.bubblewrap.records import Record, Records, mint_id
+from sandboxd.engine.bubblewrap.records import ContainerRecord, Records, mint_id
 from sandboxd.engine.protocol import Container, ContainerDied, ContainerSpec, Mount
 from sandboxd.errors import EngineRefused, EngineUnavailable
 from sandboxd.limits import Limits
@@ -293,7 +293,7 @@ async def test_container_that_was_never_recorded_as_complete_is_adopted(
     assert processes.read_stat(container.pid) is None or not processes.is_alive(ref_of(record))
 
 
-def ref_of(record: Record) -> processes.ProcessRef:
+def ref_of(record: ContainerRecord) -> processes.ProcessRef:
     assert record.init is not None
     return record.init
 
@@ -301,7 +301,7 @@ def ref_of(record: Record) -> processes.ProcessRef:
 async def test_intent_without_a_process_is_dead_by_the_engine_and_removable(
     engine: BubblewrapEngine, state_dir: Path
 ) -> None:
-    record = Record(mint_id("half"), "half", "host", {}, boot_id=processes.boot_id(), has_cgroup=True)
+    record = ContainerRecord(mint_id("half"), "half", "host", {}, boot_id=processes.boot_id(), has_cgroup=True)
     Records(state_dir).create(record)
     found = await engine.inspect(record.id)
     assert found is not None
@@ -315,7 +315,7 @@ async def test_record_from_before_a_reboot_is_dead_even_if_its_pid_is_reused(
 ) -> None:
     stat = processes.read_stat(os.getpid())
     assert stat is not None
-    record = Record(
+    record = ContainerRecord(
         mint_id("old"), "old", "host", {}, "another-boot", has_cgroup=False, monitor=stat.ref, init=stat.ref
     )
     Records(state_dir).create(record)
@@ -334,7 +334,9 @@ async def test_bwrap_that_waits_long_for_cpu_is_waited_for(engine: BubblewrapEng
             await anyio.sleep(0.01)
     seen = processes.read_stat(monitor.pid)
     assert seen is not None
-    record = Record(mint_id("late"), "late", "host", {}, processes.boot_id(), has_cgroup=False, monitor=seen.ref)
+    record = ContainerRecord(
+        mint_id("late"), "late", "host", {}, processes.boot_id(), has_cgroup=False, monitor=seen.ref
+    )
     kept = Records(state_dir)
     kept.create(record)
     kept.status_path("late").write_text(json.dumps({"child-pid": late.pid}) + "\n")
@@ -412,7 +414,7 @@ async def test_process_that_never_gets_its_plan_does_nothing(
 ) -> None:
     spec = make_spec()
     kept = Records(state_dir)
-    kept.create(Record(mint_id(spec.name), spec.name, "host", {}, processes.boot_id(), has_cgroup=False))
+    kept.create(ContainerRecord(mint_id(spec.name), spec.name, "host", {}, processes.boot_id(), has_cgroup=False))
     started = LaunchPlan.of(spec, "/usr/bin/bwrap", kept, False).spawn()
     started.close()  # as the kernel does when the daemon dies
     assert await processes.wait_gone(started.monitor, HANG_GUARD_S)
@@ -425,7 +427,7 @@ async def test_container_that_is_still_starting_is_running_without_a_pid_and_rem
 ) -> None:
     spec = make_spec()
     kept = Records(state_dir)
-    record = Record(mint_id(spec.name), spec.name, "host", {}, processes.boot_id(), has_cgroup=False)
+    record = ContainerRecord(mint_id(spec.name), spec.name, "host", {}, processes.boot_id(), has_cgroup=False)
     kept.create(record)
     started = LaunchPlan.of(spec, "/usr/bin/bwrap", kept, False).spawn()
     try:
