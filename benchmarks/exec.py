@@ -32,9 +32,9 @@ from benchmarks.measure import (
 from memo.ids import SessionRef, UserId
 from sandboxd.client import AsyncClient
 from sandboxd.engine.docker import find_socket
+from sandboxd.models.sandbox import SandboxRequest
 from sandboxd.runner.calls import Exec
 from sandboxd.sandboxes.manager import SandboxManager
-from sandboxd.sandboxes.view import SandboxRequest
 from sandboxd.settings import Settings
 
 SANDBOXES = 8

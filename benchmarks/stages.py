@@ -34,11 +34,11 @@ from sandboxd.limits import Limits
 from sandboxd.memory import Memory, snapshot
 from sandboxd.memory.mirror import Mirrors
 from sandboxd.memory.store_client import StoreClient
+from sandboxd.models.sandbox import SandboxRequest
 from sandboxd.runner.client import RunnerClient
 from sandboxd.sandboxes.effects import Effects
 from sandboxd.sandboxes.manager import SandboxManager
 from sandboxd.sandboxes.registry import Registry
-from sandboxd.sandboxes.view import SandboxRequest
 from sandboxd.settings import Settings
 
 USER = UserId("bench")

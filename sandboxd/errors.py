@@ -4,7 +4,7 @@
     ├─ RequestError      InvalidRequest · Unauthorised · Conflict · OutsideSandbox · LimitReached · Busy
     │                    · NotFound: SandboxNotFound · SessionNotFound · ProcessNotFound · ToolNotFound · RouteNotFound
     ├─ FileError         FileNotFound (also a NotFound) · IsADirectory · NotADirectory · PermissionDenied · ReadOnly
-    │                    · FileExists · WorkspaceFull
+    │                    · FileExists · DirectoryNotEmpty · WorkspaceFull
     ├─ SandboxError      NotReady · Paused · Gone (cause: exited, oom, killed, engine, idle, mirror) · ToolTimeout
     ├─ DependencyError   EngineUnavailable · EngineRefused · StoreUnavailable: StoreCorrupt
     │                    · HostError: HostFull · HostBusy · HostIO · HostCorrupt
@@ -114,6 +114,10 @@ class ReadOnly(FileError):
 
 class FileExists(FileError):
     code = "file.exists"
+
+
+class DirectoryNotEmpty(FileError):
+    code = "file.not_empty"
 
 
 class WorkspaceFull(FileError):

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import anyio
+
+from sandboxd.models.event import Event
 
 CAPACITY = 4096
 MAX_BATCH = 200
@@ -27,16 +28,7 @@ _WOKEN_AT_ONCE = 16
 """The most readers woken in one pass of the event loop, so that calls do not wait for all of them."""
 
 Field = str | int | float | bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One event. The kind `gap` means that this reader missed the events up to and including `id`."""
-
-    id: int
-    kind: str
-    at: datetime
-    fields: Mapping[str, Field]
+_Published = tuple[str, datetime, dict[str, Field]]
 
 
 class EventBus:
@@ -48,7 +40,7 @@ class EventBus:
     """
 
     def __init__(self, *, capacity: int = CAPACITY, first_id: int | None = None) -> None:
-        self._ring: list[Event | None] = [None] * capacity
+        self._ring: list[Event | _Published | None] = [None] * capacity
         self._capacity = capacity
         self._first = time.time_ns() // 1000 if first_id is None else first_id
         self._next = self._first
@@ -75,14 +67,12 @@ class EventBus:
     def last_id(self) -> int:
         return self._next - 1
 
-    def publish(self, kind: str, **fields: Field) -> Event:
-        event = Event(self._next, kind, datetime.now(UTC), fields)
-        self._ring[event.id % self._capacity] = event
+    def publish(self, kind: str, **fields: Field) -> None:
+        self._ring[self._next % self._capacity] = (kind, datetime.now(UTC), fields)
         self._next += 1
         self._has_news = True
         if self._waiting and not self._is_waking:
             self._begin_waking()
-        return event
 
     def _begin_waking(self) -> None:
         self._is_waking = True
@@ -159,11 +149,15 @@ class EventBus:
         counted = lost if position >= self._first else None
         self.dropped += counted or 0
         until = (oldest if position < oldest else self._next) - 1
-        return Event(until, "gap", datetime.now(UTC), {"after": position - 1, "lost": counted})
+        return Event(id=until, kind="gap", at=datetime.now(UTC), after=position - 1, lost=counted)
 
     def _at(self, number: int) -> Event:
-        event = self._ring[number % self._capacity]
+        place = number % self._capacity
+        event = self._ring[place]
         assert event is not None  # noqa: S101  # every number between oldest and next has been published
+        if isinstance(event, tuple):  # built once it is read: every command publishes one, and few are read
+            kind, at, fields = event
+            event = self._ring[place] = Event(id=number, kind=kind, at=at, **fields)
         return event
 
 

@@ -18,8 +18,8 @@ from memo.limits import StoreLimits
 from sandboxd.consolidation_settings import ConsolidationOptions
 from sandboxd.errors import InvalidRequest
 from sandboxd.limits import Limits
+from sandboxd.models.command import DEFAULT_MAX_TIMEOUT_S, MAX_TIMEOUT_S
 from sandboxd.places import default_data, default_socket
-from sandboxd.runner.calls import DEFAULT_MAX_TIMEOUT_S, MAX_TIMEOUT_S
 from sandboxd.settings_sources import PREFIX, Environment, SettingsFiles, describe
 from sandboxd.wire_limits import WireLimits
 

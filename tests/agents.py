@@ -13,10 +13,11 @@ from memo.documents import DocumentKey
 from memo.ids import SessionRef, UserId
 from sandboxd.events import EventBus
 from sandboxd.memory import Memory
+from sandboxd.models.sandbox import SandboxRequest
+from sandboxd.models.tool import ToolResult
 from sandboxd.runner.calls import TextSlice
-from sandboxd.sandboxes.view import SandboxRequest
 from sandboxd.tools import Toolbox, run_tool
-from sandboxd.tools.context import ToolContext, ToolResult
+from sandboxd.tools.context import ToolContext
 from tests.unit.standin import StandInManager, StandInRunner
 
 TOOLBOX = Toolbox.discover()
@@ -84,6 +85,6 @@ async def team(directory: Path, count: int = 2, *, store: Any = None, outbox: bo
         agents = []
         for number in range(count):
             ref = SessionRef.of("acme", f"s{number}")
-            await manager.ensure_sandbox(ref, SandboxRequest(ANN))
+            await manager.ensure_sandbox(ref, SandboxRequest(user=ANN))
             agents.append(Agent(ref, memory, manager, Inside(root=await memory.create(ref.session, ref, ANN))))
         yield Team(sqlite, memory, agents)

@@ -37,13 +37,13 @@ from sandboxd.api.budget import BudgetMiddleware, ByteBudget
 from sandboxd.api.feed import EventFeed
 from sandboxd.api.openapi import describe
 from sandboxd.api.ports import Manager, Memory
-from sandboxd.api.routes import EndpointRoute, Readiness, Services
+from sandboxd.api.routes import EndpointRoute, Services
 from sandboxd.api.watch import DisconnectWatch
 from sandboxd.consolidation.service import ConsolidationService
 from sandboxd.errors import RouteNotFound
 from sandboxd.idempotency import IdempotencyStore
-from sandboxd.limits import Limits
 from sandboxd.metrics import Metrics
+from sandboxd.models.health import Readiness
 from sandboxd.tools import Toolbox
 
 # Routes are tried in this order, so those of the hot path come first.
@@ -71,7 +71,6 @@ def create_app(
     metrics: Metrics,
     readiness: Callable[[], Awaitable[Readiness]],
     version: str,
-    default_limits: Limits | None = None,
     memory: Memory | None = None,
     store_limits: StoreLimits | None = None,
     toolbox: Toolbox | None = None,
@@ -96,7 +95,6 @@ def create_app(
         feed=EventFeed(manager.events),
         openapi=cache(lambda: describe(ENDPOINTS, version)),
         version=version,
-        default_limits=default_limits or Limits(),
         memory=memory,
         store_limits=store_limits or StoreLimits(),
         consolidation=consolidator,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 
-from memo.documents import ArtifactEntry, ArtifactKey
+from memo.documents import ArtifactKey
 from memo.errors import Absent
 from memo.ids import ToolCallId
 from sandboxd.api.memory import (
@@ -23,10 +21,11 @@ from sandboxd.api.memory import (
     unusable,
     written,
 )
-from sandboxd.api.memory_models import ArtifactsAnswer, QueuedAnswer, WrittenAnswer
 from sandboxd.api.once import BEGUN
 from sandboxd.api.requests import session_ref
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
+from sandboxd.models.artifact import Artifact, ArtifactList
+from sandboxd.models.document import QueuedWrite, WrittenRevision
 
 TEXT = "text/plain"
 
@@ -41,8 +40,8 @@ async def list_artifacts(services: Services, request: Request) -> Response:
     found = await ask_store(services, "list_artifacts" if is_rich else "list_tool_result_artifact_ids", ref)
     if not found:
         await require_session(services, ref)
-    describe = _entry if is_rich else _only_id
-    return await foreign_list(request, "a list of artifacts", lambda: found, describe)
+    describe = Artifact.of if is_rich else _only_id
+    return await foreign_list(request, "a list of artifacts", lambda: map(describe, found))
 
 
 async def read_artifact(services: Services, request: Request) -> Response:
@@ -67,18 +66,8 @@ async def write_artifact(services: Services, request: Request) -> Response:
     return written(await memory.write_artifact(key, text, author=author))
 
 
-def _only_id(artifact: str) -> dict[str, Any]:
-    return {"id": ToolCallId(artifact), "revision": None, "sha256": None, "size": None, "at": None}
-
-
-def _entry(entry: ArtifactEntry) -> dict[str, Any]:
-    return {
-        "id": entry.key.tool_call,
-        "revision": entry.revision,
-        "sha256": entry.sha256,
-        "size": entry.size_bytes,
-        "at": entry.at,
-    }
+def _only_id(artifact: str) -> Artifact:
+    return Artifact(id=ToolCallId(artifact))
 
 
 _ARTIFACTS = f"{SESSION}/artifacts"
@@ -92,7 +81,7 @@ ENDPOINTS = (
         "artifact",
         Access.READ,
         "List the artifacts of the session",
-        answers={200: ArtifactsAnswer},
+        answers={200: ArtifactList},
     ),
     Endpoint(
         "GET",
@@ -112,7 +101,7 @@ ENDPOINTS = (
         "Store the full text of a tool result; storing the same text again changes nothing",
         body_limit=MAX_TEXT_BYTES,
         body=TEXT,
-        answers={200: WrittenAnswer, 202: QueuedAnswer},
+        answers={200: WrittenRevision, 202: QueuedWrite},
         headers=AUTHOR_HEADERS,
     ),
 )

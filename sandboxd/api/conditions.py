@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from memo.documents import ABSENT, ANY, DocumentKey, Expected, conflict
-from sandboxd.api.memory_models import MAX_REVISION
 from sandboxd.api.ports import Memory
 from sandboxd.api.requests import header
 from sandboxd.errors import InvalidRequest
+from sandboxd.models.document import MAX_REVISION
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ This is the hot path: one parse of the body, one call, one dump of the answer.
 from __future__ import annotations
 
 import codecs
+from collections.abc import AsyncIterable
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,9 +14,8 @@ from starlette.types import Receive
 
 from memo.errors import MemoError
 from memo.ids import SessionRef
-from sandboxd.api import render
+from sandboxd.api.answers import lossless, output_answer
 from sandboxd.api.budget import STREAM_BYTES, allotment
-from sandboxd.api.models import ExecAnswer, ExecBody, OutputEncoding, encode
 from sandboxd.api.once import BEGUN
 from sandboxd.api.problems import problem_of
 from sandboxd.api.request_clock import PACED
@@ -31,10 +31,13 @@ from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.api.streams import EVENTS_HEAD, Source, Streamed, sse
 from sandboxd.errors import InvalidRequest, SandboxdError
 from sandboxd.events import EventBus
-from sandboxd.runner.calls import Exec, ExecResult
+from sandboxd.models.command import ExecBody, ExecResult
+from sandboxd.models.wire import OutputEncoding, encode
+from sandboxd.runner.calls import CommandResult, Exec
 
 WITH_STDIN = "application/vnd.sandboxd.exec"
 """The media type of a body that holds the call as one line of JSON, followed by the raw bytes of stdin."""
+_OUTPUTS = ("stdout", "stderr")
 
 
 async def run_command(services: Services, request: Request) -> Response:
@@ -45,7 +48,7 @@ async def run_command(services: Services, request: Request) -> Response:
         memory.take(STREAM_BYTES)
     else:
         body = await read_json(request, ExecBody, MAX_STDIN_JSON_BYTES)
-        call, encoding, receive = body.call(), body.encoding, request.receive
+        call, encoding, receive = _call(body, body.stdin_bytes()), body.encoding, request.receive
         del body  # stdin is part of the call
     if wants_events(request):
         memory.take(STREAM_BYTES)
@@ -55,7 +58,14 @@ async def run_command(services: Services, request: Request) -> Response:
         request.scope[BEGUN] = True
         result = await runner.exec(call)
     _announce(services.manager.events, ref, result)
-    return render.exec_result(result, encoding, memory)
+    return output_answer(result, _OUTPUTS, encoding, memory)
+
+
+def _call(body: ExecBody, stdin: bytes | AsyncIterable[bytes]) -> Exec:
+    command = body.command if isinstance(body.command, str) else tuple(body.command)
+    return Exec(
+        command, body.cwd, body.env, stdin, body.timeout_s, body.max_output_bytes, merge_stderr=body.merge_stderr
+    )
 
 
 async def _read_with_stdin(request: Request) -> tuple[Exec, OutputEncoding, Receive]:
@@ -69,9 +79,9 @@ async def _read_with_stdin(request: Request) -> tuple[Exec, OutputEncoding, Rece
     if body.stdin:
         raise InvalidRequest("cannot use stdin in the JSON: this body has it after the first line")
     if rest.is_empty:  # no stdin at all, which a command can tell from an empty one
-        return body.call(), body.encoding, request.receive
+        return _call(body, b""), body.encoding, request.receive
     request.scope[PACED] = True
-    return body.call(rest), body.encoding, rest.receive
+    return _call(body, rest), body.encoding, rest.receive
 
 
 async def _events(
@@ -84,12 +94,12 @@ async def _events(
             yield EVENTS_HEAD
             try:
                 async for item in items:
-                    if isinstance(item, ExecResult):
+                    if isinstance(item, CommandResult):
                         for name, decoder in decoders.items():
                             if rest := decoder.finish():
                                 yield sse(name, rest)
                         _announce(services.manager.events, ref, item)
-                        yield sse("exit", render.outcome(item))
+                        yield sse("exit", item.model_dump(exclude={*_OUTPUTS}))
                     elif event := decoders[item.stream].feed(item.data):
                         yield sse(item.stream, event)
             except (SandboxdError, MemoError) as error:
@@ -106,7 +116,7 @@ class _Decoder:
     def feed(self, piece: bytes) -> dict[str, str]:
         """Return the data of the next event; empty if there is none yet."""
         if self._encoding == "auto":
-            chosen = render.lossless(piece)
+            chosen = lossless(piece)
             return {"data": encode(piece, chosen), "encoding": chosen}
         text = self._utf8.decode(piece) if self._encoding == "text" else encode(piece, self._encoding)
         return {"data": text} if text else {}
@@ -116,14 +126,14 @@ class _Decoder:
         return {"data": text} if text else {}
 
 
-def _announce(events: EventBus, ref: SessionRef, result: ExecResult) -> None:
+def _announce(events: EventBus, ref: SessionRef, result: CommandResult) -> None:
     events.publish(
         "exec",
         tenant=ref.tenant,
         session=ref.session,
         exit_code=result.exit_code,
         timed_out=result.timed_out,
-        duration_ms=round(result.duration_ms, 3),
+        duration_ms=result.duration_ms,
     )
 
 
@@ -142,7 +152,7 @@ ENDPOINTS = (
         body_limit=MAX_STDIN_JSON_BYTES,
         body=ExecBody,
         other_body=WITH_STDIN,
-        answers={200: ExecAnswer},
+        answers={200: ExecResult},
         repeatable=False,
     ),
 )

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from sandboxd.api.streams import sse
 from sandboxd.errors import LimitReached
-from sandboxd.events import CAPACITY, Event, EventBus
+from sandboxd.events import CAPACITY, EventBus
+from sandboxd.models.event import Event
 
 MAX_READERS = 512
 
@@ -42,8 +43,7 @@ class EventFeed:
         number, rendered = self._rendered[place]
         if number == event.id and event.kind != "gap":
             return rendered
-        content = {"id": event.id, "kind": event.kind, "at": event.at, **event.fields}
-        rendered = sse(event.kind, content, event.id)
+        rendered = sse(event.kind, event, event.id)
         if event.kind != "gap":  # a gap is specific to one reader and shares the id of an event
             self._rendered[place] = (event.id, rendered)
         return rendered

@@ -1,28 +1,50 @@
-"""Files of the workspace, as raw bytes, streamed in both directions.
+"""Files of the sandbox: their bytes, streamed in both directions, and directories, names and metadata.
 
-The daemon only passes the bytes on; it never opens a path that a container can write.
+The daemon only passes requests on to the runner; it never opens a path that a container can write.
 """
 
 from __future__ import annotations
+
+from email.utils import format_datetime
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from memo.ids import SessionRef
-from sandboxd.api import render
-from sandboxd.api.budget import STREAM_BYTES, allotment
-from sandboxd.api.models import FileAnswer, FileQuery, ReadableFileQuery
-from sandboxd.api.once import BEGUN
-from sandboxd.api.requests import chunks, declared_size, read_query, session_ref
+from sandboxd.api.answers import json_answer
+from sandboxd.api.budget import MIB, STREAM_BYTES, allotment
+from sandboxd.api.once import BEGUN, REPEATED
+from sandboxd.api.pieces import list_answer
+from sandboxd.api.requests import MAX_JSON_BYTES, chunks, declared_size, read_json, read_query, session_ref
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.api.streams import Head, Source, Streamed
-from sandboxd.errors import ReadOnly
-from sandboxd.runner.calls import MAX_FILE_BYTES
-from sandboxd.tools.context import MEMO, SKILLS, is_under
+from sandboxd.errors import FileExists, FileNotFound, ReadOnly
+from sandboxd.models.files import (
+    MAX_FILE_BYTES,
+    DirectoryPage,
+    FileHeadQuery,
+    FileInfo,
+    FileQuery,
+    MakeDirectoryBody,
+    MoveBody,
+    ReadableFileQuery,
+    RemovalQuery,
+    shown_path,
+)
+from sandboxd.models.paths import is_under
+from sandboxd.runner.inside.container_paths import MEMO, SKILLS
+
+PAGE_BYTES = 4 * MIB
+"""The most memory that a page of a directory takes before it is rendered."""
 
 
 async def read_file(services: Services, request: Request) -> Response:
     query = read_query(request, ReadableFileQuery)
+    if query.list:
+        return await _list(services, request, query)
+    if query.stat:
+        with services.manager.call(session_ref(request)) as runner:
+            return json_answer(await runner.stat(query.path, follow=query.follow))
     allotment(request).take(STREAM_BYTES)
     return Streamed(_content(services, session_ref(request), query.path), services.watch)
 
@@ -41,16 +63,83 @@ async def _content(services: Services, ref: SessionRef, path: str) -> Source:
                     return
 
 
+async def _list(services: Services, request: Request, query: ReadableFileQuery) -> Response:
+    memory = allotment(request)
+    memory.take(PAGE_BYTES)
+    after = (query.after or "").rpartition("/")[2]
+    with services.manager.call(session_ref(request)) as runner, services.watch.guard(request.receive):
+        page = await runner.list_directory(query.path, after, query.limit)
+    return await list_answer(page.items, memory, next=page.next)
+
+
+async def stat_file(services: Services, request: Request) -> Response:
+    """Answer with headers only: of a file those that a GET has, and for every type its type, mode and time."""
+    query = read_query(request, FileHeadQuery)
+    with services.manager.call(session_ref(request)) as runner:
+        stat = await runner.stat(query.path, follow=query.follow)
+    headers = {"x-file-type": stat.type, "x-file-mode": str(stat.mode)}
+    if stat.modified_at is not None:
+        headers["last-modified"] = format_datetime(stat.modified_at.replace(microsecond=0), usegmt=True)
+    if stat.type == "file":
+        headers["content-length"] = str(stat.size_bytes)
+    return Response(None, 200, headers, "application/octet-stream")
+
+
 async def write_file(services: Services, request: Request) -> Response:
     query = read_query(request, FileQuery)
-    if is_under(query.path, MEMO) or is_under(query.path, SKILLS):
-        raise ReadOnly(f"cannot write {query.path}: it is read-only; write documents with PUT .../memo/NAME")
+    _refuse_read_only("write", query.path)
     allotment(request).take(STREAM_BYTES)
     with services.manager.call(session_ref(request)) as runner:
         request.scope[BEGUN] = True
         body = chunks(request, MAX_FILE_BYTES)
         stat = await runner.write_file(query.path, body, size_bytes=declared_size(request))
-    return render.json_answer(render.file_stat(stat))
+    return json_answer(stat)
+
+
+async def remove_file(services: Services, request: Request) -> Response:
+    query = read_query(request, RemovalQuery)
+    _refuse_read_only("remove", query.path)
+    with services.manager.call(session_ref(request)) as runner, services.watch.guard(request.receive):
+        request.scope[BEGUN] = True
+        try:
+            await runner.remove(query.path, recursive=query.recursive)
+        except FileNotFound:
+            if not request.scope.get(REPEATED):  # the first request with this key may have removed it
+                raise
+    return Response(status_code=204)
+
+
+async def make_directory(services: Services, request: Request) -> Response:
+    body = await read_json(request, MakeDirectoryBody)
+    _refuse_read_only("make", body.path)
+    with services.manager.call(session_ref(request)) as runner:
+        request.scope[BEGUN] = True
+        try:
+            stat, is_new = await runner.make_directory(body.path, parents=body.parents)
+        except FileExists:
+            if not request.scope.get(REPEATED):
+                raise
+            stat, is_new = await runner.stat(body.path, follow=False), True
+            if stat.type != "directory":
+                raise
+    return json_answer(stat, 201 if is_new else 200)
+
+
+async def move_file(services: Services, request: Request) -> Response:
+    body = await read_json(request, MoveBody)
+    _refuse_read_only("move", body.source)
+    _refuse_read_only("move to", body.target)
+    with services.manager.call(session_ref(request)) as runner:
+        request.scope[BEGUN] = True
+        stat = await runner.move(body.source, body.target, replace=body.replace)
+    return json_answer(stat)
+
+
+def _refuse_read_only(action: str, path: str) -> None:
+    if is_under(path, MEMO):
+        raise ReadOnly(f"cannot {action} {shown_path(path)}: it is read-only; write documents with PUT .../memo/NAME")
+    if is_under(path, SKILLS):
+        raise ReadOnly(f"cannot {action} {shown_path(path)}: {SKILLS} is read-only; use a path under /workspace")
 
 
 _FILES = f"{SESSION}/files"
@@ -62,9 +151,20 @@ ENDPOINTS = (
         read_file,
         "file",
         Access.READ,
-        "Return the bytes of a file",
+        "Return the bytes of a file; with `stat` its metadata, with `list` a page of a directory",
         query=ReadableFileQuery,
         answers={200: "application/octet-stream"},
+        other_answers=(FileInfo, DirectoryPage),
+    ),
+    Endpoint(
+        "HEAD",
+        _FILES,
+        stat_file,
+        "file",
+        Access.READ,
+        "Return the size of a file in Content-Length, and X-File-Type, X-File-Mode and Last-Modified of any path",
+        query=FileHeadQuery,
+        answers={200: None},
     ),
     Endpoint(
         "PUT",
@@ -76,6 +176,39 @@ ENDPOINTS = (
         body_limit=MAX_FILE_BYTES,
         body="application/octet-stream",
         query=FileQuery,
-        answers={200: FileAnswer},
+        answers={200: FileInfo},
+    ),
+    Endpoint(
+        "DELETE",
+        _FILES,
+        remove_file,
+        "file",
+        Access.WRITE,
+        "Remove a file, a link or an empty directory; with `recursive` a directory and everything below it",
+        query=RemovalQuery,
+        answers={204: None},
+    ),
+    Endpoint(
+        "POST",
+        f"{_FILES}/mkdir",
+        make_directory,
+        "file",
+        Access.WRITE,
+        "Make a directory",
+        body_limit=MAX_JSON_BYTES,
+        body=MakeDirectoryBody,
+        answers={201: FileInfo, 200: FileInfo},
+    ),
+    Endpoint(
+        "POST",
+        f"{_FILES}/move",
+        move_file,
+        "file",
+        Access.WRITE,
+        "Rename a file, a link or a directory within one filesystem",
+        body_limit=MAX_JSON_BYTES,
+        body=MoveBody,
+        answers={200: FileInfo},
+        repeatable=False,
     ),
 )

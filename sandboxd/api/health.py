@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sandboxd.api import render
-from sandboxd.api.models import HealthAnswer, ReadyAnswer
-from sandboxd.api.problems import problem
-from sandboxd.api.problems import render as render_problem
+from sandboxd.api.answers import json_answer
+from sandboxd.api.problems import problem, render
 from sandboxd.api.routes import Access, Endpoint, Services
 from sandboxd.metrics import CONTENT_TYPE
+from sandboxd.models.health import Health, Readiness
 
 
 async def get_health(services: Services, request: Request) -> Response:
-    return render.json_answer({"status": "ok", "version": services.version})
+    return json_answer(Health(version=services.version))
 
 
 async def get_readiness(services: Services, request: Request) -> Response:
     readiness = await services.readiness()
-    parts = {"engine": readiness.engine, "store": readiness.store, "disk": readiness.disk}
-    checks = {subject: asdict(check) for subject, check in parts.items()}
-    failing = [f"{subject} {check.name}: {check.detail}" for subject, check in parts.items() if not check.ok]
-    if not failing:
-        return render.json_answer({"ready": True, **checks})
+    if readiness.ready:
+        return json_answer(readiness)
+    failing = [f"{subject} {check.name}: {check.detail}" for subject, check in readiness.checks() if not check.ok]
     detail = f"cannot work: {'; '.join(failing)}"
-    return render_problem(problem("daemon.not_ready", detail, retryable=True, ready=False, **checks))
+    return render(problem("daemon.not_ready", detail, retryable=True, **dict(readiness)))
 
 
 async def get_metrics(services: Services, request: Request) -> Response:
@@ -35,7 +30,7 @@ async def get_metrics(services: Services, request: Request) -> Response:
 
 
 async def get_openapi(services: Services, request: Request) -> Response:
-    return render.json_answer(services.openapi())
+    return json_answer(services.openapi())
 
 
 ENDPOINTS = (
@@ -46,7 +41,7 @@ ENDPOINTS = (
         "health",
         Access.READ,
         "Return whether the daemon is alive",
-        answers={200: HealthAnswer},
+        answers={200: Health},
     ),
     Endpoint(
         "GET",
@@ -55,7 +50,7 @@ ENDPOINTS = (
         "health",
         Access.READ,
         "Return whether the daemon is ready: engine, store and disk",
-        answers={200: ReadyAnswer},
+        answers={200: Readiness},
     ),
     Endpoint("GET", "/metrics", get_metrics, "health", Access.READ, "Prometheus text", answers={200: "text/plain"}),
     Endpoint(

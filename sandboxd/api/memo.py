@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from memo.documents import DocumentEntry, DocumentKey, DocumentName, Revision, Scope
+from memo.documents import DocumentKey, DocumentName, Scope
 from memo.errors import Absent
 from memo.ids import OwnerId, SessionId, SessionRef, TenantId, UserId
 from sandboxd.api.budget import allotment
@@ -28,23 +28,25 @@ from sandboxd.api.memory import (
     user_of,
     written,
 )
-from sandboxd.api.memory_models import (
-    DiffQuery,
-    DocumentsAnswer,
-    HistoryAnswer,
-    HistoryQuery,
-    QueuedAnswer,
-    ReadQuery,
-    RestoreBody,
-    ScopeQuery,
-    WriteQuery,
-    WrittenAnswer,
-)
 from sandboxd.api.once import BEGUN
 from sandboxd.api.pieces import list_answer
 from sandboxd.api.requests import MAX_JSON_BYTES, read_json, read_query, session_ref
 from sandboxd.api.routes import SESSION, USER, Access, Endpoint, Services
 from sandboxd.errors import InvalidRequest
+from sandboxd.models.document import (
+    DiffQuery,
+    DocumentInfo,
+    DocumentList,
+    History,
+    HistoryQuery,
+    QueuedWrite,
+    ReadQuery,
+    RestoreBody,
+    Revision,
+    ScopeQuery,
+    WriteQuery,
+    WrittenRevision,
+)
 
 MARKDOWN = "text/markdown"
 
@@ -87,7 +89,7 @@ async def list_documents(services: Services, request: Request) -> Response:
     found = await memory.list(owner.tenant, owner.owner, owner.scope)
     if not found and owner.scope is Scope.SESSION:
         await require_session(services, session_ref(request))
-    return await list_answer(found, _entry, allotment(request))
+    return await list_answer(map(DocumentInfo.of, found), allotment(request))
 
 
 async def read_document(services: Services, request: Request) -> Response:
@@ -132,7 +134,7 @@ async def list_history(services: Services, request: Request) -> Response:
     revisions = await memory.history(key, query.limit)
     if not revisions:
         raise _absent(key)
-    return await list_answer(revisions, _revision, allotment(request))
+    return await list_answer(map(Revision.of, revisions), allotment(request))
 
 
 async def diff_document(services: Services, request: Request) -> Response:
@@ -158,32 +160,6 @@ async def restore_document(services: Services, request: Request) -> Response:
     return written(await memory.restore(key, body.revision, author))
 
 
-def _entry(entry: DocumentEntry) -> dict[str, object]:
-    return {
-        "name": entry.key.name,
-        "revision": entry.revision,
-        "sha256": entry.sha256,
-        "size": entry.size_bytes,
-        "updated_at": entry.updated_at,
-        "summary": entry.summary,
-        "tokens": entry.tokens,
-        "tokens_exact": entry.tokens_exact,
-    }
-
-
-def _revision(revision: Revision) -> dict[str, object]:
-    return {
-        "revision": revision.revision,
-        "actor": revision.actor,
-        "session": revision.session,
-        "reason": revision.reason,
-        "at": revision.at,
-        "sha256": revision.sha256,
-        "size": revision.size_bytes,
-        "redacted": revision.redacted,
-    }
-
-
 def _endpoints(base: str, whose: str, prefix: str) -> tuple[Endpoint, ...]:
     memo = f"{base}/memo"
     document = f"{memo}/{{name}}"
@@ -196,7 +172,7 @@ def _endpoints(base: str, whose: str, prefix: str) -> tuple[Endpoint, ...]:
             Access.READ,
             f"List the documents of the {whose}",
             query=ScopeQuery,
-            answers={200: DocumentsAnswer},
+            answers={200: DocumentList},
             operation_id=f"list{prefix}_documents",
         ),
         Endpoint(
@@ -221,7 +197,7 @@ def _endpoints(base: str, whose: str, prefix: str) -> tuple[Endpoint, ...]:
             body_limit=MAX_TEXT_BYTES,
             body=MARKDOWN,
             query=WriteQuery,
-            answers={200: WrittenAnswer, 202: QueuedAnswer},
+            answers={200: WrittenRevision, 202: QueuedWrite},
             headers=("If-Match", "If-None-Match", *AUTHOR_HEADERS),
             operation_id=f"write{prefix}_document",
         ),
@@ -235,7 +211,7 @@ def _endpoints(base: str, whose: str, prefix: str) -> tuple[Endpoint, ...]:
             body_limit=MAX_TEXT_BYTES,
             body=MARKDOWN,
             query=ScopeQuery,
-            answers={200: WrittenAnswer, 202: QueuedAnswer},
+            answers={200: WrittenRevision, 202: QueuedWrite},
             repeatable=remembers_requests,
             headers=AUTHOR_HEADERS,
             operation_id=f"append{prefix}_document",
@@ -248,7 +224,7 @@ def _endpoints(base: str, whose: str, prefix: str) -> tuple[Endpoint, ...]:
             Access.READ,
             "List the revisions of a document, newest first",
             query=HistoryQuery,
-            answers={200: HistoryAnswer},
+            answers={200: History},
             operation_id=f"list{prefix}_history",
         ),
         Endpoint(
@@ -272,7 +248,7 @@ def _endpoints(base: str, whose: str, prefix: str) -> tuple[Endpoint, ...]:
             body_limit=MAX_JSON_BYTES,
             body=RestoreBody,
             query=ScopeQuery,
-            answers={200: WrittenAnswer, 202: QueuedAnswer},
+            answers={200: WrittenRevision, 202: QueuedWrite},
             repeatable=remembers_requests,
             headers=AUTHOR_HEADERS,
             operation_id=f"restore{prefix}_document",

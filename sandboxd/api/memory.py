@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
 from memo.documents import Author
 from memo.errors import InvalidKey, TooLarge
 from memo.ids import SessionId, SessionRef, UserId
-from sandboxd.api import pieces, render
+from sandboxd.api import pieces
+from sandboxd.api.answers import json_answer
 from sandboxd.api.budget import allotment
 from sandboxd.api.ports import Memory
 from sandboxd.api.refusals import BodyTooLarge, UnsupportedMediaType
@@ -23,8 +24,8 @@ from sandboxd.api.routes import Services
 from sandboxd.errors import InvalidRequest, NotFound, SessionNotFound, StoreUnavailable
 from sandboxd.idempotency import parse_key
 from sandboxd.memory.outcomes import Queued, Written
-
-T = TypeVar("T")
+from sandboxd.models.document import QueuedWrite, WrittenRevision
+from sandboxd.models.wire import AnswerModel
 
 MAX_TEXT_BYTES = 67_108_864
 """The largest text of any store; it bounds what is read to compare a retry with the first request."""
@@ -58,14 +59,14 @@ async def ask_store(services: Services, verb: str, *args: Any, writes: bool = Fa
     return await memory_of(services).client.call(verb.replace("_", " "), verb, *args, writes=writes, **named)
 
 
-_UNUSABLE = (AttributeError, TypeError, InvalidKey, PydanticSerializationError, UnicodeError)
+_UNUSABLE = (AttributeError, TypeError, InvalidKey, ValidationError, PydanticSerializationError, UnicodeError)
 """Raised when a store's answer does not have the expected shape."""
 
 
-def foreign_answer(noun: str, build: Callable[[], Any], status: int = 200) -> Response:
+def foreign_answer(noun: str, build: Callable[[], AnswerModel], status: int = 200) -> Response:
     """Answer with what a store returned; raise StoreUnavailable if that is not `noun` or not JSON."""
     try:
-        return render.json_answer(build(), status)
+        return json_answer(build(), status)
     except _UNUSABLE as error:
         raise unusable(f"it is not {noun}") from error
 
@@ -74,12 +75,10 @@ def unusable(why: str) -> StoreUnavailable:
     return StoreUnavailable(f"cannot use the store's answer: {why}")
 
 
-async def foreign_list(
-    request: Request, noun: str, items: Callable[[], Iterable[T]], describe: Callable[[T], Any]
-) -> Response:
+async def foreign_list(request: Request, noun: str, build: Callable[[], Iterable[object]]) -> Response:
     """Answer with a list of any length that a store returned."""
     try:
-        return await pieces.list_answer(items(), describe, allotment(request))
+        return await pieces.list_answer(build(), allotment(request))
     except _UNUSABLE as error:
         raise unusable(f"it is not {noun}") from error
 
@@ -159,9 +158,8 @@ async def read_text(request: Request, noun: str, limit: int) -> str:
 
 def written(outcome: Written | Queued) -> Response:
     if isinstance(outcome, Queued):
-        return render.json_answer({"queued": True}, 202)
-    content = {"revision": outcome.revision, "sha256": outcome.sha256}
-    answer = render.json_answer({**content, "merged": True} if outcome.merged else content)
+        return json_answer(QueuedWrite(), 202)
+    answer = json_answer(WrittenRevision(revision=outcome.revision, sha256=outcome.sha256, merged=outcome.merged))
     answer.headers["etag"] = f'"{outcome.revision}"'
     return answer
 

@@ -16,7 +16,7 @@ from memo.ids import SessionRef
 from memo.messages import Message
 from memo.sessions import Usage
 from memo.tool_results import compact_tool_results
-from sandboxd.api import render
+from sandboxd.api.answers import json_answer
 from sandboxd.api.budget import allotment
 from sandboxd.api.memory import (
     ask_store,
@@ -26,17 +26,6 @@ from sandboxd.api.memory import (
     request_of,
     require_session,
     takes_requests,
-)
-from sandboxd.api.memory_models import (
-    AppendedAnswer,
-    CompactionAnswer,
-    CompactionBody,
-    MessagesAnswer,
-    MessagesBody,
-    MessagesQuery,
-    ToolResultsAnswer,
-    ToolResultsBody,
-    TurnBody,
 )
 from sandboxd.api.once import BEGUN
 from sandboxd.api.pieces import list_answer
@@ -52,6 +41,17 @@ from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.api.sessions import introduce_session
 from sandboxd.api.summaries import outline
 from sandboxd.errors import NotFound
+from sandboxd.models.message import (
+    Appended,
+    Compaction,
+    CompactionBody,
+    MessageList,
+    MessagesBody,
+    MessagesQuery,
+    ShortenedMessages,
+    ToolResultsBody,
+    TurnBody,
+)
 
 
 async def append_messages(services: Services, request: Request) -> Response:
@@ -61,7 +61,7 @@ async def append_messages(services: Services, request: Request) -> Response:
     request.scope[BEGUN] = True
     named = _request(services, request, "append_messages", body)
     await _write(services, ref, "append_messages", body.messages, **named)
-    return render.json_answer({"appended": len(body.messages)})
+    return json_answer(Appended(appended=len(body.messages)))
 
 
 async def append_turn(services: Services, request: Request) -> Response:
@@ -76,7 +76,7 @@ async def append_turn(services: Services, request: Request) -> Response:
     else:
         await _write(services, ref, "append_messages", body.messages)
         await _write(services, ref, "record_turn", usage)
-    return render.json_answer({"appended": len(body.messages)})
+    return json_answer(Appended(appended=len(body.messages)))
 
 
 async def load_messages(services: Services, request: Request) -> Response:
@@ -87,7 +87,7 @@ async def load_messages(services: Services, request: Request) -> Response:
     found = await ask_store(services, verb, ref.tenant, ref.session, *args)
     if not found:
         await require_session(services, ref)
-    return await foreign_list(request, "a list of messages", lambda: _newest(found, query.limit), dict)
+    return await foreign_list(request, "a list of messages", lambda: _newest(found, query.limit))
 
 
 async def compact(services: Services, request: Request) -> Response:
@@ -113,8 +113,8 @@ async def compact(services: Services, request: Request) -> Response:
     )
     if not compacted:
         await require_session(services, ref)
-        return render.json_answer({"compacted": False, "archived": 0})
-    return render.json_answer({"compacted": True, "archived": archived})
+        return json_answer(Compaction(compacted=False, archived=0))
+    return json_answer(Compaction(compacted=True, archived=archived))
 
 
 async def compact_results(services: Services, request: Request) -> Response:
@@ -135,7 +135,7 @@ async def compact_results(services: Services, request: Request) -> Response:
         keep_recent=body.keep_recent,
         recent_max_tokens=body.recent_max_tokens,
     )
-    return await list_answer(items, dict, allotment(request), artifacts=artifacts)
+    return await list_answer(items, allotment(request), artifacts=artifacts)
 
 
 async def _write(services: Services, ref: SessionRef, verb: str, *args: Any, **named: Any) -> None:
@@ -193,7 +193,7 @@ ENDPOINTS = (
         "Append messages: all of them or none",
         body_limit=MAX_STDIN_JSON_BYTES,
         body=MessagesBody,
-        answers={200: AppendedAnswer},
+        answers={200: Appended},
         repeatable=_appends_once,
     ),
     Endpoint(
@@ -204,7 +204,7 @@ ENDPOINTS = (
         Access.READ,
         "Return the messages of the session, oldest first",
         query=MessagesQuery,
-        answers={200: MessagesAnswer},
+        answers={200: MessageList},
     ),
     Endpoint(
         "POST",
@@ -215,7 +215,7 @@ ENDPOINTS = (
         "Append the messages of a turn and add its usage",
         body_limit=MAX_STDIN_JSON_BYTES,
         body=TurnBody,
-        answers={200: AppendedAnswer},
+        answers={200: Appended},
         repeatable=_takes_turns_once,
     ),
     Endpoint(
@@ -227,7 +227,7 @@ ENDPOINTS = (
         "Archive the oldest messages, if due, and put a summary in their place and in NOTES.md",
         body_limit=MAX_JSON_BYTES,
         body=CompactionBody,
-        answers={200: CompactionAnswer},
+        answers={200: Compaction},
         repeatable=False,
     ),
     Endpoint(
@@ -239,6 +239,6 @@ ENDPOINTS = (
         "Store the long tool results among these messages as artifacts, and return the messages with stubs",
         body_limit=MAX_STDIN_JSON_BYTES,
         body=ToolResultsBody,
-        answers={200: ToolResultsAnswer},
+        answers={200: ShortenedMessages},
     ),
 )

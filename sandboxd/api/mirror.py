@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 
 from memo.ids import TenantId, UserId
-from memo.paths import path_of
-from sandboxd.api import render
+from sandboxd.api.answers import json_answer
 from sandboxd.api.budget import allotment
 from sandboxd.api.memory import memory_of
-from sandboxd.api.memory_models import MirrorAnswer, RefreshBody, RefreshedAnswer, UserRefreshBody
 from sandboxd.api.once import BEGUN
 from sandboxd.api.pieces import list_answer
 from sandboxd.api.requests import MAX_STDIN_JSON_BYTES, read_json, read_optional_json, session_ref
 from sandboxd.api.routes import SESSION, USER, Access, Endpoint, Services
 from sandboxd.errors import InvalidRequest
-from sandboxd.memory.outcomes import MirrorFile, Refused
+from sandboxd.models.mirror import MirrorReport, RefreshBody, Refreshed, UserRefreshBody
 
 
 async def refresh_mirror(services: Services, request: Request) -> Response:
@@ -29,7 +24,7 @@ async def refresh_mirror(services: Services, request: Request) -> Response:
     if body.content is not None and body.path is None:
         raise InvalidRequest("cannot refresh: content needs the path that it belongs to; add path")
     request.scope[BEGUN] = True
-    return render.json_answer({"refreshed": await memory.refresh(ref, body.path, body.content)})
+    return json_answer(Refreshed(refreshed=await memory.refresh(ref, body.path, body.content)))
 
 
 async def refresh_user_mirrors(services: Services, request: Request) -> Response:
@@ -38,7 +33,7 @@ async def refresh_user_mirrors(services: Services, request: Request) -> Response
     tenant, user = TenantId(params["tenant"]), UserId(params["user"])
     body = await read_json(request, UserRefreshBody, MAX_STDIN_JSON_BYTES)
     request.scope[BEGUN] = True
-    return render.json_answer({"refreshed": await memory.refresh_user(tenant, user, body.name, body.content)})
+    return json_answer(Refreshed(refreshed=await memory.refresh_user(tenant, user, body.name, body.content)))
 
 
 async def get_mirror(services: Services, request: Request) -> Response:
@@ -46,30 +41,7 @@ async def get_mirror(services: Services, request: Request) -> Response:
     services.manager.get(ref)  # without a sandbox there is no mirror
     memory = memory_of(services)
     files = await memory.inspect(ref)
-    refused = [_refused(write) for write in memory.refused(ref)]
-    return await list_answer(files, _file, allotment(request), refused=refused)
-
-
-def _file(file: MirrorFile) -> dict[str, Any]:
-    return {
-        "path": file.path,
-        "revision": file.revision,
-        "sha256": file.sha256,
-        "size": file.size,
-        "in_sync": file.in_sync,
-        "lag_ms": file.lag_ms,
-        "pending": file.pending,
-    }
-
-
-def _refused(write: Refused) -> dict[str, Any]:
-    return {
-        "path": str(path_of(write.key)),
-        "number": write.number,
-        "size": write.size,
-        "at": datetime.fromtimestamp(write.at, UTC),
-        "why": write.why,
-    }
+    return await list_answer(files, allotment(request), refused=memory.refused(ref))
 
 
 ENDPOINTS = (
@@ -82,7 +54,7 @@ ENDPOINTS = (
         "Refresh one file of the session's mirror from the store, or all files",
         body_limit=MAX_STDIN_JSON_BYTES,
         body=RefreshBody,
-        answers={200: RefreshedAnswer},
+        answers={200: Refreshed},
     ),
     Endpoint(
         "POST",
@@ -93,7 +65,7 @@ ENDPOINTS = (
         "Refresh one document of the user in every live mirror",
         body_limit=MAX_STDIN_JSON_BYTES,
         body=UserRefreshBody,
-        answers={200: RefreshedAnswer},
+        answers={200: Refreshed},
     ),
     Endpoint(
         "GET",
@@ -102,6 +74,6 @@ ENDPOINTS = (
         "mirror",
         Access.READ,
         "Compare every file of the session's mirror with the store; list queued writes that the store rejected",
-        answers={200: MirrorAnswer},
+        answers={200: MirrorReport},
     ),
 )

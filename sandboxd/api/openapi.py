@@ -1,17 +1,20 @@
-"""The OpenAPI 3.1 document, generated from the declared endpoints and their pydantic models. It checks nothing."""
+"""The OpenAPI 3.1 document, generated from the declared endpoints and their pydantic models. It checks nothing.
+
+A schema is named by its model's title, which outlives the name of a class.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from sandboxd.api.models import Problem
 from sandboxd.api.problems import MEDIA_TYPE
 from sandboxd.api.routes import Access, Endpoint
+from sandboxd.models.problem import Problem
 
 _REF = "#/components/schemas/{model}"
 
@@ -43,8 +46,11 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     }
     described["responses"]["default"] = {
         "description": "A problem",
-        "content": {MEDIA_TYPE: {"schema": {"$ref": _REF.format(model=Problem.__name__)}}},
+        "content": {MEDIA_TYPE: {"schema": _ref(Problem)}},
     }
+    if endpoint.other_answers:
+        refs = [_ref(model) for model in endpoint.other_answers]
+        described["responses"]["200"]["content"]["application/json"] = {"schema": {"oneOf": refs}}
     if endpoint.body is not None:
         content = _content(endpoint.body)
         if endpoint.other_body is not None:
@@ -53,22 +59,43 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     return described
 
 
-def _schemas(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
-    models: dict[str, type[BaseModel]] = {Problem.__name__: Problem}
+def _schemas(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """Return the schemas by title: of bodies as the daemon accepts them, of answers as it sends them."""
+    bodies = {endpoint.body for endpoint in endpoints if isinstance(endpoint.body, type)}
+    answers: set[type[BaseModel]] = {Problem}
     for endpoint in endpoints:
-        for model in (endpoint.body, *endpoint.answers.values()):
-            if isinstance(model, type):
-                models[model.__name__] = model
-    _, definitions = models_json_schema([(model, "validation") for model in models.values()], ref_template=_REF)
-    found: dict[str, Any] = definitions["$defs"]
+        given = (*endpoint.answers.values(), *endpoint.other_answers)
+        answers.update(model for model in given if isinstance(model, type))
+    found = _definitions(bodies, "validation") | _definitions(answers, "serialization")
+    names = {_REF.format(model=name): _REF.format(model=schema["title"]) for name, schema in found.items()}
+    return {schema["title"]: _renamed(schema, names) for schema in found.values()}
+
+
+def _definitions(models: Iterable[type[BaseModel]], mode: Literal["validation", "serialization"]) -> dict[str, Any]:
+    ordered = sorted(models, key=lambda model: model.__name__)
+    _, document = models_json_schema([(model, mode) for model in ordered], ref_template=_REF)
+    found: dict[str, Any] = document["$defs"]
     return found
+
+
+def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
+    """Return a schema with its references renamed."""
+    if isinstance(schema, list):
+        return [_renamed(item, names) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: names[value] if key == "$ref" else _renamed(value, names) for key, value in schema.items()}
+
+
+def _ref(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": _REF.format(model=model.model_config.get("title") or model.__name__)}
 
 
 def _content(body: type[BaseModel] | str) -> dict[str, Any]:
     if isinstance(body, str):
         kind = "object" if body == "application/json" else "string"
         return {body: {"schema": {"type": kind} if kind == "object" else {"type": kind, "format": "binary"}}}
-    return {"application/json": {"schema": {"$ref": _REF.format(model=body.__name__)}}}
+    return {"application/json": {"schema": _ref(body)}}
 
 
 def _answer(answer: type[BaseModel] | str | None) -> dict[str, Any]:

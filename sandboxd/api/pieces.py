@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import base64
 import codecs
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import anyio
 from pydantic_core import to_json
@@ -27,8 +27,6 @@ STALL_S = 60.0
 _OBJECT_WEIGHT = 4
 """A value of a store takes about this many times the memory of its JSON."""
 _JSON = "application/json"
-
-T = TypeVar("T")
 
 
 class Pieces(Response):
@@ -92,14 +90,12 @@ def bytes_answer(content: bytes, allotment: Allotment, headers: Mapping[str, str
     return Pieces(slices(content), allotment, 200, media_type, {**headers, "content-length": str(len(content))})
 
 
-async def list_answer(
-    items: Iterable[T], describe: Callable[[T], Any], allotment: Allotment, status: int = 200, **members: Any
-) -> Response:
+async def list_answer(items: Iterable[object], allotment: Allotment, **members: Any) -> Response:
     """Answer with `items` and other members. Memory is reserved while rendering; raise Busy if there is none."""
     rendered: list[bytes] = []
     size = unseen = 0
     for item in items:
-        part = to_json(describe(item))
+        part = to_json(item)
         rendered.append(part)
         size += len(part) + 1
         unseen += len(part) + 1
@@ -109,9 +105,9 @@ async def list_answer(
             await allotment.turn()
     tail = b"]" + b"".join(b"," + to_json(name) + b":" + to_json(value) for name, value in members.items()) + b"}"
     if size <= SMALL_BYTES:
-        return Response(b'{"items":[' + b",".join(rendered) + tail, status, media_type=_JSON)
+        return Response(b'{"items":[' + b",".join(rendered) + tail, media_type=_JSON)
     allotment.shrink(size)
-    return Pieces(_list(rendered, tail), allotment, status)
+    return Pieces(_list(rendered, tail), allotment)
 
 
 def slices(content: bytes) -> Iterator[bytes]:

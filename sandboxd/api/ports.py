@@ -10,22 +10,15 @@ from memo.documents import ANY, HOST, Author, Document, DocumentEntry, DocumentK
 from memo.ids import OwnerId, SessionRef, TenantId, UserId
 from memo.provider import Capabilities
 from memo.sessions import Summarize
-from sandboxd.engine.protocol import Stats
 from sandboxd.events import EventBus
-from sandboxd.memory.outcomes import MirrorFile, Queued, Refused, Written
+from sandboxd.memory.outcomes import Queued, Written
 from sandboxd.memory.store_client import StoreClient
-from sandboxd.runner.calls import (
-    Exec,
-    ExecResult,
-    FileStat,
-    Output,
-    Process,
-    ProcessOutput,
-    SignalName,
-    SignalTarget,
-    Terminal,
-)
-from sandboxd.sandboxes.view import SandboxRequest, SandboxView
+from sandboxd.models.command import ExecOutput
+from sandboxd.models.files import DirectoryPage, FileInfo
+from sandboxd.models.mirror import MirrorFile, RefusedWrite
+from sandboxd.models.process import KilledProcess, Process, ProcessOutput, SignalName, SignalTarget
+from sandboxd.models.sandbox import GarbageReport, SandboxRequest, SandboxView, Stats
+from sandboxd.runner.calls import CommandResult, Exec, Terminal
 from sandboxd.tools.context import ToolMemory, ToolRunner
 
 
@@ -33,14 +26,14 @@ class FileReader(Protocol):
     """An open file of the container: its metadata, then its bytes."""
 
     @property
-    def stat(self) -> FileStat: ...
+    def stat(self) -> FileInfo: ...
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
 class Runner(ToolRunner, Protocol):
     """The calls that the API makes to the runner. `runner.client.RunnerClient` implements it."""
 
-    def stream(self, call: Exec) -> AbstractAsyncContextManager[AsyncIterator[Output | ExecResult]]: ...
+    def stream(self, call: Exec) -> AbstractAsyncContextManager[AsyncIterator[ExecOutput | CommandResult]]: ...
     async def start_process(self, call: Exec, *, tty: bool | Terminal = False) -> Process: ...
     async def list_processes(self) -> list[Process]: ...
     async def read_process(
@@ -49,10 +42,15 @@ class Runner(ToolRunner, Protocol):
     async def write_process(self, process_id: str, data: bytes, *, eof: bool = False) -> int: ...
     async def resize_process(self, process_id: str, rows: int, columns: int) -> None: ...
     async def signal_process(self, process_id: str, name: SignalName, to: SignalTarget | None = None) -> int: ...
-    async def kill_process(self, process_id: str, name: SignalName = "KILL", grace_s: float = 0) -> Process: ...
+    async def kill_process(self, process_id: str, name: SignalName = "KILL", grace_s: float = 0) -> KilledProcess: ...
     def read_file(
         self, path: str, offset: int = 0, length: int | None = None
     ) -> AbstractAsyncContextManager[FileReader]: ...
+    async def stat(self, path: str, *, follow: bool = True) -> FileInfo: ...
+    async def list_directory(self, path: str, after: str = "", limit: int = 10_000) -> DirectoryPage: ...
+    async def remove(self, path: str, *, recursive: bool = False) -> None: ...
+    async def make_directory(self, path: str, *, parents: bool = False) -> tuple[FileInfo, bool]: ...
+    async def move(self, source: str, target: str, *, replace: bool = False) -> FileInfo: ...
 
 
 class Manager(Protocol):
@@ -61,8 +59,8 @@ class Manager(Protocol):
     @property
     def events(self) -> EventBus: ...
 
-    async def ensure_sandbox(self, ref: SessionRef, request: SandboxRequest) -> tuple[SandboxView, bool]:
-        """Return the session's sandbox once it is ready, and whether this call created it."""
+    async def ensure_sandbox(self, ref: SessionRef, request: SandboxRequest) -> SandboxView:
+        """Return the session's sandbox once it is ready; `created` says whether this call created it."""
 
     def check_room(self) -> None:
         """Raise if the host has no room for another sandbox."""
@@ -82,7 +80,7 @@ class Manager(Protocol):
     async def stats(self, ref: SessionRef) -> Stats:
         """Return the sandbox's current resource usage."""
 
-    async def collect_garbage(self) -> Any:
+    async def collect_garbage(self) -> GarbageReport:
         """Reconcile registry, engine and disk now, remove orphans, and return the report."""
 
 
@@ -131,5 +129,5 @@ class Memory(ToolMemory, Protocol):
     async def inspect(self, ref: SessionRef) -> Sequence[MirrorFile]:
         """Compare every file of the session's mirror with the store."""
 
-    def refused(self, ref: SessionRef | None = None) -> Sequence[Refused]:
+    def refused(self, ref: SessionRef | None = None) -> Sequence[RefusedWrite]:
         """Return queued writes that the store rejected for good: of one session and its user, or all."""

@@ -17,6 +17,7 @@ from sandboxd.api.budget import Allotment
 from sandboxd.api.pieces import object_answer
 from sandboxd.errors import Busy, Gone, InvalidRequest, SandboxdError
 from sandboxd.memory.outcomes import WriteConflict, WriteOutcomeUnknown
+from sandboxd.models.problem import Problem
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -47,6 +48,7 @@ STATUS_BY_CODE = {
     "file.is_directory": 409,
     "file.not_a_directory": 409,
     "file.exists": 409,
+    "file.not_empty": 409,
     "sandbox.gone": 410,
     "sandbox.error": 502,
     "sandbox.not_ready": 503,
@@ -91,20 +93,20 @@ def status_of(code: str) -> int:
     return STATUS_BY_CODE.get(code, 500)
 
 
-def problem(code: str, detail: str, *, retryable: bool = False, **members: Any) -> dict[str, Any]:
+def problem(code: str, detail: str, *, retryable: bool = False, **members: Any) -> Problem:
     status = status_of(code)
-    return {
-        "type": f"urn:sandboxd:problem:{code}",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "code": code,
-        "detail": detail,
-        "retryable": retryable,
+    return Problem(
+        type=f"urn:sandboxd:problem:{code}",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        code=code,
+        detail=detail,
+        retryable=retryable,
         **members,
-    }
+    )
 
 
-def problem_of(error: SandboxdError | MemoError) -> dict[str, Any]:
+def problem_of(error: SandboxdError | MemoError) -> Problem:
     return problem(error.code, str(error), retryable=error.retryable, **_members(error))
 
 
@@ -130,25 +132,24 @@ def large_problem(
     error: SandboxdError | MemoError, allotment: Allotment, headers: dict[str, str] | None = None
 ) -> Response:
     """Answer with an error that may carry a document's text; answer Busy if there is no memory for the text."""
-    content = problem_of(error)
-    text = content.pop("text", None)
+    found = problem_of(error)
+    text = found.members.get("text")
     if text is None:
-        return render(problem_of(error), headers)
+        return render(found, headers)
     try:
         allotment.take_large(len(text))
     except (Busy, InvalidRequest) as refusal:
         return render(problem_of(refusal), {"retry-after": "1"})
-    return object_answer(
-        content, {"text": text}, allotment, status=content["status"], media_type=MEDIA_TYPE, headers=headers
-    )
+    fields = found.model_dump(exclude={"text"})
+    return object_answer(fields, {"text": text}, allotment, status=found.status, media_type=MEDIA_TYPE, headers=headers)
 
 
-def render(content: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
-    return Response(to_json(content), content["status"], headers, MEDIA_TYPE)
+def render(found: Problem, headers: dict[str, str] | None = None) -> Response:
+    return Response(to_json(found), found.status, headers, MEDIA_TYPE)
 
 
-def as_answer(content: dict[str, Any]) -> bytes:
+def as_answer(found: Problem) -> bytes:
     """Return a problem as the bytes of a complete answer that closes the connection."""
-    body = to_json(content)
-    head = f"HTTP/1.1 {content['status']} {content['title']}\r\ncontent-type: {MEDIA_TYPE}\r\n"
+    body = to_json(found)
+    head = f"HTTP/1.1 {found.status} {found.title}\r\ncontent-type: {MEDIA_TYPE}\r\n"
     return f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode("ascii") + body

@@ -5,26 +5,27 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sandboxd.api import render
+from sandboxd.api.answers import json_answer, output_answer
 from sandboxd.api.budget import allotment
-from sandboxd.api.models import (
-    KilledAnswer,
-    KillQuery,
-    ProcessAnswer,
-    ProcessBody,
-    ProcessesAnswer,
-    ProcessOutputAnswer,
-    ProcessQuery,
-    SignalAnswer,
-    SignalBody,
-    SizeBody,
-    StdinAnswer,
-    StdinBody,
-)
 from sandboxd.api.once import BEGUN
 from sandboxd.api.requests import MAX_JSON_BYTES, MAX_STDIN_JSON_BYTES, read_json, read_query, session_ref
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.errors import ProcessNotFound
+from sandboxd.models.process import (
+    KilledProcess,
+    KillQuery,
+    Process,
+    ProcessBody,
+    ProcessList,
+    ProcessOutput,
+    ProcessQuery,
+    SignalBody,
+    Signalled,
+    SizeBody,
+    StdinBody,
+    StdinTaken,
+)
+from sandboxd.runner.calls import Exec, Terminal
 
 _MAX_ID_CHARS = 64
 
@@ -41,15 +42,17 @@ async def start_process(services: Services, request: Request) -> Response:
     body = await read_json(request, ProcessBody, MAX_STDIN_JSON_BYTES)
     with services.manager.call(ref) as runner:
         request.scope[BEGUN] = True
-        process = await runner.start_process(body.call(), tty=body.terminal() or False)
+        command = body.command if isinstance(body.command, str) else tuple(body.command)
+        tty = Terminal(**body.terminal_options()) if body.tty else False
+        process = await runner.start_process(Exec(command, body.cwd, body.env), tty=tty)
     services.manager.events.publish("process", tenant=ref.tenant, session=ref.session, process=process.id)
-    return render.json_answer(render.process(process), 201)
+    return json_answer(process, 201)
 
 
 async def list_processes(services: Services, request: Request) -> Response:
     with services.manager.call(session_ref(request)) as runner:
         processes = await runner.list_processes()
-    return render.json_answer({"items": [render.process(process) for process in processes]})
+    return json_answer(ProcessList(items=processes))
 
 
 async def read_process(services: Services, request: Request) -> Response:
@@ -59,7 +62,7 @@ async def read_process(services: Services, request: Request) -> Response:
     memory.take(query.limit)
     with services.manager.call(session_ref(request)) as runner, services.watch.guard(request.receive):
         output = await runner.read_process(process_id, query.offset, query.limit, query.wait_s)
-    return render.process_output(output, query.encoding, memory)
+    return output_answer(output, ("data",), query.encoding, memory)
 
 
 async def write_process(services: Services, request: Request) -> Response:
@@ -69,7 +72,7 @@ async def write_process(services: Services, request: Request) -> Response:
     with services.manager.call(ref) as runner:
         request.scope[BEGUN] = True
         taken = await runner.write_process(process_id, body.content(), eof=body.eof)
-    return render.json_answer({"taken_bytes": taken})
+    return json_answer(StdinTaken(taken_bytes=taken))
 
 
 async def resize_process(services: Services, request: Request) -> Response:
@@ -88,7 +91,7 @@ async def signal_process(services: Services, request: Request) -> Response:
     with services.manager.call(session_ref(request)) as runner:
         request.scope[BEGUN] = True
         count = await runner.signal_process(process_id, body.signal, body.to)
-    return render.json_answer({"signalled": count})
+    return json_answer(Signalled(signalled=count))
 
 
 async def kill_process(services: Services, request: Request) -> Response:
@@ -97,7 +100,7 @@ async def kill_process(services: Services, request: Request) -> Response:
     with services.manager.call(session_ref(request)) as runner:
         request.scope[BEGUN] = True
         process = await runner.kill_process(process_id, query.signal, query.grace_s)
-    return render.json_answer({**render.process(process), "ended_by": process.ended_by})
+    return json_answer(process)
 
 
 _PROCESSES = f"{SESSION}/processes"
@@ -113,7 +116,7 @@ ENDPOINTS = (
         "Start a command in the background",
         body_limit=MAX_STDIN_JSON_BYTES,
         body=ProcessBody,
-        answers={201: ProcessAnswer},
+        answers={201: Process},
         repeatable=False,
     ),
     Endpoint(
@@ -123,7 +126,7 @@ ENDPOINTS = (
         "process",
         Access.READ,
         "Background processes",
-        answers={200: ProcessesAnswer},
+        answers={200: ProcessList},
     ),
     Endpoint(
         "GET",
@@ -133,7 +136,7 @@ ENDPOINTS = (
         Access.READ,
         "Return a process and its output from an offset",
         query=ProcessQuery,
-        answers={200: ProcessOutputAnswer},
+        answers={200: ProcessOutput},
     ),
     Endpoint(
         "POST",
@@ -144,7 +147,7 @@ ENDPOINTS = (
         "Write to a process's stdin; the answer says how much was taken",
         body_limit=MAX_STDIN_JSON_BYTES,
         body=StdinBody,
-        answers={200: StdinAnswer},
+        answers={200: StdinTaken},
         repeatable=False,
     ),
     Endpoint(
@@ -167,7 +170,7 @@ ENDPOINTS = (
         "Send a signal to a process, its terminal's foreground group or its descendants",
         body_limit=MAX_JSON_BYTES,
         body=SignalBody,
-        answers={200: SignalAnswer},
+        answers={200: Signalled},
         repeatable=False,
     ),
     Endpoint(
@@ -178,6 +181,6 @@ ENDPOINTS = (
         Access.WRITE,
         "Kill a process and its descendants; with a signal, send that first and kill what is left",
         query=KillQuery,
-        answers={200: KilledAnswer},
+        answers={200: KilledProcess},
     ),
 )

@@ -28,8 +28,8 @@ from sandboxd.api.watch import DisconnectWatch
 from sandboxd.consolidation.service import ConsolidationService
 from sandboxd.errors import InternalError, SandboxdError, host_error, is_host_fault
 from sandboxd.idempotency import IdempotencyStore
-from sandboxd.limits import Limits
 from sandboxd.metrics import Metrics
+from sandboxd.models.health import Readiness
 from sandboxd.tools import Toolbox
 
 SESSION = "/v1/tenants/{tenant}/sessions/{session}"
@@ -39,22 +39,6 @@ USER = "/v1/tenants/{tenant}/users/{user}"
 class Access(Enum):
     READ = "read"
     WRITE = "write"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Whether something the daemon depends on answers."""
-
-    name: str
-    ok: bool
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    engine: Check
-    store: Check
-    disk: Check
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +55,6 @@ class Services:
     openapi: Callable[[], dict[str, Any]]
     """Returns the OpenAPI document."""
     version: str
-    default_limits: Limits
     memory: Memory | None = None
     store_limits: StoreLimits = field(default_factory=StoreLimits)
     consolidation: ConsolidationService | None = None
@@ -96,6 +79,8 @@ class Endpoint:
     """Another media type that its body may have."""
     query: type[BaseModel] | None = None
     answers: Mapping[int, type[BaseModel] | str | None] = field(default_factory=dict)
+    other_answers: tuple[type[BaseModel], ...] = ()
+    """What it answers in JSON with status 200 if the query asks for that instead."""
     repeatable: bool | Callable[[Services], bool] = True
     judges_repeats: bool = False
     """Whether the route itself decides, from the request, if one that was cut short may be done again."""

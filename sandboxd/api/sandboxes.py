@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from memo.ids import AgentId, SessionRef, TenantId, UserId
-from sandboxd.api import render
-from sandboxd.api.models import DestroyQuery, SandboxAnswer, SandboxBody, SandboxesAnswer, StatsAnswer
+from memo.ids import SessionRef, TenantId
+from sandboxd.api.answers import json_answer
 from sandboxd.api.once import BEGUN
 from sandboxd.api.requests import MAX_JSON_BYTES, read_json, read_query, session_ref
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.api.sessions import introduce_session
 from sandboxd.errors import NotFound
-from sandboxd.limits import Limits
-from sandboxd.sandboxes.view import SandboxRequest
+from sandboxd.models.sandbox import DestroyQuery, GarbageReport, SandboxList, SandboxRequest, SandboxView, Stats
 
 
 async def ensure_sandbox(services: Services, request: Request) -> Response:
     ref = session_ref(request)
-    body = await read_json(request, SandboxBody)
-    wanted = SandboxRequest(
-        user=UserId(body.user),
-        agent=None if body.agent is None else AgentId(body.agent),
-        image=body.image,
-        env=body.env,
-        limits=_limits(body, services.default_limits),
-        network=body.network,
-    )
+    wanted = await read_json(request, SandboxRequest)
     request.scope[BEGUN] = True
     if not _is_there(services, ref):  # a running sandbox does not need the store, which may be unavailable
         services.manager.check_room()  # before anything is written
         await introduce_session(services, ref, wanted.user, wanted.agent)
-    view, created = await services.manager.ensure_sandbox(ref, wanted)
-    return render.json_answer(render.sandbox(view), 201 if created else 200)
+    view = await services.manager.ensure_sandbox(ref, wanted)
+    return json_answer(view, 201 if view.created else 200)
 
 
 def _is_there(services: Services, ref: SessionRef) -> bool:
@@ -45,13 +34,8 @@ def _is_there(services: Services, ref: SessionRef) -> bool:
     return True
 
 
-def _limits(body: SandboxBody, default: Limits) -> Limits:
-    """Limits that are not given keep the daemon's defaults."""
-    return default.model_copy(update=body.limits.model_dump(exclude_unset=True)) if body.limits else default
-
-
 async def get_sandbox(services: Services, request: Request) -> Response:
-    return render.json_answer(render.sandbox(services.manager.get(session_ref(request))))
+    return json_answer(services.manager.get(session_ref(request)))
 
 
 async def destroy_sandbox(services: Services, request: Request) -> Response:
@@ -67,24 +51,16 @@ async def destroy_sandbox(services: Services, request: Request) -> Response:
 
 async def list_sandboxes(services: Services, request: Request) -> Response:
     tenant = TenantId(request.scope["path_params"]["tenant"])
-    return render.json_answer({"items": [render.sandbox(view) for view in services.manager.of_tenant(tenant)]})
+    return json_answer(SandboxList(items=services.manager.of_tenant(tenant)))
 
 
 async def get_stats(services: Services, request: Request) -> Response:
-    return render.json_answer(await services.manager.stats(session_ref(request)))
+    return json_answer(await services.manager.stats(session_ref(request)))
 
 
 async def collect_garbage(services: Services, request: Request) -> Response:
     request.scope[BEGUN] = True
-    return render.json_answer(await services.manager.collect_garbage())
-
-
-class GarbageAnswer(BaseModel):
-    """What garbage collection found and repaired."""
-
-    containers: int
-    directories: int
-    sandboxes: int = Field(description="Sandboxes that were found dead, or whose removal was resumed.")
+    return json_answer(await services.manager.collect_garbage())
 
 
 _SANDBOX = f"{SESSION}/sandbox"
@@ -98,8 +74,8 @@ ENDPOINTS = (
         Access.WRITE,
         "Create the session's sandbox, or return the existing one",
         body_limit=MAX_JSON_BYTES,
-        body=SandboxBody,
-        answers={201: SandboxAnswer, 200: SandboxAnswer},
+        body=SandboxRequest,
+        answers={201: SandboxView, 200: SandboxView},
     ),
     Endpoint(
         "GET",
@@ -108,7 +84,7 @@ ENDPOINTS = (
         "sandbox",
         Access.READ,
         "Return the session's sandbox",
-        answers={200: SandboxAnswer},
+        answers={200: SandboxView},
     ),
     Endpoint(
         "DELETE",
@@ -127,7 +103,7 @@ ENDPOINTS = (
         "sandbox",
         Access.READ,
         "List the sandboxes of a tenant",
-        answers={200: SandboxesAnswer},
+        answers={200: SandboxList},
     ),
     Endpoint(
         "GET",
@@ -136,7 +112,7 @@ ENDPOINTS = (
         "sandbox",
         Access.READ,
         "Return the current resource usage of the sandbox",
-        answers={200: StatsAnswer},
+        answers={200: Stats},
     ),
     Endpoint(
         "POST",
@@ -145,6 +121,6 @@ ENDPOINTS = (
         "gc",
         Access.WRITE,
         "Reconcile registry, engine and disk now and remove orphans",
-        answers={200: GarbageAnswer},
+        answers={200: GarbageReport},
     ),
 )

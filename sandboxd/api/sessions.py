@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 
 from memo.errors import SessionTaken
 from memo.ids import AgentId, SessionRef, TenantId, UserId
 from sandboxd.api.memory import ask_store, can, find_session, foreign_answer, foreign_list, memory_of
-from sandboxd.api.memory_models import SessionAnswer, SessionBody, SessionsAnswer, SessionsQuery
 from sandboxd.api.once import BEGUN
 from sandboxd.api.requests import MAX_JSON_BYTES, read_json, read_query, session_ref
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.errors import Conflict, NotFound, SessionNotFound
+from sandboxd.models.session import Session, SessionBody, SessionList, SessionsQuery
 
-DEFAULT_AGENT = "default"
+DEFAULT_AGENT = AgentId("default")
 
 
 async def ensure_session(services: Services, request: Request) -> Response:
     memory_of(services)
     ref = session_ref(request)
     body = await read_json(request, SessionBody)
-    user, agent = UserId(body.user), AgentId(body.agent or DEFAULT_AGENT)
+    user, agent = body.user, body.agent or DEFAULT_AGENT
     _refuse_another_user(services, ref, user)
     known = await find_session(services, ref)
     request.scope[BEGUN] = True
     session = await ask_store(services, "get_or_create", ref.tenant, user, agent, ref.session, writes=True)
-    return foreign_answer("a session", lambda: _session(session), 200 if known is not None else 201)
+    return foreign_answer("a session", lambda: Session.model_validate(session), 200 if known is not None else 201)
 
 
 async def get_session(services: Services, request: Request) -> Response:
@@ -36,20 +34,18 @@ async def get_session(services: Services, request: Request) -> Response:
     session = await find_session(services, session_ref(request))
     if session is None:
         raise SessionNotFound("cannot find this session")
-    return foreign_answer("a session", lambda: _session(session))
+    return foreign_answer("a session", lambda: Session.model_validate(session))
 
 
 async def list_sessions(services: Services, request: Request) -> Response:
     memory_of(services)
     tenant = TenantId(request.scope["path_params"]["tenant"])
     query = read_query(request, SessionsQuery)
-    user = None if query.user is None else UserId(query.user)
     found = await ask_store(services, "list_sessions", tenant)
     return await foreign_list(
         request,
         "a list of sessions",
-        lambda: [session for session in found if user is None or session.user == user],
-        _session,
+        lambda: (Session.model_validate(session) for session in found if query.user in (None, session.user)),
     )
 
 
@@ -74,20 +70,6 @@ def _refuse_another_user(services: Services, ref: SessionRef, user: UserId) -> N
         raise Conflict("cannot use this session: its sandbox belongs to another user")
 
 
-def _session(session: Any) -> dict[str, Any]:
-    return {
-        "tenant": session.tenant,
-        "session": session.session,
-        "user": session.user,
-        "agent": session.agent,
-        "created_at": session.created_at,
-        "updated_at": session.updated_at,
-        "turns": session.turns,
-        "tokens": session.tokens,
-        "message_count": session.message_count,
-    }
-
-
 ENDPOINTS = (
     Endpoint(
         "PUT",
@@ -98,9 +80,9 @@ ENDPOINTS = (
         "Create a session without a sandbox, or return the existing one; 409 if it belongs to another user",
         body_limit=MAX_JSON_BYTES,
         body=SessionBody,
-        answers={201: SessionAnswer, 200: SessionAnswer},
+        answers={201: Session, 200: Session},
     ),
-    Endpoint("GET", SESSION, get_session, "session", Access.READ, "A session", answers={200: SessionAnswer}),
+    Endpoint("GET", SESSION, get_session, "session", Access.READ, "A session", answers={200: Session}),
     Endpoint(
         "GET",
         "/v1/tenants/{tenant}/sessions",
@@ -109,6 +91,6 @@ ENDPOINTS = (
         Access.READ,
         "List the sessions of a tenant, last changed first",
         query=SessionsQuery,
-        answers={200: SessionsAnswer},
+        answers={200: SessionList},
     ),
 )

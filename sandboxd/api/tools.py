@@ -7,17 +7,17 @@ import time
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sandboxd.api import render
+from sandboxd.api.answers import json_answer
 from sandboxd.api.budget import allotment
 from sandboxd.api.memory import remembers_requests, request_of
-from sandboxd.api.models import ToolAnswer, ToolsAnswer
 from sandboxd.api.once import BEGUN, REPEATED, UNSETTLED
 from sandboxd.api.pieces import object_answer
 from sandboxd.api.requests import MAX_STDIN_JSON_BYTES, header, read_json, session_ref
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.errors import StoreUnavailable, ToolNotFound
 from sandboxd.idempotency import OutcomeUnknown
-from sandboxd.runner.calls import DEFAULT_OUTPUT_BYTES
+from sandboxd.models.command import DEFAULT_OUTPUT_BYTES
+from sandboxd.models.tool import ToolList, ToolResult
 from sandboxd.tools import run_tool
 from sandboxd.tools.context import ToolContext
 
@@ -27,7 +27,7 @@ TOOL_BYTES = 2 * DEFAULT_OUTPUT_BYTES
 
 async def list_tools(services: Services, request: Request) -> Response:
     services.manager.get(session_ref(request))  # refuse a session of another tenant before naming tools
-    return render.json_answer({"items": [tool.describe() for tool in services.toolbox.values()]})
+    return json_answer(ToolList(items=[tool.describe() for tool in services.toolbox.values()]))
 
 
 async def call_tool(services: Services, request: Request) -> Response:
@@ -61,7 +61,7 @@ async def call_tool(services: Services, request: Request) -> Response:
         duration_ms=round((time.perf_counter() - started) * 1000, 3),
     )
     memory.shrink(len(result.content))
-    return object_answer({"ok": result.ok, "details": result.details}, {"content": result.content}, memory)
+    return object_answer(result.model_dump(exclude={"content"}), {"content": result.content}, memory)
 
 
 ENDPOINTS = (
@@ -74,7 +74,7 @@ ENDPOINTS = (
         "Call a tool; the body holds its arguments",
         body_limit=MAX_STDIN_JSON_BYTES,
         body="application/json",
-        answers={200: ToolAnswer},
+        answers={200: ToolResult},
         repeatable=False,
         judges_repeats=True,
     ),
@@ -85,6 +85,6 @@ ENDPOINTS = (
         "tool",
         Access.READ,
         "List the tools with the JSON schemas of their arguments",
-        answers={200: ToolsAnswer},
+        answers={200: ToolList},
     ),
 )

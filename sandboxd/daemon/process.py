@@ -129,7 +129,6 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
                     metrics=metrics,
                     readiness=ReadinessChecks(manager, checking).check,
                     version=version("sandboxd"),
-                    default_limits=settings.limits,
                     memory=manager.memory,
                     store_limits=settings.store_limits,
                     consolidator=consolidation,

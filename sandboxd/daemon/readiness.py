@@ -17,9 +17,9 @@ from anyio.abc import TaskGroup
 
 from memo.documents import DocumentKey
 from memo.errors import MemoError
-from sandboxd.api.routes import Check, Readiness
 from sandboxd.engine.protocol import LABEL_INSTANCE
 from sandboxd.errors import SandboxdError
+from sandboxd.models.health import Check, Readiness
 from sandboxd.sandboxes.manager import SandboxManager
 from sandboxd.sandboxes.reserve import Reserve
 
@@ -49,7 +49,7 @@ class Probe:
         self._has_failed = False
         self._done: anyio.Event | None = None
         self._due = 0.0
-        self._last = Check(name, ok=False)
+        self._last = Check(name=name, ok=False)
 
     async def check(self) -> Check:
         if self._done is None:
@@ -60,19 +60,19 @@ class Probe:
             await self._done.wait()
         if waiting.cancelled_caught:
             self._has_failed = True
-            return Check(self._name, ok=False, detail=f"no answer within {self._deadline_s:g} s")
+            return Check(name=self._name, ok=False, detail=f"no answer within {self._deadline_s:g} s")
         return self._last
 
     async def _run(self, done: anyio.Event) -> None:
         try:
             await self._look()
-            self._last = Check(self._name, ok=True)
+            self._last = Check(name=self._name, ok=True)
             if self._has_failed and self._recovered is not None:
                 self._recovered()
             self._has_failed = False
         except (SandboxdError, MemoError, OSError) as error:
             self._has_failed = True
-            self._last = Check(self._name, ok=False, detail=str(error))
+            self._last = Check(name=self._name, ok=False, detail=str(error))
         finally:
             self._done = None
             done.set()
@@ -98,8 +98,8 @@ class ReadinessChecks:
             tasks.start_soon(ask, "engine", self._engine)
             tasks.start_soon(ask, "store", self._store)
             tasks.start_soon(ask, "disk", self._disk)
-        store = found["store"] if self._manager.memory else Check("none", ok=True, detail="no store is attached")
-        return Readiness(engine=found["engine"], store=store, disk=found["disk"])
+        store = found["store"] if self._manager.memory else Check(name="none", ok=True, detail="no store is attached")
+        return Readiness.of(engine=found["engine"], store=store, disk=found["disk"])
 
     async def _look_at_engine(self) -> None:
         await self._manager.engine.find({LABEL_INSTANCE: "readiness"})

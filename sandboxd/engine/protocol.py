@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 from sandboxd.errors import Cause
 from sandboxd.limits import Limits
+from sandboxd.models.sandbox import Stats
 
 LABEL_INSTANCE = "sandboxd.instance"
 """The label with the owner of a container: the id of a daemon's data directory."""
@@ -86,13 +87,6 @@ class Resynced:
 
 
 EngineEvent = ContainerDied | ContainerPaused | ContainerResumed | Resynced
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    memory_bytes: int
-    cpu_seconds: float
-    pids: int
 
 
 @dataclass(frozen=True, slots=True)

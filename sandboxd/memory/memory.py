@@ -52,12 +52,13 @@ from sandboxd.memory.mirror import Mirrors
 from sandboxd.memory.mirror_builder import MirrorBuilder
 from sandboxd.memory.mirror_reader import MirrorReader
 from sandboxd.memory.outbox import Outbox, PendingWrite
-from sandboxd.memory.outcomes import Key, MirrorFile, Queued, Refused, Written
+from sandboxd.memory.outcomes import Key, Queued, Written
 from sandboxd.memory.refresher import Refresher
 from sandboxd.memory.store_client import StoreClient
 from sandboxd.memory.text import Text
 from sandboxd.memory.verifier import Verifier
 from sandboxd.memory.writer import Writer
+from sandboxd.models.mirror import MirrorFile, RefusedWrite
 from sandboxd.permissions import make_private
 
 _UNKNOWN_TIME = datetime.fromtimestamp(0, UTC)
@@ -297,13 +298,13 @@ class Memory(anyio.AsyncContextManagerMixin):
         """How many writes are queued for the store."""
         return 0 if self._outbox is None else len(self._outbox)
 
-    def refused(self, ref: SessionRef | None = None) -> Sequence[Refused]:
+    def refused(self, ref: SessionRef | None = None) -> Sequence[RefusedWrite]:
         """Return the queued writes that the store will never accept: of one session and its user, or all."""
         found = [] if self._outbox is None else self._outbox.refused()
         if ref is None:
-            return found
+            return [write for _key, write in found]
         mirror = self._mirrors.of_session(ref)
-        return [item for item in found if mirror is not None and mirror in self._mirrors.showing(item.key)]
+        return [write for key, write in found if mirror is not None and mirror in self._mirrors.showing(key)]
 
     def _require_history(self, key: DocumentKey) -> None:
         if not self.capabilities.history:

@@ -10,6 +10,7 @@ import json
 import sqlite3
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -18,10 +19,12 @@ import anyio
 from memo.documents import ABSENT, ANY, ArtifactKey, Author, DocumentKey, DocumentName, Expected, sha256_of
 from memo.errors import Absent, InvalidContent, InvalidKey, MemoError, Redacted, TooLarge, Unsupported
 from memo.ids import SessionId
+from memo.paths import path_of
 from sandboxd.errors import HostFull
 from sandboxd.host_database import HostDatabase
-from sandboxd.memory.outcomes import Key, Refused
+from sandboxd.memory.outcomes import Key
 from sandboxd.memory.text import Text
+from sandboxd.models.mirror import RefusedWrite
 
 MOST_ENTRIES = 10_000
 MOST_BYTES = 256 * 1024 * 1024
@@ -122,7 +125,7 @@ class Outbox:
         self._count = 0
         self._bytes = 0
         self._delivered: dict[int, int] = {}
-        self._refused: dict[int, Refused] = {}
+        self._refused: dict[int, tuple[Key, RefusedWrite]] = {}
         self.news = anyio.Event()
 
     async def open(self) -> None:
@@ -143,7 +146,7 @@ class Outbox:
         """Return every key that has queued writes."""
         return list(self._pending)
 
-    def refused(self) -> list[Refused]:
+    def refused(self) -> list[tuple[Key, RefusedWrite]]:
         """Return every write that the store will never accept, oldest first."""
         return list(self._refused.values())
 
@@ -271,7 +274,7 @@ class Outbox:
             return _end_chain(db, _encode_key(entry.key))
 
         is_last = await self._database.run(work)
-        self._refused[entry.number] = Refused(entry.key, entry.number, len(entry.content.encode()), entry.at, why)
+        self._refused[entry.number] = _refused(entry.key, entry.number, len(entry.content.encode()), entry.at, why)
         if is_last:
             self._pending.pop(entry.key, None)
         return is_last
@@ -283,7 +286,7 @@ class Outbox:
             self._bytes += len(content)
             key = _decode_key(encoded_key)
             if refusal is not None:
-                self._refused[number] = Refused(key, number, len(content), at, refusal)
+                self._refused[number] = _refused(key, number, len(content), at, refusal)
                 continue
             before = self._pending.get(key)
             if kind != "append":
@@ -306,6 +309,11 @@ def _end_chain(db: sqlite3.Connection, key: str) -> bool:
     if not left:
         db.execute("DELETE FROM chains WHERE key = ?", (key,))
     return not left
+
+
+def _refused(key: Key, number: int, size_bytes: int, at: float, why: str) -> tuple[Key, RefusedWrite]:
+    when = datetime.fromtimestamp(at, UTC)
+    return key, RefusedWrite(path=str(path_of(key)), number=number, size=size_bytes, at=when, why=why)
 
 
 def _encode_key(key: Key) -> str:

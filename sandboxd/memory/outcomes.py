@@ -1,4 +1,4 @@
-"""Outcomes of memory operations: what a write became, how a mirrored file compares, and two errors.
+"""Outcomes of memory operations: what a write became, and two errors.
 
 memo.RevisionConflict
 └─ WriteConflict          nothing was overwritten; `current` is the newer text, `copy` names the refused one's copy
@@ -15,22 +15,6 @@ from memo.errors import RevisionConflict
 from sandboxd.errors import StoreUnavailable
 
 Key = DocumentKey | ArtifactKey
-
-
-@dataclass(frozen=True, slots=True)
-class MirrorFile:
-    """One file of a session's mirror, compared with the store by hash.
-
-    `lag_ms` is how long this revision took to appear or, for a file that is not in sync, how long it is overdue.
-    """
-
-    path: str
-    revision: int
-    sha256: str
-    size: int
-    in_sync: bool
-    lag_ms: float
-    pending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +42,6 @@ class Queued:
     number: int
     sha256: str
     size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A queued write that the store will never accept. It stays in the outbox, where an operator can see it."""
-
-    key: Key
-    number: int
-    size: int
-    at: float
-    why: str
 
 
 class WriteConflict(RevisionConflict):

@@ -22,10 +22,11 @@ from sandboxd.memory.announcer import Announcer
 from sandboxd.memory.manifest import Shown
 from sandboxd.memory.mirror import Mirror, Mirrors
 from sandboxd.memory.outbox import PendingWrite
-from sandboxd.memory.outcomes import Key, MirrorFile
+from sandboxd.memory.outcomes import Key
 from sandboxd.memory.refresher import Refresher
 from sandboxd.memory.store_client import StoreClient
 from sandboxd.memory.text import Item, Text, relative_of
+from sandboxd.models.mirror import MirrorFile
 
 _log = structlog.get_logger()
 

@@ -14,30 +14,27 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import anyio
+import anyio.lowlevel
 
 from sandboxd.errors import Busy, InvalidRequest, NotReady, RequestError, SandboxdError, SandboxError
+from sandboxd.models.command import DEFAULT_MAX_TIMEOUT_S, ExecOutput
+from sandboxd.models.files import DirectoryPage, FileInfo
+from sandboxd.models.process import MAX_READ_BYTES, KilledProcess, Process, ProcessOutput, SignalName, SignalTarget
 from sandboxd.runner import protocol
 from sandboxd.runner.calls import (
-    DEFAULT_MAX_TIMEOUT_S,
-    MAX_READ_BYTES,
     MAX_TEXT_BYTES,
+    CommandResult,
     Edited,
     Exec,
-    ExecResult,
-    FileStat,
     GlobResult,
     Grep,
     GrepResult,
-    Output,
-    Process,
-    ProcessOutput,
-    SignalName,
-    SignalTarget,
     Terminal,
     TextSlice,
     Usage,
 )
 from sandboxd.runner.inside import wire
+from sandboxd.runner.inside.container_paths import WORKSPACE
 from sandboxd.runner.link import RunnerLink
 from sandboxd.runner.pending_call import PendingCall
 from sandboxd.runner.protocol import Hello
@@ -49,6 +46,11 @@ MAX_WAIT_S = 600.0
 WRITE_PATIENCE_S = 10.0
 """How long a write to a process may take; it then returns what the process took, so that its answer is in time."""
 TRANSFER_TIMEOUT_S = 3600.0
+LISTING_TIMEOUT_S = 60.0
+"""Longer than one listing may take, because they wait for each other."""
+ENTRIES_AT_ONCE = 500
+"""How many entries of a page are read in one pass of the event loop."""
+REMOVAL_TIMEOUT_S = 300.0
 MAX_CALLS = wire.MAX_CALLS - 1
 """One less than the runner accepts, because it may not know yet that the last call is over."""
 
@@ -67,7 +69,7 @@ once."""
 class FileReader:
     """A file being read: its stat is known at once, and iterating yields its bytes."""
 
-    def __init__(self, stat: FileStat, chunks: AsyncIterator[bytes]) -> None:
+    def __init__(self, stat: FileInfo, chunks: AsyncIterator[bytes]) -> None:
         self.stat = stat
         self._chunks = chunks
 
@@ -151,12 +153,12 @@ class RunnerClient:
         self._env = protocol.checked_env(env)
         await self._ask({"op": "configure", "env": self._env}, lambda _head, _data: None)
 
-    async def exec(self, call: Exec) -> ExecResult:
+    async def exec(self, call: Exec) -> CommandResult:
         head = protocol.exec_head(call, max_timeout_s=self._max_timeout_s)
         return await self._ask_exec(head, call.stdin, call.timeout_s, call.max_output_bytes)
 
     @asynccontextmanager
-    async def stream(self, call: Exec) -> AsyncGenerator[AsyncIterator[Output | ExecResult]]:
+    async def stream(self, call: Exec) -> AsyncGenerator[AsyncIterator[ExecOutput | CommandResult]]:
         """Run a command and iterate its output as it comes; the last item is the result, with empty output."""
         head = protocol.exec_head(call, stream=True, max_timeout_s=self._max_timeout_s)
         async with self._begun(head, call.stdin, wire.WINDOW_BYTES, call.timeout_s) as pending:
@@ -201,7 +203,9 @@ class RunnerClient:
             output = following
             pieces.append(output.data)
             room -= len(output.data)
-        return ProcessOutput(output.process, start, b"".join(pieces), output.next_offset)
+        return ProcessOutput(
+            process=output.process, offset=start, data=b"".join(pieces), next_offset=output.next_offset
+        )
 
     async def _read_piece(self, process_id: str, offset: int, limit: int, wait_s: float) -> ProcessOutput:
         """Read as much as one frame holds."""
@@ -255,7 +259,7 @@ class RunnerClient:
         head = {"op": "signal", "id": process_id, "signal": number, "to": to, "level": 1}
         return await self._ask(head, lambda head, _data: protocol.integer(head, "count"))
 
-    async def kill_process(self, process_id: str, name: SignalName = "KILL", grace_s: float = 0) -> Process:
+    async def kill_process(self, process_id: str, name: SignalName = "KILL", grace_s: float = 0) -> KilledProcess:
         """End it and everything it started; all of them are dead when this returns.
 
         With a signal other than KILL, all of them get that signal first, and those left after `grace_s` are killed.
@@ -294,7 +298,7 @@ class RunnerClient:
         *,
         make_parents: bool = True,
         size_bytes: int | None = None,
-    ) -> FileStat:
+    ) -> FileInfo:
         """Write a file atomically: readers see the old content or the new.
 
         With `size_bytes`, which is only needed for a stream, a large file can be replaced without room for both
@@ -324,11 +328,64 @@ class RunnerClient:
         head = {"op": "edit", "path": path, "old": len(old_bytes), "all": replace_all}
         return await self._ask(head, lambda head, _data: protocol.read_edited(head), old_bytes + new_bytes)
 
-    async def stat(self, path: str) -> FileStat:
-        """Return the stat of a path of any kind; `mode` tells files from directories."""
-        return await self._ask({"op": "stat", "path": path}, lambda head, _data: protocol.read_stat(head))
+    async def stat(self, path: str, *, follow: bool = True) -> FileInfo:
+        """Return the stat of a path of any kind; `mode` tells files from directories.
 
-    async def glob(self, pattern: str, path: str = "/workspace", limit: int = 1_000) -> GlobResult:
+        Without `follow`, a link at the end of the path is described itself.
+        """
+        head: dict[str, Any] = {"op": "stat", "path": path}
+        if not follow:
+            head.update(follow=False, level=2)
+        return await self._ask_stat(head, path)
+
+    async def list_directory(self, path: str, after: str = "", limit: int = wire.MAX_PAGE_ENTRIES) -> DirectoryPage:
+        """Return entries of a directory in the order of their names, from the first one after the name `after`.
+
+        A page has at most `limit` entries, and fewer if their names are long.
+        """
+        if not 1 <= limit <= wire.MAX_PAGE_ENTRIES:
+            raise InvalidRequest(f"cannot list {path}: limit must be 1 to {wire.MAX_PAGE_ENTRIES}")
+        head = {"op": "list", "path": path, "after": after, "limit": limit, "level": 2}
+        pending = await self._begin(head, b"", 0, LISTING_TIMEOUT_S)
+        try:
+            await pending.over()
+            with self._checking(pending):
+                following = protocol.read_next(path, wire.read_head(self._end_of(pending)))
+                entries = []
+                for entry in protocol.read_entries(path, pending.data):
+                    entries.append(entry)
+                    if len(entries) % ENTRIES_AT_ONCE == 0:
+                        await anyio.lowlevel.checkpoint()
+                return DirectoryPage(items=entries, next=following)
+        finally:
+            self._close(pending)
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        """Remove a file, a link or an empty directory; with `recursive`, a directory and everything below it."""
+        head = {"op": "remove", "path": path, "recursive": recursive, "level": 2}
+        await self._ask(head, lambda _head, _data: None, timeout_s=REMOVAL_TIMEOUT_S if recursive else 0.0)
+
+    async def make_directory(self, path: str, *, parents: bool = False) -> tuple[FileInfo, bool]:
+        """Make a directory; return its stat and whether it is new.
+
+        With `parents`, missing directories above it are made too, and one that exists is not an error.
+        """
+        head = {"op": "mkdir", "path": path, "parents": parents, "level": 2}
+        return await self._ask(
+            head,
+            lambda head, _data: (protocol.read_stat(head, path), not protocol.truth(head, "existed")),
+        )
+
+    async def move(self, source: str, target: str, *, replace: bool = False) -> FileInfo:
+        """Rename a file, a link or a directory; with `replace`, an existing target is replaced in the same step."""
+        head = {"op": "move", "from": source, "to": target, "replace": replace, "level": 2}
+        return await self._ask_stat(head, target)
+
+    async def _ask_stat(self, head: dict[str, Any], path: str) -> FileInfo:
+        # The path is the caller's own, because the runner's answer could name any other.
+        return await self._ask(head, lambda head, _data: protocol.read_stat(head, path))
+
+    async def glob(self, pattern: str, path: str = WORKSPACE, limit: int = 1_000) -> GlobResult:
         head = {"op": "glob", "pattern": pattern, "path": path, "limit": max(0, limit)}
         return await self._ask(head, protocol.read_glob)
 
@@ -359,7 +416,7 @@ class RunnerClient:
 
     async def _ask_exec(
         self, head: dict[str, Any], stdin: bytes | AsyncIterable[bytes], timeout_s: float, most: int
-    ) -> ExecResult:
+    ) -> CommandResult:
         """Run a command to its end and collect its output."""
         if not isinstance(stdin, bytes):
             async with self._begun(head, stdin, 2 * most, timeout_s) as pending:
@@ -370,14 +427,14 @@ class RunnerClient:
         finally:
             self._close(pending)
 
-    async def _collect(self, pending: PendingCall, most: int) -> ExecResult:
+    async def _collect(self, pending: PendingCall, most: int) -> CommandResult:
         """Wait for a command to end and join its output."""
         try:
             await pending.over()
             end = self._end_of(pending)
             data = pending.data
             if not data and not pending.chunks:
-                return protocol.read_exec_result(end, b"", b"")
+                return protocol.read_command_result(end, b"", b"")
             split = wire.read_exited(end)[3]
             stdout, stderr = data[:split], data[split:]
             if pending.chunks:
@@ -387,19 +444,19 @@ class RunnerClient:
                     pending.chunks.clear()
             if len(stdout) > most or len(stderr) > most:
                 raise wire.WireError("more output than was asked for")
-            return protocol.read_exec_result(end, stdout, stderr)
+            return protocol.read_command_result(end, stdout, stderr)
         except wire.WireError as error:
             raise self._distrust(pending, error) from None
 
-    async def _stream_items(self, pending: PendingCall) -> AsyncGenerator[Output | ExecResult]:
+    async def _stream_items(self, pending: PendingCall) -> AsyncGenerator[ExecOutput | CommandResult]:
         while True:
             while pending.chunks:
                 kind, _head, data = pending.chunks.popleft()
-                yield Output("stdout" if kind == wire.STDOUT else "stderr", data)
+                yield ExecOutput("stdout" if kind == wire.STDOUT else "stderr", data)
                 pending.allow(len(data))
             if pending.is_over:
                 with self._checking(pending):
-                    yield protocol.read_exec_result(self._end_of(pending), b"", b"")
+                    yield protocol.read_command_result(self._end_of(pending), b"", b"")
                 return
             await pending.changed()
 

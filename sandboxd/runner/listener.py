@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Self
 
 from sandboxd.errors import HostFull, InvalidRequest, SandboxError
+from sandboxd.models.command import DEFAULT_MAX_TIMEOUT_S
 from sandboxd.permissions import PRIVATE_DIRECTORY, PRIVATE_FILE, make_shared
-from sandboxd.runner.calls import DEFAULT_MAX_TIMEOUT_S
 from sandboxd.runner.client import RunnerClient
 from sandboxd.runner.inside import wire
 from sandboxd.runner.link import RunnerLink

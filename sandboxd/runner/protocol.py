@@ -6,13 +6,16 @@ container: every field is checked here, and a wrong one is a WireError, never an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sandboxd.errors import (
     Busy,
+    DirectoryNotEmpty,
     FileExists,
     FileNotFound,
     InvalidRequest,
@@ -29,20 +32,16 @@ from sandboxd.errors import (
     ToolTimeout,
     WorkspaceFull,
 )
+from sandboxd.models.command import DEFAULT_MAX_TIMEOUT_S, MAX_OUTPUT_BYTES, MAX_STDIN_BYTES
+from sandboxd.models.files import FileInfo, shown_path
+from sandboxd.models.process import KilledProcess, Process, ProcessOutput, SignalName
 from sandboxd.runner.calls import (
-    DEFAULT_MAX_TIMEOUT_S,
-    MAX_OUTPUT_BYTES,
-    MAX_STDIN_BYTES,
+    CommandResult,
     Edited,
     Exec,
-    ExecResult,
-    FileStat,
     GlobResult,
     Grep,
     GrepResult,
-    Limit,
-    Process,
-    ProcessOutput,
     Terminal,
     TextSlice,
     Usage,
@@ -64,6 +63,7 @@ _ERRORS: dict[str, type[SandboxdError]] = {
     kind.__name__: kind
     for kind in (
         *(Busy, InvalidRequest, LimitReached, NotFound, OutsideSandbox, ProcessNotFound, SandboxError),
+        *(DirectoryNotEmpty, ToolTimeout),
         *(FileExists, FileNotFound, IsADirectory, NotADirectory, PermissionDenied, ReadOnly, WorkspaceFull),
     )
 }
@@ -94,6 +94,14 @@ def number(head: Head, name: str) -> float:
     value = head.get(name)
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < _MAX_INTEGER:
         raise WireError(f"a {name} that is not a number")
+    return float(value)
+
+
+def timestamp(head: Head, name: str) -> float:
+    """Return a file's time, which may lie before 1970."""
+    value = head.get(name)
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not -_MAX_INTEGER < value < _MAX_INTEGER:
+        raise WireError(f"a {name} that is not a time")
     return float(value)
 
 
@@ -213,39 +221,47 @@ def _check_text(text: str, noun: str) -> None:
             raise InvalidRequest(f"cannot use this {noun}: it is not valid UTF-8") from None
 
 
-def read_exec_result(head: bytes, stdout: bytes, stderr: bytes) -> ExecResult:
+def read_command_result(head: bytes, stdout: bytes, stderr: bytes) -> CommandResult:
     flags, code, duration_ms, _size = wire.read_exited(head)
-    return ExecResult(
-        None if flags & wire.NO_CODE else code,
-        stdout,
-        stderr,
-        bool(flags & wire.TIMED_OUT),
-        bool(flags & wire.TRUNCATED),
-        duration_ms,
-        _read_limits(flags) if flags else (),
+    return CommandResult(
+        exit_code=None if flags & wire.NO_CODE else code,
+        stdout=stdout,
+        stderr=stderr,
+        timed_out=bool(flags & wire.TIMED_OUT),
+        truncated=bool(flags & wire.TRUNCATED),
+        duration_ms=round(duration_ms, 3),
+        limits_hit=_read_limits(flags) if flags else (),
     )
 
 
-def _read_limits(flags: int) -> tuple[Limit, ...]:
-    bits: tuple[tuple[int, Limit], ...] = ((wire.MEMORY_HIT, "memory"), (wire.PIDS_HIT, "pids"))
+def _read_limits(flags: int) -> tuple[str, ...]:
+    bits = ((wire.MEMORY_HIT, "memory"), (wire.PIDS_HIT, "pids"))
     return tuple(limit for bit, limit in bits if flags & bit)
+
+
+def moment(seconds: float) -> datetime | None:
+    """Return a time from inside, where any process can set it to any value; None for one that no calendar has."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def read_process(head: Head) -> Process:
     return Process(
         id=text(head, "id", 16),
         command=text(head, "command"),
-        started_at=number(head, "started_at"),
+        started_at=moment(number(head, "started_at")),
         running=truth(head, "running"),
         exit_code=exit_code(head),
         output_bytes=integer(head, "size"),
     )
 
 
-def read_killed(head: Head, asked: str) -> Process:
+def read_killed(head: Head, asked: SignalName) -> KilledProcess:
     """Return a process that was told to end with this signal."""
     was_killed = truth({"killed": True, **head}, "killed")
-    return replace(read_process(head), ended_by="KILL" if was_killed else asked)
+    return KilledProcess(**{**dict(read_process(head)), "ended_by": "KILL" if was_killed else asked})
 
 
 def read_processes(head: Head) -> list[Process]:
@@ -275,13 +291,41 @@ def read_taken(head: Head, most: int) -> int:
     return taken
 
 
-def read_stat(head: Head) -> FileStat:
-    return FileStat(
-        path=text(head, "path"),
-        size_bytes=integer(head, "size"),
-        mode=integer(head, "mode"),
-        modified_at=number(head, "mtime"),
+def read_stat(head: Head, path: str | None = None) -> FileInfo:
+    """Return what is known about a file. The path is the caller's own if given: the runner could name any other."""
+    return FileInfo.of(
+        text(head, "path") if path is None else path,
+        integer(head, "size"),
+        integer(head, "mode"),
+        moment(timestamp(head, "mtime")),
     )
+
+
+def read_entries(directory: str, data: bytes) -> Iterator[FileInfo]:
+    """Yield the entries of a page one by one, because a page may have thousands."""
+    prefix = directory.rstrip("/") + "/"
+    offset = 0
+    while offset < len(data):
+        try:
+            size, mode, size_bytes, modified_at = wire.ENTRY.unpack_from(data, offset)
+        except struct.error:
+            raise WireError("an entry that is cut short") from None
+        start = offset + wire.ENTRY.size
+        offset = start + size
+        name = data[start:offset]
+        if offset > len(data) or not 0 < size < 256 or b"/" in name:
+            raise WireError("an entry without a valid name")
+        if size_bytes >= _MAX_INTEGER or not -_MAX_INTEGER < modified_at < _MAX_INTEGER:
+            raise WireError("an entry with an invalid size or time")
+        yield FileInfo.of(prefix + name.decode("utf-8", "surrogateescape"), size_bytes, mode, moment(modified_at))
+
+
+def read_next(directory: str, head: Head) -> str | None:
+    """Return the path after which the next page of a directory begins; None if there is none."""
+    name = head.get("next")
+    if type(name) is not str or len(name) > 255:
+        raise WireError("a next that is not a name")
+    return shown_path(f"{directory.rstrip('/')}/{name}") if name else None
 
 
 def read_text_slice(head: Head, data: bytes) -> TextSlice:
@@ -331,7 +375,7 @@ def read_usage(head: Head) -> Usage:
     return Usage(bytes_used=integer(head, "bytes"), inodes_used=integer(head, "inodes"))
 
 
-def read_grep(call: Grep, result: ExecResult) -> GrepResult:
+def read_grep(call: Grep, result: CommandResult) -> GrepResult:
     """Interpret the exit code as ripgrep does: 0 found, 1 nothing found, 2 an error, possibly with some matches."""
     if result.timed_out:
         raise ToolTimeout(f"cannot finish the search: it took longer than {call.timeout_s:g} s")

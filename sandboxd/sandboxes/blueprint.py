@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from sandboxd.engine.protocol import LABEL_INSTANCE, LABEL_SANDBOX, ContainerSpec, Mount
+from sandboxd.runner.inside.container_paths import MEMO, SKILLS, VAR_TMP, WORKSPACE
 from sandboxd.runner.protocol import RUN_TARGET, RUNNER_COMMAND, RUNNER_TARGET
 from sandboxd.sandboxes.lifecycle import Record
 
-WORKSPACE = "/workspace"
-MEMO = "/workspace/memo"
-SKILLS = "/skills"
 LABEL_MIRROR = "sandboxd.mirror"
 """Which directory the container shows as memory; see `Layout.mirror_identity`."""
-TEMPORARY = "/var/tmp"  # noqa: S108 - a place inside the container
 
 
 def container_spec(
@@ -39,7 +36,7 @@ def container_spec(
         Mount(runner, RUNNER_TARGET, read_only=True),
     ]
     if temporary is not None:
-        mounts.append(Mount(temporary, TEMPORARY, read_only=False))
+        mounts.append(Mount(temporary, VAR_TMP, read_only=False))
     if skills is not None:
         mounts.append(Mount(skills, SKILLS, read_only=True))
     return ContainerSpec(

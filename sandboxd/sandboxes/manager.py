@@ -21,7 +21,7 @@ from anyio.abc import TaskGroup
 from memo.ids import SessionRef, TenantId, UserId, UserRef
 from sandboxd import failpoints
 from sandboxd.descriptors import carried_sandboxes, soft_open_files
-from sandboxd.engine.protocol import Engine, Stats
+from sandboxd.engine.protocol import Engine
 from sandboxd.engine.selection import open_engine
 from sandboxd.errors import (
     Conflict,
@@ -40,6 +40,7 @@ from sandboxd.image import default_image
 from sandboxd.limits import Limits
 from sandboxd.memory import Memory
 from sandboxd.metrics import PoolFigures
+from sandboxd.models.sandbox import GarbageReport, SandboxRequest, SandboxView, Stats
 from sandboxd.sandboxes.effects import Effects
 from sandboxd.sandboxes.engine_watch import EngineWatch
 from sandboxd.sandboxes.idle_reaper import stop_idle
@@ -58,11 +59,10 @@ from sandboxd.sandboxes.lifecycle import (
     State,
 )
 from sandboxd.sandboxes.pool import Pool
-from sandboxd.sandboxes.reconciler import GarbageReport, Reconciler
+from sandboxd.sandboxes.reconciler import Reconciler
 from sandboxd.sandboxes.registry import Registry
 from sandboxd.sandboxes.runtime_probe import check_runtime
 from sandboxd.sandboxes.sandbox import Call, Sandbox
-from sandboxd.sandboxes.view import SandboxRequest, SandboxView
 from sandboxd.sandboxes.workspace_watchdog import watch_workspaces
 from sandboxd.settings import Settings
 from sandboxd.workspace import Workspaces
@@ -181,8 +181,8 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         finally:
             await self._registry.aclose()
 
-    async def ensure_sandbox(self, ref: SessionRef, request: SandboxRequest) -> tuple[SandboxView, bool]:
-        """Return the session's sandbox once it is ready, and whether this call started its container."""
+    async def ensure_sandbox(self, ref: SessionRef, request: SandboxRequest) -> SandboxView:
+        """Return the session's sandbox once it is ready; `created` says whether this call started its container."""
         created = False
         while True:
             sandbox = self._sandboxes.get(ref)
@@ -199,7 +199,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             elif sandbox.record.state is State.READY:
                 sandbox.last_used = time.monotonic()  # the caller is about to use it
                 await failpoints.reach("create.answer")
-                return sandbox.view(), created
+                return sandbox.view(created=created)
             elif sandbox.record.state is State.PAUSED:
                 raise sandbox.paused()
             elif sandbox.record.state is State.GONE:
@@ -341,8 +341,8 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
 
     def _admit(self, ref: SessionRef, request: SandboxRequest) -> Sandbox:
         self.check_room()
-        owner = Owner(ref, request.user, request.agent, dict(request.env))
-        shape = self._shape(request.image, request.limits)
+        owner = Owner(ref, request.user, request.agent, request.env)
+        shape = self._shape(request.image, request.limits_over(self.settings.limits))
         sandbox = self._pool.take(shape)
         if sandbox is None:
             self._displace_warm()

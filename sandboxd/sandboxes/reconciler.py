@@ -8,7 +8,6 @@ logged and left for the next time. It skips sandboxes that have a move under way
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -17,6 +16,7 @@ from sandboxd import failpoints
 from sandboxd.engine.protocol import LABEL_SANDBOX, Engine
 from sandboxd.errors import Gone, SandboxdError
 from sandboxd.events import EventBus
+from sandboxd.models.sandbox import GarbageReport
 from sandboxd.sandboxes.effects import Effects
 from sandboxd.sandboxes.engine_watch import Start
 from sandboxd.sandboxes.layout import Layout
@@ -36,16 +36,6 @@ from sandboxd.sandboxes.sandbox import Sandbox
 _log = structlog.get_logger()
 
 Failure = SandboxdError | OSError
-
-
-@dataclass(frozen=True, slots=True)
-class GarbageReport:
-    containers: int
-    directories: int
-    sandboxes: int
-    """Sandboxes whose container was found dead, or whose destruction was resumed."""
-    unclaimed_workspaces: list[str]
-    """Directories below DATA/workspaces whose record was lost. They are kept: remove them by hand."""
 
 
 class Sandboxes(Protocol):

@@ -12,10 +12,10 @@ from types import TracebackType
 import anyio
 
 from sandboxd.errors import Gone, NotReady, Paused, SandboxdError, SandboxNotFound
+from sandboxd.models.sandbox import SandboxView
 from sandboxd.runner.client import RunnerClient
 from sandboxd.runner.listener import RunnerListener
 from sandboxd.sandboxes.lifecycle import Owner, Record, State
-from sandboxd.sandboxes.view import SandboxView
 
 _DEAD = "its container is dead ({cause})"
 _REASONS = {
@@ -110,7 +110,8 @@ class Sandbox:
             raise SandboxNotFound("cannot use this sandbox: it has no owner yet")
         return self.record.owner
 
-    def view(self) -> SandboxView:
+    def view(self, *, created: bool = False) -> SandboxView:
+        """Return what a caller may see; `created` says whether its call created the sandbox."""
         record, owner = self.record, self.owner
         return SandboxView(
             tenant=owner.ref.tenant,
@@ -124,7 +125,8 @@ class Sandbox:
             from_pool=record.from_pool,
             cause=record.cause,
             image=record.shape.image,
-            limits=record.shape.limits,
+            limits=record.shape.limits.model_dump(),
+            created=created,
         )
 
 

@@ -23,7 +23,8 @@ from sandboxd.errors import (
     OutsideSandbox,
     StoreUnavailable,
 )
-from sandboxd.tools.context import ToolArguments, ToolContext, ToolResult
+from sandboxd.models.tool import ToolDescription, ToolResult
+from sandboxd.tools.context import ToolArguments, ToolContext
 
 _SUPPORT = frozenset({"context", "commands", "memory", "checklist"})
 """Modules of this package that are not tools."""
@@ -39,10 +40,10 @@ class Tool:
     writes_memory: Callable[[Any], bool]
     """Return whether a call with these arguments only writes memory: the store then recognises a retry."""
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> ToolDescription:
         schema = self.arguments.model_json_schema()
         schema.pop("description", None)  # the docstring of the base class, which is not for models
-        return {"name": self.name, "description": self.description, "input_schema": schema}
+        return ToolDescription(name=self.name, description=self.description, input_schema=schema)
 
 
 class Toolbox(Mapping[str, Tool]):
@@ -89,4 +90,4 @@ async def run_tool(tool: Tool, context: ToolContext, arguments: ToolArguments) -
         return await tool.run(context, arguments)
     except _FOR_THE_MODEL as error:
         advice = "; list the files with Glob or Bash" if isinstance(error, FileNotFound) else ""
-        return ToolResult(False, f"{error}{advice}", {"code": error.code})
+        return ToolResult(ok=False, content=f"{error}{advice}", details={"code": error.code})

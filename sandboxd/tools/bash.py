@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pydantic import Field, field_validator
 
-from sandboxd.runner.calls import DEFAULT_TIMEOUT_S, Exec
+from sandboxd.models.command import DEFAULT_TIMEOUT_S
+from sandboxd.models.paths import CleanText, SandboxPath
+from sandboxd.models.tool import ToolResult
+from sandboxd.runner.calls import Exec
+from sandboxd.runner.inside.container_paths import WORKSPACE
 from sandboxd.tools.commands import MAX_COMMAND_BYTES, MAX_TIMEOUT_MS, render_result
-from sandboxd.tools.context import WORKSPACE, CleanText, SandboxPath, ToolArguments, ToolContext, ToolResult
+from sandboxd.tools.context import ToolArguments, ToolContext
 
 name = "Bash"
 description = (
@@ -40,5 +44,7 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     call = Exec(arguments.command, cwd=arguments.working_directory, timeout_s=arguments.timeout / 1000)
     if arguments.run_in_background:
         process = await context.runner.start_process(call)
-        return ToolResult(True, f"Started in the background as process {process.id}.", {"process_id": process.id})
+        return ToolResult(
+            ok=True, content=f"Started in the background as process {process.id}.", details={"process_id": process.id}
+        )
     return render_result(await context.runner.exec(call), call.timeout_s)

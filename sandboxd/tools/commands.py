@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from sandboxd.runner.calls import MAX_TIMEOUT_S, ExecResult
-from sandboxd.tools.context import ToolResult, cut_for_model
+from sandboxd.models.command import MAX_TIMEOUT_S
+from sandboxd.models.tool import ToolResult
+from sandboxd.runner.calls import CommandResult
+from sandboxd.tools.context import cut_for_model
 
 MAX_TIMEOUT_MS = int(MAX_TIMEOUT_S * 1000)
 MAX_COMMAND_BYTES = 131_000
@@ -15,7 +17,7 @@ _LIMIT_NOTES = {
 }
 
 
-def render_result(result: ExecResult, timeout_s: float) -> ToolResult:
+def render_result(result: CommandResult, timeout_s: float) -> ToolResult:
     parts = []
     left_out = 0
     for raw in (result.stdout, result.stderr):
@@ -35,7 +37,7 @@ def render_result(result: ExecResult, timeout_s: float) -> ToolResult:
         "exit_code": result.exit_code,
         "timed_out": result.timed_out,
         "truncated": result.truncated or left_out > 0,
-        "duration_ms": round(result.duration_ms, 3),
+        "duration_ms": result.duration_ms,
         "limits_hit": list(result.limits_hit),
     }
-    return ToolResult(ok, "\n".join(parts) or "[no output]", details)
+    return ToolResult(ok=ok, content="\n".join(parts) or "[no output]", details=details)

@@ -1,39 +1,25 @@
-"""What every tool shares: the runner and the memory it uses, the paths it accepts, and the shape of its result.
-
-Paths are checked here as text only. The runner, inside the container, checks where a path really leads.
-"""
+"""What every tool shares: the runner and the memory it uses, the shape of its arguments, and a bound on its text."""
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import AsyncIterable
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict
 
 from memo.documents import HOST, ArtifactKey, Author, Document, DocumentKey
 from memo.ids import SessionRef
-from sandboxd.errors import OutsideSandbox, ReadOnly
+from sandboxd.errors import ReadOnly
 from sandboxd.memory.agent_memory import AgentMemory
 from sandboxd.memory.outcomes import Queued, Written
-from sandboxd.runner.calls import (
-    Edited,
-    Exec,
-    ExecResult,
-    FileStat,
-    GlobResult,
-    Grep,
-    GrepResult,
-    Process,
-    TextSlice,
-)
-from sandboxd.sandboxes.view import SandboxView
+from sandboxd.models.files import FileInfo
+from sandboxd.models.paths import is_under
+from sandboxd.models.process import Process
+from sandboxd.models.sandbox import SandboxView
+from sandboxd.runner.calls import CommandResult, Edited, Exec, GlobResult, Grep, GrepResult, TextSlice
+from sandboxd.runner.inside.container_paths import SKILLS, WORKSPACE
 
-WORKSPACE = "/workspace"
-MEMO = "/workspace/memo"
-SKILLS = "/skills"
-ROOTS = (WORKSPACE, SKILLS, "/tmp", "/var/tmp")  # noqa: S108  # paths inside the container
 MODEL_CHARS = 30_000
 """The most output that a model is shown. The rest is cut from the middle, which matters least."""
 
@@ -41,7 +27,7 @@ MODEL_CHARS = 30_000
 class ToolRunner(Protocol):
     """The calls a tool may make to the runner. `runner.client.RunnerClient` implements it."""
 
-    async def exec(self, call: Exec) -> ExecResult: ...
+    async def exec(self, call: Exec) -> CommandResult: ...
     async def start_process(self, call: Exec, *, tty: bool = False) -> Process: ...
     async def read_text(self, path: str, offset: int = 1, limit: int = 2000) -> TextSlice: ...
     async def write_file(
@@ -51,7 +37,7 @@ class ToolRunner(Protocol):
         *,
         make_parents: bool = True,
         size_bytes: int | None = None,
-    ) -> FileStat: ...
+    ) -> FileInfo: ...
     async def edit_file(self, path: str, old: str, new: str, *, replace_all: bool = False) -> Edited: ...
     async def glob(self, pattern: str, path: str = WORKSPACE, limit: int = 1000) -> GlobResult: ...
     async def grep(self, call: Grep) -> GrepResult: ...
@@ -95,55 +81,10 @@ class ToolContext:
     """The id of this call, the same when it is retried; None if the caller gave none."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResult:
-    """`content` is the text for the model; `details` are for the calling program."""
-
-    ok: bool
-    content: str
-    details: dict[str, Any] = field(default_factory=dict)
-
-
 class ToolArguments(BaseModel):
     """Arguments of a tool: unknown fields are refused and values are not converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-def normalise_path(text: str) -> str:
-    """Normalise an absolute path. The runner checks where it leads."""
-    if "\0" in text:
-        raise ValueError("must not contain a NUL character")
-    if not text.startswith("/"):
-        raise ValueError("must be an absolute path, for example /workspace/notes.txt")
-    if len(text.encode()) > 4095:
-        raise ValueError("must be at most 4095 bytes long")
-    return "/" + posixpath.normpath(text).lstrip("/")
-
-
-def parse_path(text: str) -> str:
-    """Normalise an absolute path and refuse one that is not under a root."""
-    path = normalise_path(text)
-    if not any(is_under(path, root) for root in ROOTS):
-        raise OutsideSandbox(
-            "cannot use this path: it is not under /workspace, /skills, /tmp or /var/tmp; use one that is"
-        )
-    return path
-
-
-def parse_text(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("must not contain a NUL character")
-    return text
-
-
-AbsolutePath = Annotated[str, AfterValidator(normalise_path)]
-SandboxPath = Annotated[str, AfterValidator(parse_path)]
-CleanText = Annotated[str, AfterValidator(parse_text)]
-
-
-def is_under(path: str, root: str) -> bool:
-    return path == root or path.startswith(root + "/")
 
 
 def check_writable(path: str) -> None:

@@ -7,8 +7,11 @@ from functools import partial
 from pydantic import Field
 
 from sandboxd.errors import InvalidRequest
+from sandboxd.models.paths import SandboxPath, is_under
+from sandboxd.models.tool import ToolResult
+from sandboxd.runner.inside.container_paths import MEMO
 from sandboxd.runner.inside.edit_rules import why_no_edit, why_no_match
-from sandboxd.tools.context import MEMO, SandboxPath, ToolArguments, ToolContext, ToolResult, check_writable, is_under
+from sandboxd.tools.context import ToolArguments, ToolContext, check_writable
 from sandboxd.tools.memory import edit_memo
 
 name = "Edit"
@@ -39,7 +42,7 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
         path, arguments.old_string, arguments.new_string, replace_all=arguments.replace_all
     )
     details = {"path": path, "replacements": edited.replacements, "size_bytes": edited.size_bytes}
-    return ToolResult(True, _sentence(path, edited.replacements), details)
+    return ToolResult(ok=True, content=_sentence(path, edited.replacements), details=details)
 
 
 def replace(arguments: Arguments, text: str) -> tuple[str, str]:

@@ -5,15 +5,10 @@ from __future__ import annotations
 from pydantic import Field
 
 from sandboxd.errors import InvalidRequest
-from sandboxd.tools.context import (
-    WORKSPACE,
-    CleanText,
-    SandboxPath,
-    ToolArguments,
-    ToolContext,
-    ToolResult,
-    parse_path,
-)
+from sandboxd.models.paths import CleanText, SandboxPath, parse_path
+from sandboxd.models.tool import ToolResult
+from sandboxd.runner.inside.container_paths import WORKSPACE
+from sandboxd.tools.context import ToolArguments, ToolContext
 
 name = "Glob"
 description = (
@@ -32,7 +27,7 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     text = "\n".join(found.paths) or f"[no file matches {arguments.pattern}]"
     if found.truncated:
         text += "\n[more files match than are listed; use a narrower pattern]"
-    return ToolResult(True, text, {"count": len(found.paths), "truncated": found.truncated})
+    return ToolResult(ok=True, content=text, details={"count": len(found.paths), "truncated": found.truncated})
 
 
 def split_absolute(pattern: str, path: str) -> tuple[str, str]:

@@ -6,16 +6,11 @@ from typing import Literal
 
 from pydantic import Field
 
+from sandboxd.models.paths import CleanText, SandboxPath
+from sandboxd.models.tool import ToolResult
 from sandboxd.runner.calls import Grep
-from sandboxd.tools.context import (
-    WORKSPACE,
-    CleanText,
-    SandboxPath,
-    ToolArguments,
-    ToolContext,
-    ToolResult,
-    cut_for_model,
-)
+from sandboxd.runner.inside.container_paths import WORKSPACE
+from sandboxd.tools.context import ToolArguments, ToolContext, cut_for_model
 
 name = "Grep"
 description = (
@@ -52,4 +47,4 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     if found.truncated:
         text += "\n[there are more matches than shown; use a narrower pattern or path]"
     details = {"matched": found.matched, "truncated": found.truncated or left_out > 0}
-    return ToolResult(True, text if found.matched else "[no matches]", details)
+    return ToolResult(ok=True, content=text if found.matched else "[no matches]", details=details)

@@ -7,7 +7,6 @@ and returns the newer text.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from memo.documents import ArtifactKey, Author, Document, DocumentKey, Scope
 from memo.errors import RevisionConflict
@@ -15,7 +14,8 @@ from memo.paths import ArtifactPath, parse_path, path_of
 from sandboxd.errors import InvalidRequest, NotFound, StoreUnavailable
 from sandboxd.memory.agent_memory import AgentWrite
 from sandboxd.memory.outcomes import Queued, Written
-from sandboxd.tools.context import ToolContext, ToolMemory, ToolResult, cut_for_model
+from sandboxd.models.tool import ToolResult
+from sandboxd.tools.context import ToolContext, ToolMemory, cut_for_model
 
 Change = Callable[[str], tuple[str, str]]
 """Maps the current text to the new text and a sentence about it; raises InvalidRequest or Unseen if it cannot."""
@@ -163,7 +163,7 @@ def _done(context: ToolContext, key: DocumentKey, write: AgentWrite, sentence: s
     else:
         memory_of(context).agents.saw_outcome(context.ref, key, outcome)
     result = _result(path, outcome.size, outcome, f"{sentence}:\n\n{shown}" if shown else f"{sentence}.")
-    return replace(result, details={**result.details, "merged": True})
+    return result.model_copy(update={"details": {**result.details, "merged": True}})
 
 
 def _refused(context: ToolContext, key: DocumentKey | ArtifactKey, now: Document | None) -> ToolResult:
@@ -174,7 +174,7 @@ def _refused(context: ToolContext, key: DocumentKey | ArtifactKey, now: Document
         sentence = (
             f"cannot write {path}: it was changed meanwhile and its current text is unknown; Read it and try again."
         )
-        return ToolResult(False, sentence, details)
+        return ToolResult(ok=False, content=sentence, details=details)
     text, left_out = cut_for_model(now.content)
     details |= {"revision": now.revision, "sha256": now.sha256, "truncated": left_out > 0}
     advice = "apply your change to it and write again"
@@ -182,12 +182,11 @@ def _refused(context: ToolContext, key: DocumentKey | ArtifactKey, now: Document
         advice = "part of it is omitted here, so Read all of it before writing again"
     elif isinstance(key, DocumentKey):
         memory_of(context).agents.saw(context.ref, key, now)
-    return ToolResult(
-        False,
+    sentence = (
         f"cannot write {path}: it has changed since this session last read it, or was never read. Nothing was changed. "
-        f"The current text (revision {now.revision}) follows; {advice}.\n\n{text}",
-        details,
+        f"The current text (revision {now.revision}) follows; {advice}.\n\n{text}"
     )
+    return ToolResult(ok=False, content=sentence, details=details)
 
 
 def _result(path: str, size_bytes: int, outcome: Written | Queued, sentence: str) -> ToolResult:
@@ -196,8 +195,10 @@ def _result(path: str, size_bytes: int, outcome: Written | Queued, sentence: str
         queued = (
             f"{sentence} [queued: the store is unavailable; the write is saved and is delivered once the store is back]"
         )
-        return ToolResult(True, queued, {**details, "queued": True})
-    return ToolResult(True, sentence, {**details, "revision": outcome.revision, "sha256": outcome.sha256})
+        return ToolResult(ok=True, content=queued, details={**details, "queued": True})
+    return ToolResult(
+        ok=True, content=sentence, details={**details, "revision": outcome.revision, "sha256": outcome.sha256}
+    )
 
 
 def _wrote(path: str, outcome: Written | Queued) -> str:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from sandboxd.runner.calls import DEFAULT_TIMEOUT_S, Exec
+from sandboxd.models.command import DEFAULT_TIMEOUT_S
+from sandboxd.models.paths import CleanText, SandboxPath
+from sandboxd.models.tool import ToolResult
+from sandboxd.runner.calls import Exec
+from sandboxd.runner.inside.container_paths import WORKSPACE
 from sandboxd.tools.commands import MAX_TIMEOUT_MS, render_result
-from sandboxd.tools.context import WORKSPACE, CleanText, SandboxPath, ToolArguments, ToolContext, ToolResult
+from sandboxd.tools.context import ToolArguments, ToolContext
 
 name = "Python"
 description = (

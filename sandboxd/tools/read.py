@@ -9,8 +9,11 @@ from pydantic import Field
 from memo.documents import DocumentKey
 from memo.errors import InvalidKey
 from sandboxd.errors import NotFound
+from sandboxd.models.paths import AbsolutePath, is_under
+from sandboxd.models.tool import ToolResult
 from sandboxd.runner.calls import TextSlice
-from sandboxd.tools.context import MEMO, AbsolutePath, ToolArguments, ToolContext, ToolResult, is_under
+from sandboxd.runner.inside.container_paths import MEMO
+from sandboxd.tools.context import ToolArguments, ToolContext
 from sandboxd.tools.memory import key_of
 
 name = "Read"
@@ -47,9 +50,11 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     total = f"{part.total_lines}" if part.is_total_exact else f"at least {part.total_lines}"
     if not part.lines:
         if part.total_lines == 0:
-            return ToolResult(True, "[the file is empty]", details)
+            return ToolResult(ok=True, content="[the file is empty]", details=details)
         return ToolResult(
-            False, f"[offset {first} is past the end: the file has {total} lines; use a smaller offset]", details
+            ok=False,
+            content=f"[offset {first} is past the end: the file has {total} lines; use a smaller offset]",
+            details=details,
         )
     text = "\n".join(f"{number:6}\t{line}" for number, line in enumerate(part.lines, part.first_line))
     last = part.first_line + len(part.lines) - 1
@@ -57,7 +62,7 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
         text += f"\n[lines {part.first_line} to {last} of {total}; continue with offset {last + 1}]"
     elif part.truncated:
         text += "\n[very long lines were cut, or the file is larger than Read can return; use Bash to see the rest]"
-    return ToolResult(True, text, details)
+    return ToolResult(ok=True, content=text, details=details)
 
 
 async def _read_document(context: ToolContext, path: str, first: int, limit: int) -> TextSlice | None:

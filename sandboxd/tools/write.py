@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from sandboxd.tools.context import MEMO, SandboxPath, ToolArguments, ToolContext, ToolResult, check_writable, is_under
+from sandboxd.models.paths import SandboxPath, is_under
+from sandboxd.models.tool import ToolResult
+from sandboxd.runner.inside.container_paths import MEMO
+from sandboxd.tools.context import ToolArguments, ToolContext, check_writable
 from sandboxd.tools.memory import write_memo
 
 name = "Write"
@@ -30,5 +33,7 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     check_writable(arguments.file_path)
     stat = await context.runner.write_file(arguments.file_path, arguments.contents.encode())
     return ToolResult(
-        True, f"Wrote {stat.size_bytes} bytes to {stat.path}.", {"path": stat.path, "size_bytes": stat.size_bytes}
+        ok=True,
+        content=f"Wrote {stat.size_bytes} bytes to {stat.path}.",
+        details={"path": stat.path, "size_bytes": stat.size_bytes},
     )

@@ -7,7 +7,9 @@ from typing import Literal
 from pydantic import Field
 
 from memo.documents import NOTES, DocumentKey
-from sandboxd.tools.context import CleanText, ToolArguments, ToolContext, ToolResult
+from sandboxd.models.paths import CleanText
+from sandboxd.models.tool import ToolResult
+from sandboxd.tools.context import ToolArguments, ToolContext
 from sandboxd.tools.memory import append_memo, write_document
 
 name = "write_notes"

@@ -9,8 +9,10 @@ from pydantic import Field, field_validator
 from memo.documents import TODO, DocumentKey
 from memo.paths import path_of
 from sandboxd.errors import InvalidRequest
+from sandboxd.models.paths import CleanText
+from sandboxd.models.tool import ToolResult
 from sandboxd.tools.checklist import ChecklistItem, TodoStatus, merge_items, parse_list, render_items
-from sandboxd.tools.context import CleanText, ToolArguments, ToolContext, ToolResult
+from sandboxd.tools.context import ToolArguments, ToolContext
 from sandboxd.tools.memory import Unseen, change_document, memory_of, write_document
 
 name = "write_todo"

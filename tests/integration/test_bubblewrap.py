@@ -25,8 +25,8 @@ from sandboxd.engine.bubblewrap.records import ContainerRecord, Records, mint_id
 from sandboxd.engine.protocol import Container, ContainerDied, ContainerSpec, Mount
 from sandboxd.errors import EngineRefused, EngineUnavailable
 from sandboxd.limits import Limits
+from sandboxd.models.sandbox import SandboxRequest
 from sandboxd.sandboxes.manager import SandboxManager
-from sandboxd.sandboxes.view import SandboxRequest
 from sandboxd.settings import Settings
 from sandboxd.workspace import Workspaces
 from tests.ordinary_user import run_as_ordinary_user
@@ -372,8 +372,8 @@ async def test_a_start_that_takes_too_long_is_retryable_and_leaves_nothing(
         assert os.listdir(settings.data / "engine") == []
     with anyio.fail_after(HANG_GUARD_S):
         async with SandboxManager(settings.model_copy(update={"start_timeout_s": 60})) as manager:
-            view, created = await manager.ensure_sandbox(ref, request)
-            assert (view.state, created) == ("ready", True)
+            view = await manager.ensure_sandbox(ref, request)
+            assert (view.state, view.created) == ("ready", True)
             await manager.destroy(ref)
 
 

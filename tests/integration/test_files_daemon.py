@@ -1,9 +1,14 @@
-"""Files of a real daemon on every engine: errors, /var/tmp, and a large file on a small disk."""
+"""Files of a real daemon on every engine: errors, names, /var/tmp, and a large file on a small disk."""
 
 from __future__ import annotations
 
+import http.client
+import json
 import secrets
+import socket
 from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -57,6 +62,104 @@ def sh(client: Client, session: str, script: str) -> str:
     done = client.exec(session, script)
     assert done.exit_code == 0, done.stderr
     return done.stdout
+
+
+class FileRoutes:
+    """Raw requests to the file routes of one session."""
+
+    def __init__(self, running: RunningDaemon, session: str) -> None:
+        self._socket = str(running.socket)
+        self._path = f"/v1/tenants/default/sessions/{session}/files"
+
+    def send(self, method: str, verb: str = "", body: Any = None, **query: str) -> http.client.HTTPConnection:
+        connection = http.client.HTTPConnection("localhost")
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.connect(self._socket)
+        content = None if body is None else json.dumps(body)
+        headers = {"idempotency-key": secrets.token_hex(8)} if method in ("DELETE", "POST") else {}
+        connection.request(method, f"{self._path}{verb}?{urlencode(query)}", content, headers)
+        return connection
+
+    def ask(self, method: str, verb: str = "", body: Any = None, **query: str) -> tuple[int, Any]:
+        """Return the status, and the JSON of the answer or its code if it is a problem; for HEAD its headers."""
+        connection = self.send(method, verb, body, **query)
+        try:
+            response = connection.getresponse()
+            raw = response.read()
+        finally:
+            connection.close()
+        if method == "HEAD":
+            return response.status, dict(response.getheaders())
+        answer: Any = json.loads(raw) if raw else None
+        return response.status, answer["code"] if response.status >= 400 else answer
+
+    def names(self, path: str) -> list[str]:
+        status, answer = self.ask("GET", path=path, list="true")
+        assert status == 200
+        return [item["path"] for item in answer["items"]]
+
+
+@pytest.fixture
+def files(running: RunningDaemon, session: str) -> FileRoutes:
+    return FileRoutes(running, session)
+
+
+def test_names_are_listed_made_moved_and_removed(client: Client, session: str, files: FileRoutes) -> None:
+    sh(client, session, "mkdir d; printf 123 > d/file; ln -s /etc/shadow d/link; mkfifo d/fifo; echo x > $'d/\\xff'")
+    status, answer = files.ask("GET", path="/workspace/d", list="true")
+    assert (status, answer["next"]) == (200, None)
+    assert [(item["path"], item["type"]) for item in answer["items"]] == [
+        ("/workspace/d/fifo", "other"),
+        ("/workspace/d/file", "file"),
+        ("/workspace/d/link", "symlink"),
+        ("file:///workspace/d/%FF", "file"),
+    ]
+    assert files.ask("GET", path="/workspace/d/file", stat="true") == (200, answer["items"][1])
+    status, headers = files.ask("HEAD", path="/workspace/d/file")
+    assert (status, headers["content-length"], headers["x-file-type"]) == (200, "3", "file")
+    assert files.ask("HEAD", path="/workspace/none")[0] == 404
+    assert files.ask("DELETE", path="file:///workspace/d/%FF") == (204, None)
+    assert files.ask("POST", "/mkdir", {"path": "/workspace/new/deep", "parents": True})[0] == 201
+    status, moved = files.ask("POST", "/move", {"from": "/workspace/d/file", "to": "/workspace/new/deep/file"})
+    assert (status, moved["path"], moved["size_bytes"]) == (200, "/workspace/new/deep/file", 3)
+    assert files.ask("DELETE", path="/workspace/d", recursive="true") == (204, None)
+    assert files.names("/workspace") == ["/workspace/memo", "/workspace/new"]
+    assert sh(client, session, "cat new/deep/file; stat -c %U new") == "123agent\n"
+
+
+def test_each_failure_of_a_change_has_its_own_code(client: Client, session: str, files: FileRoutes) -> None:
+    sh(client, session, "mkdir -p d/e shut; echo x > d/f; echo x > shut/f; chmod 555 shut; ln -s memo m; ln -s / out")
+    mkdir, move = "/mkdir", "/move"
+    for method, verb, body, query, expected in [
+        ("GET", "", None, {"path": "/workspace/none", "list": "true"}, (404, "file.not_found")),
+        ("GET", "", None, {"path": "/workspace/d/f", "list": "true"}, (409, "file.not_a_directory")),
+        ("GET", "", None, {"path": "/etc", "list": "true"}, (403, "request.outside_sandbox")),
+        ("GET", "", None, {"path": "/workspace/out", "list": "true"}, (403, "request.outside_sandbox")),
+        ("DELETE", "", None, {"path": "/workspace/none"}, (404, "file.not_found")),
+        ("DELETE", "", None, {"path": "/workspace/d"}, (409, "file.not_empty")),
+        ("DELETE", "", None, {"path": "/workspace", "recursive": "true"}, (400, "request.invalid")),
+        ("DELETE", "", None, {"path": "/var/tmp", "recursive": "true"}, (400, "request.invalid")),
+        ("DELETE", "", None, {"path": "/workspace/shut/f"}, (403, "file.permission_denied")),
+        ("DELETE", "", None, {"path": "/workspace/shut", "recursive": "true"}, (403, "file.permission_denied")),
+        ("DELETE", "", None, {"path": "/workspace/memo", "recursive": "true"}, (403, "file.read_only")),
+        ("DELETE", "", None, {"path": "/workspace/m/session", "recursive": "true"}, (403, "file.read_only")),
+        ("DELETE", "", None, {"path": "/workspace/out/usr", "recursive": "true"}, (403, "request.outside_sandbox")),
+        ("POST", mkdir, {"path": "/workspace/d"}, {}, (409, "file.exists")),
+        ("POST", mkdir, {"path": "/workspace/d/f/x", "parents": True}, {}, (409, "file.not_a_directory")),
+        ("POST", mkdir, {"path": "/workspace/m/x"}, {}, (403, "file.read_only")),
+        ("POST", move, {"from": "/workspace/d/f", "to": "/workspace/d/e"}, {}, (409, "file.exists")),
+        ("POST", move, {"from": "/workspace/d/f", "to": "/tmp/f"}, {}, (400, "request.invalid")),
+        ("POST", move, {"from": "/workspace/m/session", "to": "/workspace/x"}, {}, (403, "file.read_only")),
+        ("POST", move, {"from": "/workspace/d/f", "to": "/workspace/m/x"}, {}, (403, "file.read_only")),
+        (
+            *("POST", move, {"from": "/workspace/d/f", "to": "/workspace/d/e", "replace": True}, {}),
+            (409, "file.is_directory"),
+        ),
+    ]:
+        assert files.ask(method, verb, body, **query) == expected, (method, verb, body, query)
+    assert sh(client, session, "chmod 755 shut; find d shut m | sort; ls /usr | grep -c bin") == (
+        "d\nd/e\nd/f\nm\nshut\nshut/f\n2\n"
+    )
 
 
 def test_each_failure_of_a_path_has_its_own_error(client: Client, session: str) -> None:

@@ -15,6 +15,7 @@ from memo import SQLiteStore
 from memo.documents import ABSENT, ArtifactKey, Author, DocumentKey, sha256_of
 from memo.errors import Timeout, TooLarge, Unavailable
 from memo.ids import OwnerId, SessionRef, UserId
+from memo.paths import path_of
 from sandboxd.errors import StoreUnavailable
 from sandboxd.events import EventBus
 from sandboxd.memory import Memory, Queued, WriteConflict, WriteOutcomeUnknown, Written
@@ -292,7 +293,7 @@ async def test_a_kept_artifact_is_refused_if_the_store_has_moved_on(data: Path, 
         await switch.store.write_artifact(moved, "theirs")
         switch.is_down = False
         await delivered(memory)
-        assert [refused.key for refused in memory.refused()] == [moved]
+        assert [refused.path for refused in memory.refused()] == [str(path_of(moved))]
     assert await switch.store.read_tool_result_artifact(REF, "moved") == "theirs"
     assert await switch.store.read_tool_result_artifact(REF, "same") == "mine"
 

@@ -17,9 +17,9 @@ from memo.ids import SessionRef, UserId
 from sandboxd.client import Client
 from sandboxd.engine.docker import DockerEngine
 from sandboxd.errors import Gone
+from sandboxd.models.sandbox import SandboxRequest
 from sandboxd.runner.calls import Exec
 from sandboxd.sandboxes.manager import SandboxManager
-from sandboxd.sandboxes.view import SandboxRequest
 from sandboxd.settings import Settings
 from tests.running import RunningDaemon, unmount_below
 
@@ -136,7 +136,7 @@ async def test_a_warm_sandbox_whose_mirror_was_lost_is_not_handed_out(settings: 
                 await anyio.sleep(0.05)
         (mirror,) = (settings.data / "mirrors").iterdir()
         shutil.rmtree(mirror)
-        view, _ = await manager.ensure_sandbox(REF, REQUEST)
+        view = await manager.ensure_sandbox(REF, REQUEST)
         assert not view.from_pool
         with manager.call(REF) as runner:
             assert (await runner.exec(Exec(("sh", "-c", NOTES)))).stdout == b"text\n"

@@ -13,8 +13,8 @@ import pytest
 from memo.ids import SessionRef, UserId
 from sandboxd.daemon.readiness import ReadinessChecks
 from sandboxd.engine.docker import DockerEngine
+from sandboxd.models.sandbox import SandboxRequest
 from sandboxd.sandboxes.manager import SandboxManager
-from sandboxd.sandboxes.view import SandboxRequest
 from sandboxd.settings import Settings
 from tests.conformance.proxy import CuttableProxy, FreezableProxy
 from tests.running import unmount_below
@@ -99,7 +99,7 @@ async def test_when_a_caller_gets_a_container_the_pool_is_refilled(
         (warm,) = manager._pool.all()
         manager._retire(warm)
         rest_for_ever(manager)
-        view, _ = await manager.ensure_sandbox(SessionRef.of("acme", "s1"), SandboxRequest(user=UserId("ada")))
+        view = await manager.ensure_sandbox(SessionRef.of("acme", "s1"), SandboxRequest(user=UserId("ada")))
         assert not view.from_pool
         await wait_for_warm(manager)
 

@@ -19,8 +19,8 @@ from sandboxd import SandboxManager
 from sandboxd.daemon.process import logs
 from sandboxd.errors import WorkspaceFull
 from sandboxd.limits import Limits
+from sandboxd.models.sandbox import SandboxRequest
 from sandboxd.runner.calls import Exec
-from sandboxd.sandboxes.view import SandboxRequest
 from sandboxd.settings import Settings
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from memo.documents import Author
-from sandboxd.tools.context import ToolResult
+from sandboxd.models.tool import ToolResult
 from tests.agents import USER_KEY, USER_MD, Agent, Team, team
 
 ACTIONS = ("read", "read a part", "insert", "delete", "blind", "edit", "append", "forget")

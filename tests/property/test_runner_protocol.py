@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sandboxd.models.files import FileInfo, FileQuery
 from sandboxd.runner import protocol
 from sandboxd.runner.inside import wire
 from sandboxd.runner.inside.failure import Failure
@@ -30,7 +31,7 @@ JSON = st.recursive(
 )
 FIELDS = ["pid", "python", "version", "started_at", "problem", "code", "message", "id", "command", "running", "size"]
 FIELDS += ["items", "offset", "path", "mode", "mtime", "first", "total", "count", "truncated", "replacements"]
-FIELDS += ["bytes", "inodes"]
+FIELDS += ["bytes", "inodes", "next"]
 
 
 @given(FRAMES, st.data())
@@ -69,6 +70,7 @@ READERS: list[Callable[[protocol.Head], object]] = [
     lambda head: protocol.read_text_slice(head, b"a\nb"),
     lambda head: protocol.read_process_output(head, b"a"),
     lambda head: protocol.read_glob(head, b"a\0b"),
+    lambda head: protocol.read_next("/workspace", head) or "the last page",
 ]
 
 
@@ -84,10 +86,31 @@ def test_an_answer_of_any_shape_is_read_or_is_a_wire_error(
     assert value is not None
 
 
+@given(st.binary(max_size=100))
+def test_a_page_of_any_bytes_is_read_or_is_a_wire_error(data: bytes) -> None:
+    try:
+        entries = list(protocol.read_entries("/workspace", data))
+    except wire.WireError:
+        return
+    assert all(entry.path.removeprefix("file://").startswith("/workspace/") for entry in entries)
+
+
+NAMES = st.binary(min_size=1, max_size=255).filter(lambda name: b"/" not in name and b"\0" not in name)
+
+
+@given(NAMES)
+def test_every_name_survives_its_way_through_json_and_back(name: bytes) -> None:
+    packed = wire.ENTRY.pack(len(name), 0o100644, 1, 0.0) + name
+    (entry,) = protocol.read_entries("/workspace", packed)
+    path = FileInfo.model_validate_json(entry.model_dump_json()).path
+    if name not in (b".", b".."):
+        assert FileQuery(path=path).path.encode("utf-8", "surrogateescape") == b"/workspace/" + name
+
+
 @given(st.binary(max_size=40))
 def test_an_exit_of_any_shape_is_read_or_is_a_wire_error(head: bytes) -> None:
     try:
-        result = protocol.read_exec_result(head, b"", b"")
+        result = protocol.read_command_result(head, b"", b"")
     except wire.WireError:
         return
     assert result.exit_code is None or 0 <= result.exit_code <= 255

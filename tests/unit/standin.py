@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import ssl
+import stat
 import subprocess
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
@@ -48,13 +49,13 @@ from sandboxd.api.app import create_app
 from sandboxd.api.budget import MEMORY_BYTES, ByteBudget
 from sandboxd.api.connection_table import ConnectionTable
 from sandboxd.api.guard import TcpGuard
-from sandboxd.api.routes import Check, Readiness
 from sandboxd.consolidation.service import ConsolidationService
 from sandboxd.daemon.server import Server
-from sandboxd.engine.protocol import Stats
 from sandboxd.errors import (
     Busy,
     Conflict,
+    DirectoryNotEmpty,
+    FileExists,
     FileNotFound,
     InvalidRequest,
     ProcessNotFound,
@@ -63,62 +64,55 @@ from sandboxd.errors import (
 )
 from sandboxd.events import EventBus
 from sandboxd.idempotency import IdempotencyStore
-from sandboxd.memory import Memory, MirrorFile, Queued, Refused, Written
+from sandboxd.limits import Limits
+from sandboxd.memory import Memory, Queued, Written
 from sandboxd.memory.agent_memory import AgentMemory
 from sandboxd.memory.store_client import StoreClient
 from sandboxd.metrics import Metrics
+from sandboxd.models.command import ExecOutput
+from sandboxd.models.files import DirectoryPage, FileInfo
+from sandboxd.models.health import Check, Readiness
+from sandboxd.models.mirror import MirrorFile, RefusedWrite
+from sandboxd.models.process import KilledProcess, Process, ProcessOutput, SignalName, SignalTarget
+from sandboxd.models.sandbox import GarbageReport, SandboxRequest, SandboxView, Stats
 from sandboxd.runner import protocol
-from sandboxd.runner.calls import (
-    Edited,
-    Exec,
-    ExecResult,
-    FileStat,
-    GlobResult,
-    Grep,
-    GrepResult,
-    Output,
-    Process,
-    ProcessOutput,
-    SignalName,
-    SignalTarget,
-    Terminal,
-    TextSlice,
-)
-from sandboxd.sandboxes.view import SandboxRequest, SandboxView
+from sandboxd.runner.calls import CommandResult, Edited, Exec, GlobResult, Grep, GrepResult, Terminal, TextSlice
 from sandboxd.wire_limits import WireLimits
 
 
 @dataclass
 class StandInRunner:
     files: dict[str, bytes] = field(default_factory=dict)
+    directories: set[str] = field(default_factory=lambda: {"/workspace"})
     processes: dict[str, tuple[Process, bytearray]] = field(default_factory=dict)
     calls: list[Exec] = field(default_factory=list)
     killed: int = 0
     grown: int = 0
+    removal_pause_s: float = 0
     write_pause_s: float = 0
     """How long a write waits before it takes the first byte."""
     stdin_room: int = 1 << 30
     signals: list[tuple[Any, ...]] = field(default_factory=list)
     terminals: list[bool | Terminal] = field(default_factory=list)
 
-    async def exec(self, call: Exec) -> ExecResult:
+    async def exec(self, call: Exec) -> CommandResult:
         stdout, stderr = bytearray(), bytearray()
         async with self.stream(call) as items:
             async for item in items:
-                if isinstance(item, ExecResult):
-                    return ExecResult(
-                        item.exit_code,
-                        bytes(stdout),
-                        bytes(stderr),
-                        item.timed_out,
-                        item.truncated,
-                        item.duration_ms,
+                if isinstance(item, CommandResult):
+                    return CommandResult(
+                        exit_code=item.exit_code,
+                        stdout=bytes(stdout),
+                        stderr=bytes(stderr),
+                        timed_out=item.timed_out,
+                        truncated=item.truncated,
+                        duration_ms=item.duration_ms,
                     )
                 (stdout if item.stream == "stdout" else stderr).extend(item.data)
         raise AssertionError("a stream ends with its result")
 
     @asynccontextmanager
-    async def stream(self, call: Exec) -> AsyncIterator[AsyncIterator[Output | ExecResult]]:
+    async def stream(self, call: Exec) -> AsyncIterator[AsyncIterator[ExecOutput | CommandResult]]:
         protocol.exec_head(call)  # what cannot be run anywhere is refused by every runner
         self.calls.append(call)
         if call.command == ("boom",):
@@ -153,10 +147,10 @@ class StandInRunner:
         started = time.perf_counter()
         with anyio.move_on_after(call.timeout_s) as deadline:
             async for piece in process.stdout:
-                yield Output("stdout", piece)
+                yield ExecOutput("stdout", piece)
             if process.stderr:
                 async for piece in process.stderr:
-                    yield Output("stderr", piece)
+                    yield ExecOutput("stderr", piece)
             await process.wait()
         if deadline.cancelled_caught:
             os.killpg(process.pid, signal.SIGKILL)
@@ -164,11 +158,25 @@ class StandInRunner:
                 await process.wait()
         code = None if deadline.cancelled_caught else process.returncode
         duration_ms = (time.perf_counter() - started) * 1000
-        yield ExecResult(code, b"", b"", deadline.cancelled_caught, False, duration_ms)
+        yield CommandResult(
+            exit_code=code,
+            stdout=b"",
+            stderr=b"",
+            timed_out=deadline.cancelled_caught,
+            truncated=False,
+            duration_ms=duration_ms,
+        )
 
     async def start_process(self, call: Exec, *, tty: bool | Terminal = False) -> Process:
         self.terminals.append(tty)
-        process = Process(f"p{len(self.processes) + 1}", str(call.command), time.time(), True, None, 0)
+        process = Process(
+            id=f"p{len(self.processes) + 1}",
+            command=str(call.command),
+            started_at=time.time(),
+            running=True,
+            exit_code=None,
+            output_bytes=0,
+        )
         self.processes[process.id] = (process, bytearray())
         return process
 
@@ -180,7 +188,7 @@ class StandInRunner:
     ) -> ProcessOutput:
         process, written = self._process(process_id)
         data = bytes(written[offset : offset + limit])
-        return ProcessOutput(process, offset, data, offset + len(data))
+        return ProcessOutput(process=process, offset=offset, data=data, next_offset=offset + len(data))
 
     async def write_process(self, process_id: str, data: bytes, *, eof: bool = False) -> int:
         """Takes at most `stdin_room` bytes in all; with no room left it does not read any more."""
@@ -199,16 +207,21 @@ class StandInRunner:
         self.signals.append((process_id, name, to))
         return 1
 
-    async def kill_process(self, process_id: str, name: SignalName = "KILL", grace_s: float = 0) -> Process:
+    async def kill_process(self, process_id: str, name: SignalName = "KILL", grace_s: float = 0) -> KilledProcess:
         old, written = self._process(process_id)
         self.signals.append((process_id, name, grace_s))
-        process = Process(old.id, old.command, old.started_at, False, 137, len(written), name)
+        ended = {"running": False, "exit_code": 137, "output_bytes": len(written), "ended_by": name}
+        process = KilledProcess(**{**dict(old), **ended})
         self.processes[process_id] = (process, written)
         return process
 
     @asynccontextmanager
     async def read_file(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[_Reader]:
-        yield _Reader(FileStat(path, len(self._file(path)), 0o644, 0.0), self._file(path), self.grown)
+        yield _Reader(
+            FileInfo(path=path, size_bytes=len(self._file(path)), mode=0o644, modified_at=0.0),
+            self._file(path),
+            self.grown,
+        )
 
     async def write_file(
         self,
@@ -217,11 +230,55 @@ class StandInRunner:
         *,
         make_parents: bool = True,
         size_bytes: int | None = None,
-    ) -> FileStat:
+    ) -> FileInfo:
         await anyio.sleep(self.write_pause_s)
         content = data if isinstance(data, bytes) else b"".join([piece async for piece in data])
         self.files[path] = content
-        return FileStat(path, len(content), 0o644, time.time())
+        return FileInfo(path=path, size_bytes=len(content), mode=0o644, modified_at=time.time())
+
+    async def stat(self, path: str, *, follow: bool = True) -> FileInfo:
+        if path in self.directories:
+            return FileInfo.of(path, 4096, stat.S_IFDIR | 0o755, None)
+        return FileInfo.of(path, len(self._file(path)), stat.S_IFREG | 0o644, None)
+
+    async def list_directory(self, path: str, after: str = "", limit: int = 10_000) -> DirectoryPage:
+        names = sorted(name for name in self._entries(path) if name > f"{path}/{after}")
+        entries = [await self.stat(name) for name in names[:limit]]
+        return DirectoryPage(items=entries, next=names[limit - 1] if len(names) > limit else None)
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        await self.stat(path)
+        try:
+            await anyio.sleep(self.removal_pause_s)
+        except BaseException:
+            self.killed += 1
+            raise
+        below = [name for name in (*self.files, *self.directories) if name.startswith(f"{path}/")]
+        if below and not recursive:
+            raise DirectoryNotEmpty(f"cannot remove {path}: the directory is not empty")
+        for name in (path, *below):
+            self.files.pop(name, None)
+            self.directories.discard(name)
+
+    async def make_directory(self, path: str, *, parents: bool = False) -> tuple[FileInfo, bool]:
+        is_new = path not in self.directories
+        if not is_new and not parents:
+            raise FileExists(f"cannot make {path}: it exists already")
+        self.directories.add(path)
+        return await self.stat(path), is_new
+
+    async def move(self, source: str, target: str, *, replace: bool = False) -> FileInfo:
+        content = self._file(source)
+        if target in self.files and not replace:
+            raise FileExists(f"cannot move {source} to {target}: the target exists already")
+        del self.files[source]
+        self.files[target] = content
+        return await self.stat(target)
+
+    def _entries(self, path: str) -> list[str]:
+        if path not in self.directories:
+            raise FileNotFound(f"cannot list {path}: no such directory")
+        return [name for name in (*self.files, *self.directories) if name.rpartition("/")[0] == path]
 
     async def read_text(self, path: str, offset: int = 1, limit: int = 2000) -> TextSlice:
         lines = self._file(path).decode().splitlines()
@@ -271,7 +328,7 @@ async def _feed(process: anyio.abc.Process, stdin: bytes | AsyncIterable[bytes],
 
 
 class _Reader:
-    def __init__(self, stat: FileStat, content: bytes, grown: int) -> None:
+    def __init__(self, stat: FileInfo, content: bytes, grown: int) -> None:
         self.stat = stat
         self._content = content + b"+" * grown
 
@@ -288,11 +345,11 @@ class StandInManager:
         self.mirrors: Memory | None = None
         """The real thing, if a test wants mirrors: one for each sandbox, named by its session."""
 
-    async def ensure_sandbox(self, ref: SessionRef, request: SandboxRequest) -> tuple[SandboxView, bool]:
+    async def ensure_sandbox(self, ref: SessionRef, request: SandboxRequest) -> SandboxView:
         if (view := self.views.get(ref)) is not None:
             if view.user != request.user:
                 raise Conflict("cannot give this session to another user")
-            return view, False
+            return view
         self.views[ref] = SandboxView(
             tenant=ref.tenant,
             session=ref.session,
@@ -305,12 +362,12 @@ class StandInManager:
             from_pool=False,
             cause=None,
             image=request.image or "default",
-            limits=request.limits,
+            limits=(request.limits or Limits()).model_dump(),
         )
         if self.mirrors is not None:
             await self.mirrors.create(f"{ref.session}", ref, request.user)
         self.events.publish("sandbox", tenant=ref.tenant, session=ref.session, state="ready")
-        return self.views[ref], True
+        return self.views[ref].model_copy(update={"created": True})
 
     def check_room(self) -> None:
         return
@@ -336,10 +393,10 @@ class StandInManager:
 
     async def stats(self, ref: SessionRef) -> Stats:
         self.get(ref)
-        return Stats(1, 0.5, 2)
+        return Stats(memory_bytes=1, cpu_seconds=0.5, pids=2)
 
-    async def collect_garbage(self) -> dict[str, int]:
-        return {"removed": 0}
+    async def collect_garbage(self) -> GarbageReport:
+        return GarbageReport(containers=0, directories=0, sandboxes=0)
 
     def states(self) -> dict[str, int]:
         return {"ready": len(self.views)}
@@ -452,9 +509,19 @@ class StandInMemory:
 
     async def inspect(self, ref: SessionRef) -> Sequence[MirrorFile]:
         entries = await self.store.list_documents(ref.tenant, OwnerId(ref.session), Scope.SESSION)
-        return [MirrorFile(f"session/{e.key.name}", e.revision, e.sha256, e.size_bytes, True, 0.5) for e in entries]
+        return [
+            MirrorFile(
+                path=f"session/{e.key.name}",
+                revision=e.revision,
+                sha256=e.sha256,
+                size=e.size_bytes,
+                in_sync=True,
+                lag_ms=0.5,
+            )
+            for e in entries
+        ]
 
-    def refused(self, ref: SessionRef | None = None) -> Sequence[Refused]:
+    def refused(self, ref: SessionRef | None = None) -> Sequence[RefusedWrite]:
         return []
 
     def _require(self, capability: str, refusal: str) -> None:
@@ -530,8 +597,8 @@ async def serving(
         )
 
         async def readiness() -> Readiness:
-            engine = Check("standin", world.ready, "" if world.ready else "gone")
-            return Readiness(engine, Check("sqlite", True), Check("/data", True))
+            engine = Check(name="standin", ok=world.ready, detail="" if world.ready else "gone")
+            return Readiness.of(engine=engine, store=Check(name="sqlite", ok=True), disk=Check(name="/data", ok=True))
 
         async with stack, IdempotencyStore(directory / "idempotency.db") as idempotency:
             if manager.mirrors is not None:

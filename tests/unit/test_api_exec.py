@@ -246,7 +246,7 @@ async def test_output_comes_back_as_the_bytes_that_were_written(world: World) ->
             assert (result.stdout_bytes, result.stderr_bytes) == (stdout, stderr)
 
 
-async def test_auto_says_how_the_output_is_written(world: World) -> None:
+async def test_an_answer_says_how_its_output_is_written(world: World) -> None:
     async def run(command: str, *headers: str, **fields: Any) -> bytes:
         body = json.dumps({"command": command, **fields}).encode()
         async with await anyio.connect_unix(world.socket) as stream:
@@ -256,7 +256,8 @@ async def test_auto_says_how_the_output_is_written(world: World) -> None:
     assert json.loads(await run("printf hi", encoding="auto"))["encoding"] == "text"
     answer = json.loads(await run("printf '\\377'", encoding="auto", stdin="text"))
     assert (answer["encoding"], answer["stdout"]) == ("base64", "/w==")
-    assert "encoding" not in json.loads(await run("printf hi"))
+    assert json.loads(await run("printf hi"))["encoding"] == "text"
+    assert json.loads(await run("printf hi", encoding="base64"))["encoding"] == "base64"
     events = await run("printf hi; sleep 0.1; printf '\\377'", "accept: text/event-stream", encoding="auto")
     assert b'data: {"data":"hi","encoding":"text"}' in events
     assert b'data: {"data":"/w==","encoding":"base64"}' in events

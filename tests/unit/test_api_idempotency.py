@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import anyio
 import pytest
 
@@ -133,6 +134,33 @@ async def test_a_crash_between_claim_and_answer_leaves_an_unknown_outcome(tmp_pa
         with pytest.raises(OutcomeUnknown):
             await store.begin("t POST /x", "k")
         assert await store.begin("t POST /x", "done") == Kept(b"d", 200, (("a", "b"),), b"body")
+
+
+@pytest.mark.parametrize(
+    ("method", "verb", "body", "status"),
+    [
+        ("DELETE", "?path=/workspace/a", None, 204),
+        ("POST", "/mkdir", {"path": "/workspace/d"}, 201),
+        ("POST", "/move", {"from": "/workspace/a", "to": "/workspace/b"}, 409),
+    ],
+)
+async def test_a_change_of_names_that_a_crash_cut_short_is_repeated_or_unknown(
+    tmp_path: Path, method: str, verb: str, body: Any, status: int
+) -> None:
+    path = f"/v1/tenants/acme/sessions/s1/files{verb}"
+    async with IdempotencyStore(tmp_path / "idempotency.db") as store:
+        await store.begin(f"acme {method} {path.partition('?')[0]}", "k")
+    async with serving(tmp_path) as world:  # the next daemon: the change was made, and its answer was not stored
+        connector = aiohttp.UnixConnector(str(world.socket))
+        async with aiohttp.ClientSession("http://localhost", connector=connector) as http:
+            await http.put("/v1/tenants/acme/sessions/s1/sandbox", json={"user": "u1"})
+            world.manager.runner.directories.add("/workspace/d")
+            answer = await http.request(method, path, json=body, headers={"idempotency-key": "k"})
+            assert answer.status == status, await answer.text()
+            if status == 409:
+                assert (await answer.json(content_type=None))["code"] == "request.outcome_unknown"
+            answer = await http.request(method, path, json=body)
+            assert answer.status in (404, 409)  # without the key nothing says that it was done before
 
 
 async def test_keys_are_bounded_in_number_and_age(tmp_path: Path) -> None:

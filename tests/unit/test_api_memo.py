@@ -384,7 +384,7 @@ async def test_an_unsupported_call_is_reported_and_a_store_failure_reveals_no_se
 async def test_a_write_to_an_unavailable_store_is_queued_and_reported_as_such(quick: Wire) -> None:
     quick.memory.is_away = True
     status, _, body = await quick.ask("PUT", NOTES, data=b"x")
-    assert (status, json.loads(body)) == (202, {"queued": True})
+    assert (status, json.loads(body)) == (202, {"revision": None, "sha256": None, "queued": True, "merged": False})
     problem = await quick.problem("GET", NOTES)
     assert (problem["status"], problem["code"], problem["retryable"]) == (503, "store.unavailable", True)
 

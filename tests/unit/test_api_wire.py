@@ -86,6 +86,11 @@ async def test_a_foreign_or_unknown_session_is_not_found_in_every_verb(wire: Wir
         ("DELETE", f"{foreign}/processes/p1", {}),
         ("GET", f"{foreign}/files?path=/workspace/a", {}),
         ("PUT", f"{foreign}/files?path=/workspace/a", {"data": b"x"}),
+        ("GET", f"{foreign}/files?path=/workspace&list=true", {}),
+        ("GET", f"{foreign}/files?path=/workspace&stat=true", {}),
+        ("DELETE", f"{foreign}/files?path=/workspace/a", {}),
+        ("POST", f"{foreign}/files/mkdir", {"json": {"path": "/workspace/a"}}),
+        ("POST", f"{foreign}/files/move", {"json": {"from": "/workspace/a", "to": "/workspace/b"}}),
         ("GET", f"{foreign}/tools", {}),
         ("POST", f"{foreign}/tools/Bash", {"json": {"command": "true"}}),
     ]
@@ -115,6 +120,7 @@ async def test_exec_answers_with_output_and_exit_code(wire: Wire) -> None:
         "timed_out": False,
         "truncated": False,
         "limits_hit": [],
+        "encoding": "text",
     }
 
 
@@ -383,9 +389,177 @@ async def test_a_path_outside_is_not_written_and_the_runner_decides_about_readin
 
 
 async def test_memo_and_skills_are_read_only_for_files(wire: Wire) -> None:
-    for path in ("/workspace/memo/NOTES.md", "/workspace/x/../memo/a", "/skills/a"):
-        problem = await wire.problem("PUT", f"{SESSION}/files?path={path}", data=b"x")
-        assert (problem["status"], problem["code"]) == (403, "file.read_only")
+    for path in ("/workspace/memo/NOTES.md", "/workspace/x/../memo/a", "/skills/a", "file:///workspace/%256demo/%25ff"):
+        move = {"json": {"from": path.replace("%25", "%"), "to": "/workspace/a"}}
+        onto = {"json": {"from": "/workspace/a", "to": path.replace("%25", "%"), "replace": True}}
+        requests: list[tuple[str, str, dict[str, Any]]] = [
+            ("PUT", f"{SESSION}/files?path={path}", {"data": b"x"}),
+            ("DELETE", f"{SESSION}/files?path={path}&recursive=true", {}),
+            ("POST", f"{SESSION}/files/mkdir", {"json": {"path": path.replace("%25", "%"), "parents": True}}),
+            ("POST", f"{SESSION}/files/move", move),
+            ("POST", f"{SESSION}/files/move", onto),
+        ]
+        for method, target, options in requests:
+            problem = await wire.problem(method, target, **options)
+            assert (problem["status"], problem["code"]) == (403, "file.read_only"), (method, target)
+
+
+async def test_directories_are_listed_in_pages(wire: Wire) -> None:
+    for name in ("b", "a", "c"):
+        await wire.ask("PUT", f"{SESSION}/files?path=/workspace/{name}", data=name.encode() * 3)
+    await wire.ask("POST", f"{SESSION}/files/mkdir", json={"path": "/workspace/d"})
+    pages, after = [], ""
+    for _ in range(3):
+        status, _, body = await wire.ask("GET", f"{SESSION}/files?path=/workspace&list=true&limit=2{after}")
+        assert status == 200
+        page = json.loads(body)
+        pages.append([(item["path"], item["type"], item["size_bytes"]) for item in page["items"]])
+        if page["next"] is None:
+            break
+        after = f"&after={page['next']}"
+    assert pages == [
+        [("/workspace/a", "file", 3), ("/workspace/b", "file", 3)],
+        [("/workspace/c", "file", 3), ("/workspace/d", "directory", 4096)],
+    ]
+
+
+async def test_a_large_page_is_sent_in_pieces(wire: Wire) -> None:
+    wire.world.manager.runner.files = {f"/workspace/{number:05}{'x' * 200}": b"" for number in range(2000)}
+    status, headers, body = await wire.ask("GET", f"{SESSION}/files?path=/workspace&list=true")
+    assert (status, len(json.loads(body)["items"])) == (200, 2000)
+    assert "content-length" not in headers
+
+
+async def test_a_file_is_described_by_its_headers_and_as_json(wire: Wire) -> None:
+    await wire.ask("PUT", f"{SESSION}/files?path=/workspace/a", data=b"12345")
+    status, headers, body = await wire.ask("HEAD", f"{SESSION}/files?path=/workspace/a")
+    assert (status, headers["content-length"], headers["x-file-type"], body) == (200, "5", "file", b"")
+    assert (headers["x-file-mode"], headers["last-modified"]) == ("33188", "Thu, 01 Jan 1970 00:00:00 GMT")
+    status, headers, _ = await wire.ask("HEAD", f"{SESSION}/files?path=/workspace")
+    assert (status, headers["x-file-type"]) == (200, "directory")
+    for path, wanted in (("/workspace/none", 404), ("relative", 400)):
+        status, headers, body = await wire.ask("HEAD", f"{SESSION}/files?path={path}")
+        assert (status, headers["content-type"], body) == (wanted, "application/problem+json", b"")
+    _, _, body = await wire.ask("GET", f"{SESSION}/files?path=/workspace/a&stat=true")
+    described = {"path": "/workspace/a", "type": "file", "size_bytes": 5, "mode": 0o100644}
+    assert json.loads(body) == {**described, "modified_at": "1970-01-01T00:00:00Z"}
+
+
+async def test_files_are_moved_and_removed(wire: Wire) -> None:
+    await wire.ask("PUT", f"{SESSION}/files?path=/workspace/d/a", data=b"x")
+    await wire.ask("PUT", f"{SESSION}/files?path=/workspace/b", data=b"y")
+    move = {"from": "/workspace/d/a", "to": "/workspace/b"}
+    assert (await wire.problem("POST", f"{SESSION}/files/move", json=move))["code"] == "file.exists"
+    status, _, body = await wire.ask("POST", f"{SESSION}/files/move", json={**move, "replace": True})
+    assert (status, json.loads(body)["path"], wire.world.manager.runner.files) == (
+        *(200, "/workspace/b"),
+        {"/workspace/b": b"x"},
+    )
+    status, _, body = await wire.ask("POST", f"{SESSION}/files/mkdir", json={"path": "/workspace/d"})
+    assert (status, json.loads(body)["type"]) == (201, "directory")
+    assert (await wire.problem("POST", f"{SESSION}/files/mkdir", json={"path": "/workspace/d"}))["code"] == (
+        "file.exists"
+    )
+    status, _, _ = await wire.ask("POST", f"{SESSION}/files/mkdir", json={"path": "/workspace/d", "parents": True})
+    assert status == 200
+    await wire.ask("PUT", f"{SESSION}/files?path=/workspace/d/a", data=b"x")
+    problem = await wire.problem("DELETE", f"{SESSION}/files?path=/workspace/d")
+    assert (problem["status"], problem["code"]) == (409, "file.not_empty")
+    status, _, body = await wire.ask("DELETE", f"{SESSION}/files?path=/workspace/d&recursive=true")
+    assert (status, body, set(wire.world.manager.runner.files)) == (204, b"", {"/workspace/b"})
+    assert (await wire.problem("DELETE", f"{SESSION}/files?path=/workspace/d"))["code"] == "file.not_found"
+
+
+async def test_a_removal_is_cancelled_when_its_client_disconnects(wire: Wire) -> None:
+    runner = wire.world.manager.runner
+    runner.files["/workspace/a"] = b"x"
+    runner.removal_pause_s = 3600
+    with anyio.move_on_after(0.5):
+        await wire.ask("DELETE", f"{SESSION}/files?path=/workspace/a&recursive=true", headers={"idempotency-key": "k"})
+    with anyio.fail_after(10):
+        while runner.killed == 0:  # the stand-in has no event for it
+            await anyio.sleep(0.01)
+    runner.removal_pause_s = 0
+    for _ in range(2):  # the key was released, and now keeps the answer
+        status, _, _ = await wire.ask(
+            "DELETE", f"{SESSION}/files?path=/workspace/a&recursive=true", headers={"idempotency-key": "k"}
+        )
+        assert (status, runner.files) == (204, {})
+
+
+async def test_a_path_that_is_not_utf_8_is_a_file_uri_in_both_directions(wire: Wire) -> None:
+    await wire.ask("PUT", f"{SESSION}/files?path=file:///workspace/caf%25E9%2525", data=b"x")
+    assert list(wire.world.manager.runner.files) == ["/workspace/caf\udce9%"]
+    _, _, body = await wire.ask("GET", f"{SESSION}/files?path=/workspace&list=true")
+    assert [item["path"] for item in json.loads(body)["items"]] == ["file:///workspace/caf%E9%25"]
+    move = {"from": "file:///workspace/caf%E9%25", "to": "file:///workspace/caf%C3%A9"}
+    _, _, body = await wire.ask("POST", f"{SESSION}/files/move", json=move)
+    assert json.loads(body)["path"] == "/workspace/caf\u00e9"
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("GET", "files?path=/workspace&list=yes,please"),
+        ("GET", "files?path=/workspace&list=true&stat=true"),
+        ("GET", "files?path=/workspace&list=true&limit=0"),
+        ("GET", "files?path=/workspace&list=true&limit=10001"),
+        ("GET", "files?path=/workspace&list=true&after=a"),
+        ("GET", "files?path=/workspace&list=true&after=%00"),
+        ("GET", "files?path=/workspace&after=/workspace/a"),
+        ("GET", "files?path=/workspace&stat=true&limit=5"),
+        ("GET", "files?path=/workspace&follow=false"),
+        ("GET", "files?path=file://workspace/a"),
+        ("GET", "files?path=file:///workspace/%2500"),
+        ("GET", "files?path=FILE:///workspace/a"),
+        ("GET", "files?path=file:///" + "x" * 5000),
+        ("DELETE", "files"),
+        ("DELETE", "files?path=/workspace/a&recursive=2"),
+        ("DELETE", "files?path=/workspace/%00"),
+        ("DELETE", "files?path=/workspace/a&force=true"),
+    ],
+)
+async def test_an_invalid_query_of_a_file_verb_is_refused(wire: Wire, method: str, target: str) -> None:
+    await wire.ask("PUT", f"{SESSION}/files?path=/workspace/a", data=b"x")
+    assert (await wire.problem(method, f"{SESSION}/{target}"))["code"] == "request.invalid"
+    assert wire.world.manager.runner.files == {"/workspace/a": b"x"}
+
+
+@pytest.mark.parametrize(
+    ("verb", "body"),
+    [
+        ("mkdir", {}),
+        ("mkdir", {"path": ""}),
+        ("mkdir", {"path": "a"}),
+        ("mkdir", {"path": "/workspace/\0"}),
+        ("mkdir", {"path": ["/workspace/a"]}),
+        ("mkdir", {"path": "/workspace/a", "parents": "true"}),
+        ("mkdir", {"path": "/workspace/a", "mode": 7}),
+        ("mkdir", {"path": "/workspace/\udc80"}),
+        ("move", {"from": "/workspace/a"}),
+        ("move", {"to": "/workspace/a"}),
+        ("move", {"source": "/workspace/a", "target": "/workspace/b"}),
+        ("move", {"from": "/workspace/a", "to": "/workspace/b", "replace": 1}),
+        ("move", {"from": "/workspace/a", "to": "/workspace/" + "x" * 5000}),
+        ("move", []),
+    ],
+)
+async def test_an_invalid_body_of_a_file_verb_is_refused(wire: Wire, verb: str, body: Any) -> None:
+    await wire.ask("PUT", f"{SESSION}/files?path=/workspace/a", data=b"x")
+    assert (await wire.problem("POST", f"{SESSION}/files/{verb}", json=body))["code"] == "request.invalid"
+    assert wire.world.manager.runner.files == {"/workspace/a": b"x"}
+
+
+async def test_a_change_outside_the_sandbox_is_refused(wire: Wire) -> None:
+    for path in ("/etc/passwd", "/workspace/../etc", "/", "file:///etc/passwd", "file:///workspace/..%2Fetc"):
+        for method, target, options in [
+            ("DELETE", f"{SESSION}/files?recursive=true&path={path.replace('%', '%25')}", {}),
+            ("POST", f"{SESSION}/files/mkdir", {"json": {"path": path}}),
+            ("POST", f"{SESSION}/files/move", {"json": {"from": path, "to": "/workspace/a"}}),
+            ("POST", f"{SESSION}/files/move", {"json": {"from": "/workspace/a", "to": path}}),
+        ]:
+            problem = await wire.problem(method, target, **options)
+            assert problem["code"] == "request.outside_sandbox", (method, target)
 
 
 async def test_processes_are_started_read_written_and_killed(wire: Wire) -> None:

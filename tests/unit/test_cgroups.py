@@ -6,8 +6,8 @@ from pathlib import Path
 
 from sandboxd.engine.bubblewrap import cgroups
 from sandboxd.engine.bubblewrap.cgroups import Hierarchy
-from sandboxd.engine.protocol import Stats
 from sandboxd.limits import Limits
+from sandboxd.models.sandbox import Stats
 
 V1 = """\
 25 20 0:22 / /sys/fs/cgroup rw - tmpfs tmpfs rw

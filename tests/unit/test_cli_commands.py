@@ -15,7 +15,7 @@ import pytest
 
 from sandboxd.cli.tool import parse_arguments
 from sandboxd.errors import InvalidRequest
-from sandboxd.runner.calls import Process
+from sandboxd.models.process import Process
 from tests.unit.standin import World, serving
 
 pytestmark = pytest.mark.anyio
@@ -105,7 +105,7 @@ async def test_events_gc_and_bench_print_json(world: World) -> None:
     await cli(world, "create", "demo")
     lines = (await cli(world, "events", "--json")).stdout.splitlines()
     assert [json.loads(line)["kind"] for line in lines] == ["sandbox"]
-    assert json.loads((await cli(world, "gc", "--json")).stdout) == {"removed": 0}
+    assert json.loads((await cli(world, "gc", "--json")).stdout)["containers"] == 0
     measured = await cli(world, "bench", "--count", "3", "--json")
     assert set(json.loads(measured.stdout)["results"]) >= {"command", "write 4 KB"}
     assert [str(ref) for ref in world.manager.views] == ["default:demo"]  # bench leaves nothing behind
@@ -272,7 +272,10 @@ async def test_rm_of_what_is_gone_is_fine_on_request(world: World) -> None:
 
 async def test_processes_are_listed_signalled_and_ended(world: World) -> None:
     await cli(world, "create", "demo")
-    world.manager.runner.processes["p1"] = (Process("p1", "bash", 0.0, True, None, 0), bytearray())
+    world.manager.runner.processes["p1"] = (
+        Process(id="p1", command="bash", started_at=0.0, running=True, exit_code=None, output_bytes=0),
+        bytearray(),
+    )
     listed = await cli(world, "ps", "demo")
     assert listed.stdout.decode().rstrip("\n").split("\t") == ["p1", "running", "1970-01-01T00:00:00+00:00", "bash"]
     done = await cli(world, "kill", "--only", "--signal", "sigint", "--to", "children", "demo", "p1")

@@ -9,6 +9,7 @@ import pytest
 from sandboxd.api.problems import STATUS_BY_CODE, problem_of
 from sandboxd.client.errors import rebuild
 from sandboxd.errors import (
+    DirectoryNotEmpty,
     FileError,
     FileExists,
     FileNotFound,
@@ -31,6 +32,7 @@ STATUS = {
     PermissionDenied: 403,
     ReadOnly: 403,
     FileExists: 409,
+    DirectoryNotEmpty: 409,
     WorkspaceFull: 507,
 }
 
@@ -49,7 +51,7 @@ LEAVES = sorted(set(leaves(SandboxdError)), key=lambda kind: kind.__name__)
 @pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
 def test_an_error_from_the_wire_is_rebuilt_as_its_own_class(kind: type[SandboxdError]) -> None:
     error = Gone("cannot go on", "oom") if kind is Gone else kind("cannot go on")
-    rebuilt = rebuild(problem_of(error))
+    rebuilt = rebuild(problem_of(error).model_dump())
     assert type(rebuilt) is kind
     assert str(rebuilt) == "cannot go on"
 

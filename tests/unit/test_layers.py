@@ -37,11 +37,16 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("",),
     ),
     "sandboxd": (
+        # what runs inside a container; it imports nothing else
+        ("runner.inside",),
         # the base
         (
-            "errors limits events failpoints retries bounded permissions host_database metrics places "
+            "errors limits failpoints retries bounded permissions host_database metrics places "
             "wire_limits descriptors idempotency image progress debian settings_sources consolidation_settings",
         ),
+        # the wire nouns
+        ("models",),
+        ("events",),
         # the parts of a sandbox, and the clients, which know only the base
         ("engine workspace", "runner", "memory", "client"),
         ("settings",),
@@ -83,10 +88,12 @@ def _imported(path: Path) -> Iterator[str]:
 
 def place(package: str, module: str) -> tuple[int, int] | None:
     """Return the layer and the group of a module; None if the table does not name it."""
-    first = module.removeprefix(package).removeprefix(".").partition(".")[0]
+    parts = module.removeprefix(package).removeprefix(".").split(".")
+    if ".".join(parts[:2]) == "runner.inside":
+        parts = ["runner.inside"]
     for layer, groups in enumerate(LAYERS[package]):
         for number, group in enumerate(groups):
-            if first in (group.split() or [""]):
+            if parts[0] in (group.split() or [""]):
                 return layer, number
     return None
 

@@ -44,6 +44,11 @@ async def test_an_earlier_runner_is_not_sent_calls_that_it_does_not_support() ->
         lambda: client.start_process(Exec("true"), tty=Terminal(echo=False)),
         lambda: client.signal_process("p1", "INT"),
         lambda: client.kill_process("p1", "TERM", 1),
+        lambda: client.list_directory("/workspace"),
+        lambda: client.remove("/workspace/a"),
+        lambda: client.make_directory("/workspace/a"),
+        lambda: client.move("/workspace/a", "/workspace/b"),
+        lambda: client.stat("/workspace/a", follow=False),
     ):
         with pytest.raises(InvalidRequest, match="an earlier version of sandboxd started"):
             await ask()

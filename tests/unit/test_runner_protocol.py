@@ -6,7 +6,7 @@ import pytest
 
 from sandboxd.errors import InvalidRequest, NotFound, SandboxError, ToolTimeout
 from sandboxd.runner import protocol
-from sandboxd.runner.calls import Exec, ExecResult, Grep
+from sandboxd.runner.calls import CommandResult, Exec, Grep
 from sandboxd.runner.inside import wire
 from sandboxd.runner.inside.failure import Failure
 from sandboxd.runner.inside.find import _split_absolute
@@ -101,9 +101,9 @@ def test_a_command_is_checked_before_it_is_sent() -> None:
             protocol.exec_head(call)
 
 
-def grep_result(**fields: object) -> ExecResult:
+def grep_result(**fields: object) -> CommandResult:
     given = {"exit_code": 1, "stdout": b"", "stderr": b"", "timed_out": False, "truncated": False, "duration_ms": 1.0}
-    return ExecResult(**{**given, **fields})  # type: ignore[arg-type]
+    return CommandResult(**{**given, **fields})
 
 
 def test_the_exit_code_of_a_search_is_interpreted_as_ripgrep_s() -> None:

@@ -11,10 +11,11 @@ from pydantic import ValidationError
 import sandboxd.tools
 from memo.ids import SessionRef
 from sandboxd.errors import OutsideSandbox
-from sandboxd.runner.calls import ExecResult
+from sandboxd.models.tool import ToolResult
+from sandboxd.runner.calls import CommandResult
 from sandboxd.tools import Toolbox, run_tool
 from sandboxd.tools.commands import render_result
-from sandboxd.tools.context import MODEL_CHARS, ToolContext, ToolResult, cut_for_model
+from sandboxd.tools.context import MODEL_CHARS, ToolContext, cut_for_model
 from sandboxd.tools.glob import split_absolute
 from tests.unit.standin import StandInRunner
 
@@ -31,7 +32,7 @@ async def call(runner: StandInRunner, tool: str, **arguments: Any) -> ToolResult
 
 def test_the_tools_are_the_ones_agents_know() -> None:
     assert set(TOOLBOX) >= {"Bash", "Python", "Read", "Write", "Edit", "Glob", "Grep"}
-    fields = {name: set(tool.describe()["input_schema"]["properties"]) for name, tool in TOOLBOX.items()}
+    fields = {name: set(tool.describe().input_schema["properties"]) for name, tool in TOOLBOX.items()}
     assert fields["Bash"] == {"command", "working_directory", "timeout", "run_in_background"}
     assert fields["Python"] == {"code", "working_directory", "timeout"}
     assert fields["Read"] == {"file_path", "offset", "limit"}
@@ -40,19 +41,20 @@ def test_the_tools_are_the_ones_agents_know() -> None:
     assert fields["Glob"] == {"pattern", "path"}
     assert fields["Grep"] == {"pattern", "path", "glob", "output_mode", "case_insensitive", "multiline"}
     for tool in TOOLBOX.values():
-        for described in tool.describe()["input_schema"]["properties"].values():
+        for described in tool.describe().input_schema["properties"].values():
             assert described["description"]
 
 
 async def test_adding_a_tool_is_adding_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shout.py").write_text(
-        "from sandboxd.tools.context import ToolArguments, ToolResult\n"
+        "from sandboxd.models.tool import ToolResult\n"
+        "from sandboxd.tools.context import ToolArguments\n"
         "name = 'Shout'\n"
         "description = 'Says it louder.'\n"
         "class Arguments(ToolArguments):\n"
         "    text: str\n"
         "async def run(context, arguments):\n"
-        "    return ToolResult(True, arguments.text.upper())\n"
+        "    return ToolResult(ok=True, content=arguments.text.upper())\n"
     )
     monkeypatch.setattr(sandboxd.tools, "__path__", [*sandboxd.tools.__path__, str(tmp_path)])
     toolbox = Toolbox.discover()
@@ -60,7 +62,7 @@ async def test_adding_a_tool_is_adding_one_file(tmp_path: Path, monkeypatch: pyt
     tool = toolbox["Shout"]
     context = ToolContext(SessionRef.of("t", "s"), StandInRunner())
     result = await run_tool(tool, context, tool.arguments.model_validate({"text": "hi"}))
-    assert result == ToolResult(True, "HI")
+    assert result == ToolResult(ok=True, content="HI")
 
 
 async def test_an_incomplete_tool_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +98,18 @@ async def test_bash_in_the_background_returns_a_process() -> None:
 
 
 def test_limits_and_truncation_are_named() -> None:
-    result = render_result(ExecResult(137, b"a", b"", False, True, 1.0, ("memory", "pids")), 120)
+    result = render_result(
+        CommandResult(
+            exit_code=137,
+            stdout=b"a",
+            stderr=b"",
+            timed_out=False,
+            truncated=True,
+            duration_ms=1.0,
+            limits_hit=("memory", "pids"),
+        ),
+        120,
+    )
     assert result.content.splitlines()[1:] == [
         "[output exceeded the limit; the rest was discarded]",
         "[the sandbox reached its memory limit and the kernel killed a process]",

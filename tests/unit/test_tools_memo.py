@@ -15,10 +15,11 @@ import memo
 from memo.documents import ArtifactKey, Author, DocumentKey
 from memo.ids import SessionRef, UserId
 from memo.paths import key_at
-from sandboxd.sandboxes.view import SandboxRequest
+from sandboxd.models.sandbox import SandboxRequest
+from sandboxd.models.tool import ToolResult
 from sandboxd.tools import Toolbox, run_tool
 from sandboxd.tools.checklist import ChecklistItem, TodoStatus, merge_items, parse_list, render_items
-from sandboxd.tools.context import MODEL_CHARS, ToolContext, ToolResult
+from sandboxd.tools.context import MODEL_CHARS, ToolContext
 from tests.unit.standin import StandInManager, StandInMemory
 
 pytestmark = pytest.mark.anyio
@@ -57,7 +58,7 @@ class Desk:
 @pytest.fixture
 async def desk() -> AsyncIterator[Desk]:
     manager = StandInManager()
-    await manager.ensure_sandbox(REF, SandboxRequest(USER))
+    await manager.ensure_sandbox(REF, SandboxRequest(user=USER))
     async with memo.open_store("memory://") as store:
         yield Desk(manager, StandInMemory(store, manager, outbox=True))
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sandboxd.engine.protocol import Stats
 from sandboxd.limits import Limits
+from sandboxd.models.sandbox import Stats
 
 PARENT = "sandboxd"
 CONTROLLERS = ("memory", "pids", "cpu")

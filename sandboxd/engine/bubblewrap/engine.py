@@ -27,8 +27,9 @@ from sandboxd.engine.bubblewrap.launch import LaunchPlan, PendingLaunch
 from sandboxd.engine.bubblewrap.process_events import ProcessEvents
 from sandboxd.engine.bubblewrap.processes import ProcessRef
 from sandboxd.engine.bubblewrap.records import ContainerRecord, Records
-from sandboxd.engine.protocol import LABEL_INSTANCE, Container, ContainerDied, ContainerSpec, Finding, Stats
+from sandboxd.engine.protocol import LABEL_INSTANCE, Container, ContainerDied, ContainerSpec, Finding
 from sandboxd.errors import Cause, EngineRefused, EngineUnavailable, HostFull
+from sandboxd.models.sandbox import Stats
 
 T = TypeVar("T")
 

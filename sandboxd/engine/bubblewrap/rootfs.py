@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from sandboxd.engine.protocol import ContainerSpec, Mount
 from sandboxd.engine.spec import HARDENING, Hardening, environment_of
 from sandboxd.errors import EngineRefused
+from sandboxd.runner.inside.container_paths import WORKSPACE
 
 HOST_IMAGE = "host"
 _PROGRAMS = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -23,7 +24,7 @@ _COPIED = ("ld.so.cache", "ld.so.conf", "localtime", "protocols", "services", "m
 _SHOWN = ("alternatives", "ssl/certs")
 _ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "HOME": "/workspace",
+    "HOME": WORKSPACE,
     "LANG": "C.UTF-8",
 }
 """The environment that an image would set; the spec's own values override it."""

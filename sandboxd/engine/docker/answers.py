@@ -12,8 +12,9 @@ from pathlib import PurePosixPath
 from typing import Any, Literal, get_args
 
 from sandboxd.engine.docker.causes import RawAction, RawEvent, cause_of_exit
-from sandboxd.engine.protocol import LABEL_INSTANCE, Container, ContainerSpec, Stats
+from sandboxd.engine.protocol import LABEL_INSTANCE, Container, ContainerSpec
 from sandboxd.errors import EngineRefused, HostFull, SandboxdError
+from sandboxd.models.sandbox import Stats
 
 _SHORTEST_SECRET = 4  # hiding shorter values would only make holes in every word
 

@@ -40,10 +40,10 @@ from sandboxd.engine.protocol import (
     EngineEvent,
     Finding,
     Resynced,
-    Stats,
 )
 from sandboxd.engine.spec import render_container
 from sandboxd.errors import EngineRefused, EngineUnavailable, SandboxdError
+from sandboxd.models.sandbox import Stats
 
 LAUNCHES_AT_ONCE = 2  # more at once makes each of them slower
 CALLS_AT_ONCE = 4

@@ -11,6 +11,7 @@ import os
 import struct
 
 from . import paths
+from .container_paths import WORKSPACE
 from .failure import Failure, reason_of
 from .spawn import NotStarted
 
@@ -97,7 +98,7 @@ class Confinement:
         actions = [(os.POSIX_SPAWN_DUP2, child_output, 1), (os.POSIX_SPAWN_DUP2, child_output, 2)]
         try:
             # the loop reaps it
-            self._spawner.spawn([self._program], {"LD_TRACE_LOADED_OBJECTS": "1"}, "/workspace", actions)
+            self._spawner.spawn([self._program], {"LD_TRACE_LOADED_OBJECTS": "1"}, WORKSPACE, actions)
         except (NotStarted, Failure):
             os.close(output)
             return []

@@ -36,6 +36,8 @@ class RunnerCore:
         self.env: dict[str, str] = {}
         self.bodies_bytes = 0
         """How many bytes of request bodies file calls have in memory now."""
+        self.removals = 0
+        """How many trees are being removed now."""
         self.shell = find_shell()
         self.calls: dict[int, LiveCall] = {}
 

@@ -25,6 +25,7 @@ _REASONS = {
     errno.EPERM: ("PermissionDenied", "operation not permitted"),
     errno.EROFS: ("ReadOnly", "it is read-only; write under /workspace, /var/tmp or /tmp instead"),
     errno.EEXIST: ("FileExists", "it exists already; remove it first or choose another name"),
+    errno.ENOTEMPTY: ("DirectoryNotEmpty", "the directory is not empty; remove what is in it first"),
     **dict.fromkeys(FULL, ("WorkspaceFull", "no space left; remove files first")),
 }
 

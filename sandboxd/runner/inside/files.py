@@ -12,6 +12,7 @@ import os
 import stat
 
 from . import paths
+from .container_paths import VAR_TMP
 from .failure import FULL, Failure, explain
 
 TYPE_CHECKING = False
@@ -22,7 +23,7 @@ MAX_FILE_BYTES = 1_073_741_824
 LARGE_BYTES = 1_048_576
 """A smaller file is never removed to make room for its next version."""
 BLOCK_BYTES = 262_144
-_SPOOL_PLACE = b"/var/tmp"
+_SPOOL_PLACE = VAR_TMP.encode()
 _CREATE = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -30,8 +31,8 @@ def describe(path: str, status: os.stat_result) -> dict[str, Any]:
     return {"path": path, "size": status.st_size, "mode": status.st_mode, "mtime": status.st_mtime}
 
 
-def look_at(path: str) -> dict[str, Any]:
-    fd = paths.open_any(path, "stat", public=True)
+def look_at(path: str, follow: bool = True) -> dict[str, Any]:
+    fd = paths.open_any(path, "stat", public=True, follow=follow)
     try:
         return describe(path, os.fstat(fd))
     finally:

@@ -11,6 +11,7 @@ import stat
 import time
 
 from . import files, paths
+from .container_paths import WORKSPACE
 from .failure import Failure
 from .patterns import Pattern, expand_braces
 
@@ -180,11 +181,11 @@ def measure_usage() -> tuple[dict[str, Any], bytes]:
     walk = Walk()
     total = inodes = 0.0
     walk.add(b"/var", bytearray(b"tmp\0"), None)
-    directory = b"/workspace"
+    directory = workspace = WORKSPACE.encode()
     while True:
         deeper = bytearray()
         for entry in walk.list(directory):
-            if directory == b"/workspace" and entry.name == "memo":
+            if directory == workspace and entry.name == "memo":
                 continue
             try:
                 status = entry.stat(follow_symlinks=False)

@@ -12,12 +12,15 @@ import os
 import stat
 import struct
 
+from .container_paths import NAMES_OF_ROOTS, READ_ONLY, WORKSPACE
+from .container_paths import ROOTS as _ROOTS
 from .failure import Failure, explain
 
-ROOTS = (b"/workspace", b"/tmp", b"/var/tmp", b"/skills")
-_NAMES_OF_ROOTS = "/workspace, /tmp, /var/tmp and /skills"
+ROOTS = tuple(root.encode() for root in _ROOTS)
 _PRIVATE = (b"/proc", b"/sys", b"/dev", b"/run")
 """Never read through the runner: /proc depends on the process that reads it, and /run contains the runner's socket."""
+_READ_ONLY = tuple(path.encode() for path in READ_ONLY)
+"""Checked by name before a change: a rename out of another mount fails with EXDEV before the kernel says EROFS."""
 MAX_LINKS = 16
 _OPENAT2 = 437
 _AT_FDCWD = -100
@@ -33,7 +36,7 @@ def encode_path(path: str) -> bytes:
     if len(path) > 4096:
         raise Failure("InvalidRequest", f"cannot use this path: {len(path)} characters, and the limit is 4096")
     try:
-        return path.encode("utf-8")
+        return path.encode("utf-8", "surrogateescape")  # a name may be any bytes, valid UTF-8 or not
     except UnicodeEncodeError:
         raise Failure("InvalidRequest", "cannot use this path: it is not valid UTF-8") from None
 
@@ -49,7 +52,7 @@ def real_path(fd: int) -> bytes:
 def _check_inside(fd: int, action: str, path: str) -> bytes:
     real = real_path(fd)
     if not is_inside(real):
-        raise Failure("OutsideSandbox", f"cannot {action} {path}: it leads outside {_NAMES_OF_ROOTS}")
+        raise Failure("OutsideSandbox", f"cannot {action} {path}: it leads outside {NAMES_OF_ROOTS}")
     return real
 
 
@@ -58,7 +61,7 @@ def _check_readable(fd: int, action: str, path: str) -> None:
     if is_inside(real):
         return
     if not _is_public(status, real):
-        why = f"it leads outside {_NAMES_OF_ROOTS} to something other than a file that every user may read"
+        why = f"it leads outside {NAMES_OF_ROOTS} to something other than a file that every user may read"
         raise Failure("OutsideSandbox", f"cannot {action} {path}: {why}")
     check_regular(status, action, path)
 
@@ -102,16 +105,14 @@ def _open_name(path: bytes, flags: int) -> int:
 def enter(directory: str) -> None:
     """Make this the working directory of the next process: inside the roots, or one that every user may enter."""
     try:
-        if directory == "/workspace":  # a mount on a read-only root, so its name always means the same directory
+        if directory == WORKSPACE:  # a mount on a read-only root, so its name always means the same directory
             os.chdir(directory)
             return
         fd = _open_name(encode_path(directory), os.O_DIRECTORY)
         try:
             real = real_path(fd)
             if not is_inside(real) and not _is_public(os.fstat(fd), real):
-                why = (
-                    f"it leads outside {_NAMES_OF_ROOTS} to something other than a directory that every user may enter"
-                )
+                why = f"it leads outside {NAMES_OF_ROOTS} to something other than a directory that every user may enter"
                 raise Failure("OutsideSandbox", f"cannot run in {directory}: {why}")
             os.fchdir(fd)
         finally:
@@ -124,13 +125,13 @@ def enter(directory: str) -> None:
         raise explain(error, "run in", directory) from None
 
 
-def open_any(path: str, action: str, *, public: bool = False) -> int:
+def open_any(path: str, action: str, *, public: bool = False, follow: bool = True) -> int:
     """Return a descriptor that only names the file (O_PATH): inside the roots or, with `public`, readable by everyone.
 
-    Opening it has no side effect.
+    Opening it has no side effect. Without `follow`, a link at the end of the path is opened itself.
     """
     try:
-        fd = _open_name(encode_path(path), 0)
+        fd = _open_name(encode_path(path), 0 if follow else os.O_NOFOLLOW)
     except OSError as error:
         raise explain(error, action, path) from None
     try:
@@ -210,6 +211,30 @@ def open_target(path: str, make_parents: bool, action: str) -> Target:
         os.close(directory)
         current = link if link.startswith(b"/") else real + b"/" + link
     raise Failure("InvalidRequest", f"cannot {action} {path}: too many symbolic links")
+
+
+def open_parent(path: str, action: str, *, make_parents: bool = False) -> tuple[int, bytes]:
+    """Return the directory of the path's last name, held open, and that name, so that a link there is never followed.
+
+    The caller closes the directory.
+    """
+    encoded = encode_path(path).rstrip(b"/")
+    parent, _slash, name = encoded.rpartition(b"/")
+    if encoded in ROOTS:
+        raise Failure(
+            "InvalidRequest", f"cannot {action} {path}: it is one of the sandbox's own directories; name a path in it"
+        )
+    if name in (b"", b".", b".."):
+        raise Failure("InvalidRequest", f"cannot {action} {path}: it does not end with a name")
+    directory = _open_directory(parent or b"/", make_parents, action, path)
+    try:
+        real = _check_inside(directory, action, path)
+        if is_inside(real + b"/" + name, _READ_ONLY):
+            raise explain(OSError(errno.EROFS, ""), action, path)
+    except BaseException:
+        os.close(directory)
+        raise
+    return directory, name
 
 
 def _look(directory: int, name: bytes, action: str, path: str) -> os.stat_result | None:

@@ -12,16 +12,17 @@ import signal
 import stat
 import sys
 
-from . import confinement, files, find, paths, search, text, wire
+from . import confinement, files, find, listing, names, paths, search, text, wire
 from .background import Processes, Waiting
 from .commands import Command
 from .confinement import Confinement
 from .connection import Connection
+from .container_paths import WORKSPACE
 from .core import RunnerCore
 from .failure import Failure, reason_of
 from .greeting import read_secret
 from .time_slices import take_short_turns
-from .transfers import FileCall, Reading, Writing
+from .transfers import FileCall, Reading, Removing, Writing
 from .tree import count_others
 
 TYPE_CHECKING = False
@@ -48,6 +49,7 @@ class Runner(RunnerCore):
         self._confinement: Confinement | None = None
         if self._ripgrep and confinement.is_available():
             self._confinement = Confinement(self._ripgrep, self.spawner, self.workers)
+        self._submit_listing = self.workers.add_lane()  # one after another, so that only one page is held in memory
         self._processes = Processes(self)
         self._operations: dict[str, Callable[[int, dict[str, Any], bytes], LiveCall | None]] = {
             "exec": self._exec,
@@ -62,6 +64,10 @@ class Runner(RunnerCore):
             "read": self._read,
             "write": self._write,
             "stat": self._stat,
+            "list": self._list,
+            "remove": self._remove,
+            "mkdir": self._make_directory,
+            "move": self._move,
             "text": self._text,
             "edit": self._edit,
             "glob": self._glob,
@@ -185,7 +191,31 @@ class Runner(RunnerCore):
         return file_call
 
     def _stat(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
-        return self._file_call(call, head, data, lambda _body: (files.look_at(head["path"]), b""))
+        follow = head.get("follow", True)
+        return self._file_call(call, head, data, lambda _body: (files.look_at(head["path"], follow), b""))
+
+    def _list(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
+        def job(_body: memoryview) -> tuple[dict[str, Any], bytes]:
+            return listing.list_directory(head["path"], head["after"], head["limit"], lambda: file_call.is_cancelled)
+
+        file_call = FileCall(self, call, job, self._submit_listing)
+        file_call.take_end()
+        return file_call
+
+    def _remove(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
+        if head["recursive"]:
+            return Removing(self, call, head["path"])
+        return self._file_call(call, head, data, lambda _body: (names.remove(head["path"]), b""))
+
+    def _make_directory(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
+        return self._file_call(
+            call, head, data, lambda _body: (names.make_directory(head["path"], head["parents"]), b"")
+        )
+
+    def _move(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
+        return self._file_call(
+            call, head, data, lambda _body: (names.move(head["from"], head["to"], head["replace"]), b"")
+        )
 
     def _text(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
         return self._file_call(
@@ -214,7 +244,7 @@ class Runner(RunnerCore):
             real = paths.real_path(fd).decode("utf-8", "replace")
         finally:
             os.close(fd)
-        common = {"cwd": "/workspace", "env": {}, "timeout": head["timeout"], "max": head["max"]}
+        common = {"cwd": WORKSPACE, "env": {}, "timeout": head["timeout"], "max": head["max"]}
 
         def search_slowly() -> None:
             self._confinement = None

@@ -12,6 +12,7 @@ import signal
 import threading
 
 from . import paths
+from .container_paths import WORKSPACE
 from .failure import Failure, reason_of
 
 TYPE_CHECKING = False
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 BASE_ENV = {
     "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
-    "HOME": "/workspace",
+    "HOME": WORKSPACE,
     "USER": "agent",
     "LOGNAME": "agent",
     "LANG": "C.UTF-8",

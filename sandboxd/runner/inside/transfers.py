@@ -1,7 +1,7 @@
 """File calls on the event loop: one worker job after another, and bodies in chunks with flow control.
 
 At most one job of a call is under way, so a file is never used by two threads at once. A cancelled call closes its file
-and removes its draft as soon as its job is done.
+and removes its draft as soon as its job is done. Long work is many short jobs, so that other calls take their turns.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 
 from . import files, text, wire
 from .failure import Failure, explain
+from .tree_removal import TreeRemoval
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,24 +18,38 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .core import RunnerCore
+    from .worker import Submit
 
 MAX_BODY_BYTES = text.MAX_EDIT_BYTES
 MAX_BODIES_BYTES = 16_777_216
 """The bound of all calls together, because PID 1 must fit into a small sandbox."""
 
 
+MAX_REMOVALS = 8
+"""How many trees are removed at once, because each removal holds descriptors open."""
+
+
 class FileCall:
     """A call with one job and one answer. `job` gets the body of the call, which is usually empty."""
 
     def __init__(
-        self, runner: RunnerCore, call: int, job: Callable[[memoryview], tuple[dict[str, Any], bytes]]
+        self,
+        runner: RunnerCore,
+        call: int,
+        job: Callable[[memoryview], tuple[dict[str, Any], bytes]],
+        submit: Submit | None = None,
     ) -> None:
         self._runner = runner
         self._call = call
         self._job = job
+        self._submit = submit or runner.workers.submit
         self._body = bytearray()
         self._is_complete = False
         self._cancelled = False
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._cancelled
 
     def take_data(self, data: bytes) -> None:
         if self._cancelled:
@@ -52,7 +67,7 @@ class FileCall:
         if self._cancelled:
             return
         self._is_complete = True
-        self._runner.workers.submit(lambda: self._job(memoryview(self._body)), self._done, self._refused)
+        self._submit(lambda: self._job(memoryview(self._body)), self._done, self._refused)
 
     def take_credit(self, size_bytes: int) -> None:
         return
@@ -239,3 +254,53 @@ class Writing:
         self._runner.forget(self._call, self)
         if draft is not None:
             self._runner.workers.submit(draft.discard, lambda _result: None, lambda _failure: None)
+
+
+class Removing:
+    """Removes a tree in short jobs until it is gone, the call is cancelled or a job fails."""
+
+    def __init__(self, runner: RunnerCore, call: int, path: str) -> None:
+        if runner.removals >= MAX_REMOVALS:
+            raise Failure("Busy", f"cannot remove {path}: {MAX_REMOVALS} removals are under way; try again")
+        self._runner = runner
+        self._call = call
+        self._removal: TreeRemoval | None = None
+        self._cancelled = False
+        runner.removals += 1
+        runner.workers.submit(lambda: TreeRemoval(path), self._opened, self._refused)
+
+    def take_data(self, data: bytes) -> None:
+        raise wire.WireError("data for a call that takes none")
+
+    def take_end(self) -> None:
+        return
+
+    def take_credit(self, size_bytes: int) -> None:
+        return
+
+    def cancel(self) -> None:
+        self._cancelled = True  # a job is always under way, and the removal ends after it
+
+    def _opened(self, removal: TreeRemoval) -> None:
+        self._removal = removal
+        self._stepped(False)
+
+    def _stepped(self, is_done: bool) -> None:
+        removal = self._removal
+        if removal is not None and not is_done and not self._cancelled:
+            self._runner.workers.submit(removal.step, self._stepped, self._refused)
+            return
+        self._close()
+        if not self._cancelled:
+            self._runner.connection.send(wire.pack(wire.RESULT, self._call, {}))
+
+    def _refused(self, failure: Failure) -> None:
+        self._close()
+        if not self._cancelled:
+            self._runner.refuse(self._call, failure)
+
+    def _close(self) -> None:
+        self._runner.removals -= 1
+        self._runner.forget(self._call, self)
+        if self._removal is not None:
+            self._removal.close()

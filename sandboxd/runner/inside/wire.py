@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 VERSION = 1
-LEVEL = 1
+LEVEL = 2
 """What a runner supports beyond its version, as reported in its greeting. 1: merged output, signals, terminal options,
-long command lines. A container outlives the daemon that started it, so its runner may have a lower level."""
+long command lines. 2: list, remove, mkdir and move. A container outlives the daemon that started it, so its runner may
+have a lower level."""
 
 HEADER = struct.Struct("!BIII")  # kind, call, size of the head, size of the data
 HEADER_BYTES = HEADER.size
@@ -67,6 +68,10 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
 _pack = HEADER.pack
 _credit = struct.Struct("!I")
+
+# one entry of a listing: bytes of its name, mode, size, time of modification; then the name
+ENTRY = struct.Struct("!HIQd")
+MAX_PAGE_ENTRIES = 10_000
 
 
 class WireError(Exception):

@@ -18,14 +18,15 @@ from sandboxd.errors import (
     OutsideSandbox,
     PermissionDenied,
 )
-from sandboxd.runner.calls import Exec, ExecResult, Output
+from sandboxd.models.command import ExecOutput
+from sandboxd.runner.calls import CommandResult, Exec
 from sandboxd.runner.client import RunnerClient
 from tests.integration.runner.box import HANG_S, Box
 
 pytestmark = [pytest.mark.anyio, pytest.mark.engine]
 
 
-async def run(runner: RunnerClient, command: str | tuple[str, ...], **options: object) -> ExecResult:
+async def run(runner: RunnerClient, command: str | tuple[str, ...], **options: object) -> CommandResult:
     with anyio.fail_after(HANG_S):
         return await runner.exec(Exec(command, **options))  # type: ignore[arg-type]
 
@@ -247,16 +248,16 @@ async def test_no_zombies_stay(runner: RunnerClient) -> None:
 
 
 async def test_a_stream_arrives_as_it_is_written_and_ends_with_the_result(runner: RunnerClient) -> None:
-    seen: list[Output | ExecResult] = []
+    seen: list[ExecOutput | CommandResult] = []
     script = "rm -f go; echo one; until [ -e go ]; do sleep 0.05; done; echo two >&2; exit 4"
     with anyio.fail_after(HANG_S):
         async with runner.stream(Exec(script)) as items:
             async for item in items:
                 seen.append(item)
-                if item == Output("stdout", b"one\n"):
+                if item == ExecOutput("stdout", b"one\n"):
                     await run(runner, ("touch", "go"))
-    assert seen[:2] == [Output("stdout", b"one\n"), Output("stderr", b"two\n")]
-    assert isinstance(seen[2], ExecResult)
+    assert seen[:2] == [ExecOutput("stdout", b"one\n"), ExecOutput("stderr", b"two\n")]
+    assert isinstance(seen[2], CommandResult)
     assert (seen[2].exit_code, seen[2].stdout, len(seen)) == (4, b"", 3)
 
 
@@ -266,7 +267,7 @@ async def test_a_slow_consumer_blocks_only_its_own_command(runner: RunnerClient)
     with anyio.fail_after(HANG_S):
         async with runner.stream(call) as items:
             async for item in items:
-                if isinstance(item, Output):
+                if isinstance(item, ExecOutput):
                     total += len(item.data)
                     assert (await run(runner, ("true",))).exit_code == 0
     assert total == 3_000_000
@@ -311,7 +312,7 @@ async def test_merged_output_keeps_the_order_in_which_it_was_written(runner: Run
     result = await run(runner, ("no-such-program",), merge_stderr=True)
     assert (result.exit_code, result.stdout, result.stderr) == (127, b"no-such-program: command not found\n", b"")
     async with runner.stream(Exec(command, merge_stderr=True)) as items:
-        pieces = [item async for item in items if isinstance(item, Output)]
+        pieces = [item async for item in items if isinstance(item, ExecOutput)]
     assert {piece.stream for piece in pieces} == {"stdout"}
     assert b"".join(piece.data for piece in pieces) == wanted
 

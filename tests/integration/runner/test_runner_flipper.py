@@ -88,6 +88,32 @@ async def glob(runner: RunnerClient, path: str) -> bytes:
     return b"nothing" if names <= {"passwd", "hostname", "link", "deep"} else b"root"
 
 
+async def list_directory(runner: RunnerClient, path: str) -> bytes:
+    page = await runner.list_directory(path.rpartition("/")[0])
+    names = {entry.path.rpartition("/")[2] for entry in page.items}
+    return b"nothing" if names <= {"passwd", "hostname", "link", "deep", "deeper"} else b"root"
+
+
+async def remove(runner: RunnerClient, path: str) -> bytes:
+    await runner.remove(path)
+    return b"nothing"
+
+
+async def remove_tree(runner: RunnerClient, path: str) -> bytes:
+    await runner.remove(path.rpartition("/")[0], recursive=True)
+    return b"nothing"
+
+
+async def make(runner: RunnerClient, path: str) -> bytes:
+    await runner.make_directory(f"{path}-new/directory", parents=True)
+    return b"nothing"
+
+
+async def move(runner: RunnerClient, path: str) -> bytes:
+    await runner.move(path, f"{path}-moved")
+    return b"nothing"
+
+
 async def enter(runner: RunnerClient, path: str) -> bytes:
     directory, _, name = path.rpartition("/")
     return b"nothing" + (await runner.exec(Exec(("cat", name), cwd=directory))).stdout
@@ -103,6 +129,11 @@ VERBS: dict[str, Callable[[RunnerClient, str], Awaitable[bytes]]] = {
     "write into a new directory": make_parents,
     "edit": edit,
     "glob": glob,
+    "list": list_directory,
+    "remove": remove,
+    "remove a tree": remove_tree,
+    "make": make,
+    "move": move,
     "working directory": enter,
 }
 

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from sandboxd.errors import LimitReached
-from sandboxd.runner.calls import Exec, ExecResult
+from sandboxd.runner.calls import CommandResult, Exec
 from sandboxd.runner.client import RunnerClient
 from tests.integration.runner.box import HANG_S
 
@@ -76,7 +76,7 @@ setsid env -i /bin/bash /workspace/bomb & disown
 """
 
 
-async def run(runner: RunnerClient, command: str | tuple[str, ...], **options: object) -> ExecResult:
+async def run(runner: RunnerClient, command: str | tuple[str, ...], **options: object) -> CommandResult:
     with anyio.fail_after(HANG_S):
         return await runner.exec(Exec(command, **options))  # type: ignore[arg-type]
 
@@ -110,7 +110,7 @@ async def test_a_pipeline_in_the_background_is_dead_at_the_timeout(runner: Runne
 
 async def test_a_timeout_spares_other_calls_and_background_processes(runner: RunnerClient) -> None:
     process = await runner.start_process(Exec("while true; do sleep 0.1; done"))
-    results: list[ExecResult] = []
+    results: list[CommandResult] = []
 
     async def other() -> None:
         results.append(await run(runner, "for i in $(seq 20); do sleep 0.1; done; echo alive"))

@@ -6,8 +6,9 @@ import anyio
 import pytest
 
 from sandboxd.errors import Busy, InvalidRequest, LimitReached, NotReady, ProcessNotFound
+from sandboxd.models.process import SignalName
 from sandboxd.runner import client
-from sandboxd.runner.calls import Exec, SignalName, Terminal
+from sandboxd.runner.calls import Exec, Terminal
 from sandboxd.runner.client import RunnerClient
 from tests.integration.runner.box import HANG_S, Box
 

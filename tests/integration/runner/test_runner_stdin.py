@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from sandboxd.runner.calls import Exec, ExecResult, Output
+from sandboxd.models.command import ExecOutput
+from sandboxd.runner.calls import CommandResult, Exec
 from sandboxd.runner.client import RunnerClient
 from tests.integration.runner.box import HANG_S, Box
 from tests.integration.runner.test_runner_memory import resident_bytes
@@ -80,10 +81,10 @@ async def test_input_and_output_stream_at_the_same_time(runner: RunnerClient) ->
     with anyio.fail_after(HANG_S):
         async with runner.stream(call) as items:
             async for item in items:
-                if isinstance(item, Output):
+                if isinstance(item, ExecOutput):
                     size += len(item.data)
                     digest.update(item.data)
-    assert isinstance(item, ExecResult)
+    assert isinstance(item, CommandResult)
     assert (item.exit_code, size) == (0, 16 * MEBIBYTE)
     assert digest.digest() == hashlib.sha256(PIECE * 16).digest()
 
@@ -100,7 +101,7 @@ async def test_an_answer_is_read_while_stdin_waits_for_more(runner: RunnerClient
     with anyio.fail_after(HANG_S):
         async with runner.stream(Exec("while read line; do echo got $line; done", stdin=talk())) as items:
             async for item in items:
-                if isinstance(item, Output):
+                if isinstance(item, ExecOutput):
                     seen += item.data
                 if seen == b"got one\n":
                     heard.set()

@@ -1,0 +1,13 @@
+"""The directories of a container that are its agent's, and what may be written in them. Constants, for both sides."""
+
+from __future__ import annotations
+
+WORKSPACE = "/workspace"
+MEMO = "/workspace/memo"
+SKILLS = "/skills"
+TMP = "/tmp"  # noqa: S108  # a path inside the container
+VAR_TMP = "/var/tmp"  # noqa: S108
+
+ROOTS = (WORKSPACE, SKILLS, TMP, VAR_TMP)
+READ_ONLY = (MEMO, SKILLS)
+NAMES_OF_ROOTS = f"{', '.join(ROOTS[:-1])} and {ROOTS[-1]}"
