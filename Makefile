@@ -8,11 +8,15 @@ export PYTHON
 
 BIN := .venv/bin
 
-# The tests that need no engine share nothing and run in parallel; the others would disturb each other.
-PYTEST_PARALLEL = $(BIN)/python -m pytest -q $(PYTEST_OPTIONS) -m "not engine" -n auto --maxprocesses 8 --dist worksteal
-PYTEST_SERIAL = $(BIN)/python -m pytest -q $(PYTEST_OPTIONS) -m engine
+# Tests wait more than they compute, so there are more workers than cores (tests/conftest.py says how many). Tests without
+# an engine share nothing; those with one share daemons, containers and engines with the other tests of their file.
+PYTEST = $(BIN)/python -m pytest -q $(PYTEST_OPTIONS) -n auto
+PYTEST_PLAIN = $(PYTEST) --maxprocesses 8 -m "not engine" --dist worksteal
+PYTEST_ENGINE = $(PYTEST) --maxprocesses 3 -m engine --dist loadfile
 # The second phase runs even if tests of the first fail (exit code 1), but not after Ctrl-C or a wrong call.
-PYTEST_PHASES = $(PYTEST_PARALLEL); first=$$?; [ $$first -le 1 ] || exit $$first; $(PYTEST_SERIAL) && exit $$first
+PYTEST_PHASES = $(PYTEST_PLAIN); first=$$?; [ $$first -le 1 ] || exit $$first; $(PYTEST_ENGINE) && exit $$first
+# Hundreds of tests start a daemon or the CLI; without byte code each compiles the product again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,7 +34,7 @@ image: environment engine ## build the agent image, if its inputs changed: FROM=
 	@$(BIN)/sandboxd image build $(if $(FROM),--from $(FROM))
 
 check: lint type ## lint, type, then every test that needs no engine, in parallel
-	@exec $(PYTEST_PARALLEL)
+	@exec $(PYTEST_PLAIN)
 
 test: lint type engine tools image environment-suites ## lint, type, then the whole test suite
 	@$(PYTEST_PHASES)

@@ -6,6 +6,7 @@ It never opens a file inside what it mounts. Everything here blocks.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -16,6 +17,7 @@ import struct
 from pathlib import Path
 
 CONTROL = Path("/dev/loop-control")
+_DEVICES = Path("/sys/block")
 _LOOP_MAJOR = 7
 _LOOP_CTL_GET_FREE = 0x4C82
 _LOOP_CONFIGURE = 0x4C0A
@@ -32,12 +34,19 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def mount_image(image: Path, target: Path) -> None:
     """Mount an ext4 image on a directory. The device lasts exactly as long as the mount."""
-    device, path = _attach(image)
-    try:
-        # noinit_itable: the holes of the image already read as zeros, so there is nothing to initialise.
-        _call("mount", path.encode(), os.fsencode(target), b"ext4", _flags(), b"noinit_itable,errors=remount-ro")
-    finally:
-        os.close(device)  # the mount keeps the device in use; if it failed, this frees the device
+    _mount(*_attach(image), target)
+
+
+def mount_again(image: Path, target: Path) -> bool:
+    """Mount the device that still has this image after an unmount; return whether there is one.
+
+    A container that starts holds a copy of every mount of the host for a moment, and with it the filesystem. Through a
+    second device, two filesystems would write the image.
+    """
+    found = _open_attached(image)
+    if found is not None:
+        _mount(*found, target)
+    return found is not None
 
 
 def unmount(target: Path, *, lazily: bool = False) -> None:
@@ -58,8 +67,35 @@ def parse_mount_points(mountinfo: str) -> list[Path]:
     return [Path(_OCTAL.sub(lambda digits: chr(int(digits[1], 8)), point)) for point in points]
 
 
+def _mount(device: int, path: str, target: Path) -> None:
+    try:
+        # noinit_itable: the holes of the image already read as zeros, so there is nothing to initialise.
+        _call("mount", path.encode(), os.fsencode(target), b"ext4", _flags(), b"noinit_itable,errors=remount-ro")
+    finally:
+        os.close(device)  # the mount keeps the device in use; if it failed, this frees the device
+
+
 def _flags() -> ctypes.c_ulong:
     return ctypes.c_ulong(_MS_NOSUID | _MS_NODEV | _MS_NOATIME)
+
+
+def _open_attached(image: Path) -> tuple[int, str] | None:
+    name = os.fsencode(image.resolve())
+    for device in _DEVICES.glob("loop*"):
+        if _image_of(device) == name:
+            with contextlib.suppress(OSError):  # it is being freed
+                opened = _open_device(f"/dev/{device.name}", int(device.name.removeprefix("loop")))
+                if _image_of(device) == name:  # from now on it keeps the image, because it is open
+                    return opened, f"/dev/{device.name}"
+                os.close(opened)
+    return None
+
+
+def _image_of(device: Path) -> bytes | None:
+    try:
+        return (device / "loop/backing_file").read_bytes().rstrip(b"\n")
+    except OSError:
+        return None
 
 
 def _attach(image: Path) -> tuple[int, str]:

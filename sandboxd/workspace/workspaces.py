@@ -110,9 +110,11 @@ class Workspaces:
         if is_new:
             self._make(home, disk_mb)
         if (home / _IMAGE).exists() and not loop.is_mounted(files):
-            if not is_new:
+            if is_new:
+                loop.mount_image(home / _IMAGE, files)
+            elif not loop.mount_again(home / _IMAGE, files):
                 images.check(home / _IMAGE)
-            loop.mount_image(home / _IMAGE, files)
+                loop.mount_image(home / _IMAGE, files)
         images.make_temporary(files)
         return files
 

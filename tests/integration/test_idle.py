@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture
 def daemon() -> Iterator[RunningDaemon]:
-    running = RunningDaemon(engine="bubblewrap", idle_timeout_s=1, limits='{"disk_mb": 8}')
+    running = RunningDaemon(engine="bubblewrap", idle_timeout_s=2, limits='{"disk_mb": 8}')
     try:
         yield running.start()
     finally:
@@ -27,14 +28,17 @@ def test_an_idle_sandbox_gives_up_its_container_and_one_with_a_call_under_way_do
     daemon = RunningDaemon(image=agent_image, idle_timeout_s=2)
     try:
         daemon.start()
-        with daemon.client() as client:
+        with daemon.client() as client, daemon.client() as caller, ThreadPoolExecutor(1) as thread:
             seen = newest_event(client)
             client.ensure_sandbox("busy", user="ada")
+            call = thread.submit(caller.exec, "busy", "until [ -e end ]; do sleep 0.1; done; echo finished")
             client.ensure_sandbox("idle", user="ada")
-            assert client.exec("busy", "sleep 6; echo finished").stdout == "finished\n"
+            wait_for_state(client, "idle", "gone", after=seen)  # the call has been under way for longer than that
             idle = client.get_sandbox("idle")
             assert (idle.state, idle.cause, idle.container) == ("gone", "idle", None)
             assert client.get_sandbox("busy").state == "ready"
+            client.write_file("busy", "/workspace/end", b"")
+            assert call.result().stdout == "finished\n"
             wait_for_state(client, "busy", "gone", after=seen)
             for session in ("busy", "idle"):
                 client.destroy_sandbox(session)
@@ -76,10 +80,11 @@ def test_a_running_process_keeps_the_container_of_its_sandbox(daemon: RunningDae
     with daemon.client() as client:
         seen = newest_event(client)
         client.ensure_sandbox("s1", user="ada")
-        client.ensure_sandbox("idle", user="ada")
         leave(client)  # type: ignore[operator]
-        wait_for_state(client, "idle", "gone", after=seen)
-        # Both were last used at about the same time, so s1 has been looked at by now, or is at the next round.
         client.ensure_sandbox("idle", user="ada")
-        wait_for_state(client, "idle", "gone", after=newest_event(client))
+        wait_for_state(client, "idle", "gone", after=seen)
+        # s1 was last used before, so it has been looked at by now, or is at the next round.
+        seen = newest_event(client)
+        client.ensure_sandbox("idle", user="ada")
+        wait_for_state(client, "idle", "gone", after=seen)
         assert client.get_sandbox("s1").state == "ready"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +37,13 @@ def daemon(request: pytest.FixtureRequest, agent_image: str) -> Iterator[Running
         running.stop()
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory whose sockets have short enough paths; a worker's `tmp_path` is longer."""
+    with tempfile.TemporaryDirectory(prefix="sandboxd-test-") as name:
+        yield Path(name)
+
+
 def wait_until(client: Client, is_so: Callable[[Client], bool]) -> None:
     deadline = time.monotonic() + HANG_S
     while not is_so(client):
@@ -48,8 +56,9 @@ def wait_for_state(client: Client, state: str) -> None:
 
 
 def test_a_sandbox_lives_is_paused_taken_over_and_dies_as_on_docker(daemon: RunningDaemon) -> None:
-    leftovers = set(Path("/tmp").glob("sandboxd-seccomp-*"))
-    with daemon.start().client() as client:
+    temporary = daemon.data.parent / "tmp"
+    temporary.mkdir()
+    with daemon.start(environment={"TMPDIR": str(temporary)}).client() as client:
         container = client.ensure_sandbox(SESSION, user="ada").container
         assert container is not None
         client.exec(SESSION, "echo kept > file")
@@ -64,7 +73,7 @@ def test_a_sandbox_lives_is_paused_taken_over_and_dies_as_on_docker(daemon: Runn
         with pytest.raises(Paused, match="paused from outside"):
             client.exec(SESSION, "true")
     daemon.kill()
-    with daemon.start().client() as client:
+    with daemon.start(environment={"TMPDIR": str(temporary)}).client() as client:
         wait_for_state(client, "paused")
         daemon.docker("unpause", container)
         wait_for_state(client, "ready")
@@ -79,7 +88,7 @@ def test_a_sandbox_lives_is_paused_taken_over_and_dies_as_on_docker(daemon: Runn
         client.destroy_sandbox(SESSION)
         assert daemon.containers() == []
     daemon.kill()
-    assert set(Path("/tmp").glob("sandboxd-seccomp-*")) == leftovers
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -95,14 +104,14 @@ def test_a_runtime_that_cannot_serve_is_refused_at_start_and_by_doctor_in_one_se
     agent_image: str,
     runtime: str,
     sentence: str,
-    tmp_path: Path,
+    short_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", gvisor_docker.url)
     monkeypatch.setenv("SANDBOXD_RUNTIME", runtime)
     monkeypatch.setenv("SANDBOXD_START_TIMEOUT_S", "60")
-    data = ["--data", str(tmp_path / "data")]
-    command = [sys.executable, "-m", "sandboxd", "serve", *data, "--socket", str(tmp_path / "d.sock")]
+    data = ["--data", str(short_path / "data")]
+    command = [sys.executable, "-m", "sandboxd", "serve", *data, "--socket", str(short_path / "d.sock")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, env=dict(os.environ))
     assert done.returncode == 1
     (said,) = [line for line in done.stderr.splitlines() if "cannot use the runtime" in line]

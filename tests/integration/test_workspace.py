@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import anyio
@@ -54,6 +54,19 @@ def run(*command: str | Path) -> str:
 
 def stand_in(directory: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["sleep", "600"], cwd=directory)
+
+
+@contextlib.contextmanager
+def mounts_copied() -> Iterator[None]:
+    """Hold a copy of every mount, as each container that starts does for a moment."""
+    command = ["unshare", "--mount", "sh", "-c", "echo copied; read line"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"copied\n"
+            yield
+        finally:
+            holder.kill()
 
 
 def fill(directory: Path) -> None:
@@ -119,6 +132,23 @@ async def test_temporary_directory_is_below_the_mirrors_mount_point_and_open_to_
     assert temporary is not None
     assert (temporary.stat().st_uid, temporary.stat().st_mode & 0o7777) == (0, 0o1777)
     assert temporary.stat().st_dev == files.stat().st_dev
+
+
+async def test_workspace_that_another_mount_namespace_still_holds_comes_back_with_its_files(
+    workspaces: Workspaces,
+) -> None:
+    files = await workspaces.create("one", 64)
+    with mounts_copied():
+        (files / "kept").write_text("kept")
+        await workspaces.rest("one")
+        assert not loop.is_mounted(files)
+        assert await workspaces.create("one", 64) == files
+        assert (files / "kept").read_text() == "kept"
+        (files / "later").mkdir()
+    await workspaces.rest("one")
+    await workspaces.create("one", 64)
+    assert (files / "kept").read_text() == "kept"
+    assert (files / "later").is_dir()
 
 
 async def test_workspace_of_an_older_daemon_gets_its_temporary_directory_and_keeps_its_files(

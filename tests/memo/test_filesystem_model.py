@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -19,6 +19,7 @@ from memo.documents import ABSENT, ANY, ArtifactKey, Document, DocumentKey, sha2
 from memo.errors import Absent, Redacted, RevisionConflict
 from memo.stores import BaseStore
 from memo.stores.filesystem import FilesystemStore
+from tests.long_runs import scaled
 from tests.memo.test_state_machine import StoreAgainstModel, thorough
 
 KEYS = [
@@ -216,11 +217,6 @@ class FilesystemAgainstModel(StoreAgainstModel):
 
 
 TestFilesystemAgainstModel = FilesystemAgainstModel.TestCase
-TestFilesystemAgainstModel.settings = thorough
+TestFilesystemAgainstModel.settings = settings(thorough, max_examples=scaled(10, 200))
 TestDirectory = DirectoryMachine.TestCase
-TestDirectory.settings = settings(
-    max_examples=int(os.environ.get("MEMO_TEST_EXAMPLES", "12")),
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+TestDirectory.settings = settings(thorough, max_examples=scaled(12, 200), stateful_step_count=25)

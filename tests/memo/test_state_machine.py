@@ -21,6 +21,7 @@ from memo.compaction import SUMMARY_PREFIX
 from memo.documents import ABSENT, ANY, Document, DocumentKey, Expected, sha256_of
 from memo.errors import MemoError, Redacted, RevisionConflict
 from memo.stores import BaseStore
+from tests.long_runs import scaled
 
 keys = st.sampled_from(
     [
@@ -218,7 +219,10 @@ class SQLiteAgainstModel(StoreAgainstModel):
 
 
 thorough = settings(
-    max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=scaled(25, 200),
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 TestInMemoryAgainstModel = InMemoryAgainstModel.TestCase
 TestInMemoryAgainstModel.settings = thorough

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,15 @@ def sources(*folders: str) -> list[Path]:
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(path: Path) -> Iterator[str]:
     """Every module that this file names in an import, wherever in the file the import stands."""
     package = path.relative_to(ROOT).parts[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -77,9 +83,6 @@ def test_what_runs_in_the_container_is_python_3_9(path: Path) -> None:
 
 
 def test_every_module_with_code_opens_with_a_docstring() -> None:
-    trees = {
-        path: ast.parse(path.read_text(encoding="utf-8"))
-        for path in sources("sandboxd", "memo", "scripts", "tests", "benchmarks", "examples")
-    }
+    trees = {path: tree_of(path) for path in sources("sandboxd", "memo", "scripts", "tests", "benchmarks", "examples")}
     silent = [str(path.relative_to(ROOT)) for path, tree in trees.items() if tree.body and not ast.get_docstring(tree)]
     assert silent == []

@@ -267,17 +267,20 @@ async def test_a_shell_fed_through_stdin_survives_an_interrupted_command(
 
 
 async def test_a_shell_in_a_terminal_survives_an_interrupted_command(runner: RunnerClient) -> None:
+    """Every step waits for the prompt: what reaches bash between two prompts may be lost or handled late."""
     terminal = Terminal(term="dumb", echo=False, rows=50, columns=200)
     shell = await runner.start_process(Exec(("bash", "--norc", "-i")), tty=terminal)
     await runner.write_process(shell.id, b"x=kept; PS1='$ '; echo go; sleep 4713\n")
     await read_until(runner, shell.id, b"go")
     await runner.exec(Exec("until pgrep -f '^sleep 4713'; do sleep 0.01; done", timeout_s=20))
     assert await runner.signal_process(shell.id, "INT") == 1
+    await read_until(runner, shell.id, b"\r\n$ ")
     await runner.write_process(shell.id, b"echo code $? $x\n")
-    assert b"code 130 kept" in await read_until(runner, shell.id, b"code 130 kept")
+    assert b"code 130 kept" in await read_until(runner, shell.id, b"code 130 kept\r\n$ ")
     assert await runner.signal_process(shell.id, "INT") == 1  # at its prompt, the shell itself gets it
+    await read_until(runner, shell.id, b"^C\r\n$ ")
     await runner.write_process(shell.id, b"echo still $x\n")
-    assert b"still kept" in await read_until(runner, shell.id, b"still kept")
+    assert b"still kept" in await read_until(runner, shell.id, b"still kept\r\n$ ")
     assert await runner.signal_process(shell.id, "HUP", "process") == 1
     await read_until(runner, shell.id, b"never")
     assert not (await runner.read_process(shell.id)).process.running
