@@ -1,7 +1,7 @@
-"""`make bench`: every benchmark of the specification, one after the other, ours and the peers.
+"""`make bench`: run every benchmark of the specification in turn, for sandboxd and the peers.
 
 `python -m benchmarks [--jobs a,b] [--peers a,b|all|none] [--quick] [--publish]`. Each job is a separate process and
-writes benchmarks/results/JOB.json; --publish puts the newest of all of them into docs/.
+writes benchmarks/results/JOB.json; --publish copies the newest results of every job into docs/.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.daemon import image
 from benchmarks.measure import RESULTS, Promise, load, show_promises
 from benchmarks.peers import environment, pick
 
-# The arguments of each job: for a full run and for a quick look.
+# The arguments of each job, for a full run and for a quick one.
 JOBS: dict[str, tuple[list[str], list[str]]] = {
     "exec": (["--rounds", "1000"], ["--rounds", "100"]),
     "visible": (["--rounds", "300"], ["--rounds", "50"]),
@@ -34,7 +34,7 @@ PARTS = tuple(compare.JOBS)
 def plan(jobs: Sequence[str], peers: Sequence[str], *, is_quick: bool) -> list[list[str]]:
     """Return the command lines of the requested jobs. A part of the comparison may be named as a job."""
     if unknown := [job for job in jobs if job not in {*JOBS, *PARTS, "pool"}]:
-        raise ValueError(f"cannot find the job {unknown[0]}: it is none of {', '.join((*JOBS, *PARTS))}")
+        raise ValueError(f"cannot find the job {unknown[0]}: choose from {', '.join((*JOBS, *PARTS))}")
     parts = [part for part in PARTS if part in jobs or (part == "first" and "pool" in jobs)]
     commands = []
     for job, (full, quick) in JOBS.items():
@@ -60,8 +60,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", default=",".join(JOBS), help=f"of {', '.join((*JOBS, *PARTS))}")
     parser.add_argument("--peers", default="all")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: a look, not a measurement")
-    parser.add_argument("--publish", action="store_true", help="put the figures and the picture into docs/")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, for a rough estimate")
+    parser.add_argument("--publish", action="store_true", help="write the figures and the charts to docs/")
     given = parser.parse_args()
     peers = given.peers.split(",")
     try:
@@ -72,7 +72,7 @@ def main() -> int:
     if any(entry.is_foreign for entry in pick(peers)) and any(c[2] == "benchmarks.compare" for c in commands):
         environment.make(image())
     if given.quick and given.publish:
-        parser.error("cannot publish a quick run: it is a look, not a measurement")
+        parser.error("cannot publish a quick run: its figures are rough estimates; run it without --quick")
     failed = []
     for command in commands:
         started = time.monotonic()

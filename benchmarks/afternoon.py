@@ -1,7 +1,7 @@
 """A scripted agent's afternoon: 200 tool calls over a hundred files, the same for every contender.
 
-It looks around, reads, edits, runs tests, searches and goes on, in the proportions in which agents do. A contender
-without its own tools does them as an agent would: an edit is a read and a write, a search is a command.
+It explores, reads, edits, runs tests and searches, in the proportions typical of agents. For a contender without tools,
+calls are made as an agent would make them: an edit is a read and a write, a search is a command.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def file_text(number: int) -> str:
 
 
 def script(root: str) -> list[Call]:
-    """The afternoon, in chunks of one kind of work: 100 writes, 40 edits, 30 reads, 15 searches, 15 commands."""
+    """Return the afternoon in chunks of one kind of work: 100 writes, 40 edits, 30 reads, 15 searches, 15 commands."""
     files = [f"{root}/part{number:03}.py" for number in range(FILES)]
     calls = [Call("write", path, file_text(number)) for number, path in enumerate(files)]
     rest: list[Call] = []
     for number in range(40):
-        path = files[number]  # written before, in whichever order the two halves are mixed
+        path = files[number]  # already written, however the two halves are mixed
         rest.append(Call("edit", path, 'VERSION = "before"', 'VERSION = "after"'))
         if number < 30:
             rest.append(Call("read", path))
@@ -46,12 +46,12 @@ def script(root: str) -> list[Call]:
             rest.append(Call("grep", root, f"step_{number}_1"))
         if number < 5:
             rest.append(Call("glob", root, f"part{number}*.py"))
-    # Writing and working take turns, so that every chunk is a bit of an afternoon.
+    # Alternate writes and other work, so that every chunk resembles the whole.
     return [call for pair in zip(calls, rest, strict=True) for call in pair]
 
 
 async def play(session: Session, calls: Sequence[Call]) -> list[float]:
-    """Make the calls one after the other; return how long each took, in milliseconds."""
+    """Make the calls sequentially and return the duration of each in milliseconds."""
     took = []
     for call in calls:
         started = time.perf_counter()

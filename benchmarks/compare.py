@@ -1,4 +1,4 @@
-"""Ours and the peers on the same jobs, in one run: first result, command, commands a second, files, an afternoon, idle.
+"""sandboxd and the peers on the same jobs in one run: first result, command, throughput, files, an afternoon, idle.
 
 `python -m benchmarks.compare [--jobs …] [--peers …]` prints tables and writes benchmarks/results/compare.json, or
 compare-part.json for a partial run. `promises_of`, which is pure, compares the figures with the promises.
@@ -35,9 +35,9 @@ CLIENTS = (1, 8, 32)
 RATE_S = 1.0
 RATE_ROUNDS = 2
 WARM_UP = 2
-"""The number of warm-up commands per turn, which are not counted."""
+"""The number of warm-up commands per turn, which are not measured."""
 TENTH_MS = 40.0
-"""A contender slower than this plays every tenth round: ten of its commands take as long as a hundred quick ones."""
+"""A contender slower than this runs only every tenth round: ten of its commands take as long as a hundred fast ones."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Found:
 
 
 async def first(found: Found, ring: Contest, rounds: int) -> None:
-    """From nothing to the result of the first command. Ours find 3 documents and 100 artifacts, the others nothing."""
+    """From nothing to the result of the first command. Ours has 3 documents and 100 artifacts, the others none."""
     numbers = iter(range(1_000_000))
 
     async def ask(worker, number):  # type: ignore[no-untyped-def]
@@ -66,7 +66,7 @@ async def first(found: Found, ring: Contest, rounds: int) -> None:
 
 
 async def command(found: Found, ring: Contest, rounds: int) -> None:
-    """A warm command, and one after a pause: when the processor's caches hold the other contenders."""
+    """A warm command, and one after a pause, when the CPU caches hold the data of other contenders."""
 
     async def ask(worker, number):  # type: ignore[no-untyped-def]
         answer = await worker.ask("run", name="s0", times=1)
@@ -82,9 +82,9 @@ async def command(found: Found, ring: Contest, rounds: int) -> None:
 
 
 async def rate(found: Found, ring: Contest, rounds: int) -> None:
-    """Commands a second of 1, 8 and 32 clients on 8 sandboxes, in short turns."""
+    """Commands per second with 1, 8 and 32 clients on 8 sandboxes, in short alternating turns."""
     for clients in CLIENTS:
-        # The bare call blocks: it has one client, and more clients would not be a useful figure.
+        # The bare call blocks, so it has one client; more clients would not give a useful figure.
         names = [name for name in _unpooled(ring) if clients == 1 or name != BASELINE]
         done: dict[str, list[tuple[int, float]]] = {name: [] for name in names}
         for _ in range(RATE_ROUNDS):
@@ -103,7 +103,7 @@ async def rate(found: Found, ring: Contest, rounds: int) -> None:
 
 
 async def files(found: Found, ring: Contest, rounds: int) -> None:
-    """4 KB written, and read back."""
+    """Write 4 KB and read them back."""
     for verb in ("write", "read"):
 
         async def ask(worker, number, verb=verb):  # type: ignore[no-untyped-def]
@@ -117,7 +117,7 @@ async def files(found: Found, ring: Contest, rounds: int) -> None:
 
 
 async def afternoon(found: Found, ring: Contest, rounds: int) -> None:
-    """200 mixed calls over 100 files, a chunk each in turn; the figure is that of a call, the total is its sum."""
+    """200 mixed calls over 100 files, one chunk per contender in turn; reports the time of one call and the sum."""
     totals: dict[str, list[float]] = {}
 
     async def ask(worker, number):  # type: ignore[no-untyped-def]
@@ -153,7 +153,7 @@ JOBS: Mapping[str, Job] = {
 
 
 def _unpooled(ring: Contest) -> list[str]:
-    """Where a sandbox came from does not matter once it is there."""
+    """The origin of a sandbox does not matter once it exists."""
     return [
         name for name, worker in ring.workers.items() if not worker.entry.pooled and (name, "s0") in ring.containers
     ]
@@ -190,7 +190,7 @@ def promises_of(found: Found) -> list[Promise]:
         ratio = command["sandboxd"].ratio_to(command[BASELINE])
         kept.append(
             Promise(
-                "a command beside a bare process",
+                "a command compared with a bare process",
                 f"≤ 2.5 × {BASELINE}",
                 f"{ratio:.2f} ×",
                 ratio <= 2.5,
@@ -237,7 +237,7 @@ def run(peers: Sequence[str], jobs: Sequence[str], rounds: int) -> None:
     promises = promises_of(found)
     show_found(found, missing)
     show_promises(promises)
-    # A partial run must not replace the full one, which is published.
+    # A partial run must not replace the results of a full run, which are published.
     name = "compare" if list(jobs) == list(JOBS) and "all" in peers else "compare-part"
     path = write(name, found.figures, promises, rates=found.rates, missing=missing, idle=found.idle)
     print(f"written to {path.name}")

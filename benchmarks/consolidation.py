@@ -1,8 +1,8 @@
 """The cost of idle consolidation: a scan for due users, from 100 to 10,000 users of 20 sessions each.
 
 `python -m benchmarks.consolidation [--rounds N]` prints tables and writes benchmarks/results/consolidation.json. The
-baseline is the way without an index: list the users, then ask for the sessions of each. Also: what keeping the index
-adds to an append.
+baseline works without an index: it lists the users, then the sessions of each. It also measures what maintaining the
+index adds to an append.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHANGED = 100
 
 
 def fill(path: Path, users: int) -> None:
-    """Make users whose every session was settled a while ago, without waiting for 20 commits each."""
+    """Create users whose sessions were all settled a while ago, without waiting for 20 commits each."""
     db = sqlite3.connect(path)
     standing = encode_object("standing", Standing(1, utc_now(), "written", 1).encode(), 10_000)
     names = [(f"tenant{n % 10}", f"user{n}") for n in range(users)]
@@ -55,7 +55,7 @@ def change(path: Path, users: int) -> None:
 
 
 def scan(store: SQLiteStore) -> Act:
-    """Run the whole scan: the query, and the decision for each user found. All users count as busy, so none is run."""
+    """Run the whole scan: the query, and the decision for each user found. All users count as busy, so none runs."""
     service = UserMemoryConsolidationService(store, is_busy=lambda _: True)
     return service.run_once
 

@@ -1,7 +1,7 @@
 """Contenders side by side: each in its own worker process, called in turn, so that noise hits all of them equally.
 
-It owns the workers and the daemons of ours that they talk to. A contender that cannot do a job is named with its
-reason and takes no further part in that job.
+It owns the workers and the daemons that ours connect to. A contender that cannot do a job is reported with the reason
+and skipped for the rest of that job.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_BYTES = 4_000_000
 
 
 class Worker:
-    """One contender, with one request at a time."""
+    """One contender, which handles one request at a time."""
 
     def __init__(self, entry: Entry, process: Process, log: Path) -> None:
         assert process.stdin is not None
@@ -77,10 +77,10 @@ class Contest:
     missing: list[Missing] = field(default_factory=list)
     job: str = "start"
     containers: dict[tuple[str, str], str | None] = field(default_factory=dict)
-    """The engine's id of every sandbox that is open, by contender and name; None for those without a container."""
+    """The engine's id of every open sandbox, by contender and name; None for those without a container."""
 
     async def ask_all(self, names: Sequence[str], ask: Callable[[Worker], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-        """Get one answer from each contender in turn; drop a contender that has none."""
+        """Get one answer from each contender in turn; drop a contender that gives none."""
         answers = {}
         for name in names:
             try:
@@ -90,7 +90,7 @@ class Contest:
         return answers
 
     async def open_sandboxes(self, count: int, names: Sequence[str]) -> None:
-        """s0, s1 and so on for each of these, to be used by any job."""
+        """Open sessions s0, s1 and so on for each of these, for use by any job."""
         for number in range(count):
             name = f"s{number}"
             answers = await self.ask_all(names, lambda worker, name=name: worker.ask("open", name=name))  # type: ignore[misc]
@@ -106,7 +106,7 @@ class Contest:
         among: Sequence[str] | None = None,
         rarely: Mapping[str, int] | None = None,
     ) -> list[Figure]:
-        """Run every contender once per round; `rarely` gives the interval in rounds of slow ones."""
+        """Run every contender once per round; `rarely` gives the interval, in rounds, of slow ones."""
         took: dict[str, list[float]] = {name: [] for name in (self.workers if among is None else among)}
         every = rarely or {}
         for number in track(range(rounds), description=title, transient=True):
@@ -122,12 +122,12 @@ class Contest:
 
 @asynccontextmanager
 async def contest(entries: Sequence[Entry], root: Path) -> AsyncIterator[Contest]:
-    """Workers for all of these that can be started, and daemons for ours."""
+    """Start a worker for each of these that can run, and the daemons for ours."""
     found = Contest()
     label = f"sandboxd-bench={os.getpid()}"
     async with AsyncExitStack() as stack:
         if any(entry.kind == "container" for entry in entries):
-            stack.push_async_callback(remove_containers, label)  # a peer that died has left its own behind
+            stack.push_async_callback(remove_containers, label)  # a peer that died left its containers behind
         for number, entry in enumerate(entries):
             directory = root / f"worker{number}"
             directory.mkdir()
@@ -152,7 +152,7 @@ async def contest(entries: Sequence[Entry], root: Path) -> AsyncIterator[Contest
 async def _worker(entry: Entry, directory: Path, socket: Path | None, label: str) -> AsyncIterator[Worker]:
     interpreter = python() if entry.is_foreign else Path(sys.executable)
     if not interpreter.exists():
-        raise Absent("the peers' environment is not there; `make bench` makes it")
+        raise Absent("the peers' environment does not exist; `make bench` creates it")
     options = {
         "image": image(),
         "directory": str(directory),
@@ -161,7 +161,7 @@ async def _worker(entry: Entry, directory: Path, socket: Path | None, label: str
         "socket": str(socket) if socket else None,
     }
     command = [str(interpreter), "-m", "benchmarks.peers.worker", entry.module, json.dumps(options)]
-    # The system's programs first: what a version manager puts before them would be measured too.
+    # The system's programs first: otherwise the wrappers of a version manager would be measured too.
     path = f"/usr/bin:/bin:{os.environ.get('PATH', '')}"
     env = {**os.environ, "PATH": path, "BENCH_SWE_REX_IMAGE": server_image(image())}
     log = directory / "worker.log"

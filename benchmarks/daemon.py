@@ -1,4 +1,4 @@
-"""A daemon of our own for a benchmark: its own data directory and socket, gone afterwards; and what it costs.
+"""A daemon for a benchmark, with its own data directory and socket, removed afterwards; and its resource usage.
 
 It reads /proc and the engine's counters. It never touches a daemon that it did not start.
 """
@@ -31,7 +31,7 @@ def image() -> str:
 
 @contextmanager
 def own_directory() -> Iterator[Path]:
-    """A directory that a container's user may pass through, as a data directory's parent must be."""
+    """A directory that the container's user can traverse, as the parent of a data directory must be."""
     with tempfile.TemporaryDirectory(prefix="sandboxd-bench-") as name:
         os.chmod(name, 0o711)
         yield Path(name)
@@ -74,7 +74,7 @@ async def serving(root: Path, *, pool: int = 0, **settings: object) -> AsyncIter
 
 
 async def _remove_rest(data: Path) -> None:
-    """A daemon that stops leaves its sandboxes and its pool for the next one; a benchmark has no next one."""
+    """Remove the sandboxes and the pool, which a stopping daemon leaves for its successor; here there is none."""
     instance = data / "instance"
     if instance.exists():
         await remove_containers(f"sandboxd.instance={instance.read_text().strip()}")
@@ -82,7 +82,7 @@ async def _remove_rest(data: Path) -> None:
 
 
 async def unmount_rest(data: Path) -> None:
-    """Release what a data directory holds elsewhere: mounts of workspaces, and mirrors in memory."""
+    """Release what a data directory holds outside itself: workspace mounts, and mirrors in memory."""
     with open("/proc/self/mountinfo") as lines:
         mounts = [place for line in lines if (place := line.split()[4]).startswith(f"{data}/")]
     for mount in reversed(mounts):
@@ -100,7 +100,7 @@ async def remove_containers(label: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a process holds at a moment."""
+    """The resources that a process holds at one moment."""
 
     rss_mb: float
     cpu_s: float
@@ -112,7 +112,7 @@ class Cost:
 def cost_of(pid: int) -> Cost:
     place = Path("/proc") / str(pid)
     status = dict(line.split(":", 1) for line in (place / "status").read_text().splitlines() if ":" in line)
-    # The second field is a name in brackets and may hold blanks: count from the end of it.
+    # The second field is a name in parentheses and may contain spaces: count from its end.
     fields = (place / "stat").read_text().rpartition(")")[2].split()
     ticks = int(fields[11]) + int(fields[12])
     return Cost(

@@ -75,7 +75,7 @@ async def latency(api: AsyncClient, manager: SandboxManager, rounds: int) -> lis
 
 
 async def throughput(api: AsyncClient) -> list[Rate]:
-    """Commands a second of 32 clients on 8 sandboxes, our API and `docker exec` in turns."""
+    """Commands per second with 32 clients on 8 sandboxes, alternating between our API and `docker exec`."""
     names = [f"load{number}" for number in range(SANDBOXES)]
     containers = [(await api.ensure_sandbox(name)).container for name in names]
 
@@ -115,12 +115,12 @@ async def _turn(clients: int, act: Callable[[int], Awaitable[None]]) -> tuple[in
 
 
 async def beside_a_sleep(api: AsyncClient, rounds: int) -> list[Figure]:
-    """`true` alone, and while `sleep 2` runs in the same sandbox all the time."""
-    took: dict[str, list[float]] = {"alone": [], "beside sleep 2": []}
+    """`true` alone, and while `sleep 2` runs continuously in the same sandbox."""
+    took: dict[str, list[float]] = {"alone": [], "during sleep 2": []}
     for _ in range(max(rounds // 50, 1)):
         for name in took:
             async with anyio.create_task_group() as tasks:
-                if name == "beside sleep 2":
+                if name == "during sleep 2":
                     tasks.start_soon(api.exec, "api", ["sleep", "2"])
                     await anyio.sleep(0.02)
                 for _ in range(50):
@@ -151,7 +151,7 @@ def promises_of(latencies: list[Figure], rates: list[Rate], sleeping: list[Figur
             ours.n,
         ),
         Promise(
-            "`true` beside `sleep 2`, p50",
+            "`true` during `sleep 2`, p50",
             "as alone",
             f"{beside.ratio_to(alone):.2f} ×",
             beside.ratio_to(alone) <= 1.25,
@@ -178,11 +178,11 @@ def run(rounds: int) -> None:
     with own_directory() as root:
         latencies, sleeping, rates = interruptible.run(measure, root, rounds)
     show("one command, `true`", latencies, "posix_spawn")
-    show("beside a slow call", sleeping, "alone")
+    show("during a slow call", sleeping, "alone")
     show_rates("commands a second", rates, "docker exec")
     promises = promises_of(latencies, rates, sleeping)
     show_promises(promises)
-    path = write("exec", {"one command, `true`": latencies, "beside a slow call": sleeping}, promises, rates=rates)
+    path = write("exec", {"one command, `true`": latencies, "during a slow call": sleeping}, promises, rates=rates)
     print(f"written to {path.name}")
 
 

@@ -1,7 +1,8 @@
 """Scaling: curves from 1 to 100 sandboxes and from 0 to 10,000 artifacts.
 
-`python -m benchmarks.growth [--most N]` prints tables and writes benchmarks/results/growth.json: latency, commands a
-second and the daemon's memory by live sandboxes, a create by artifacts, and what 100 idle sandboxes cost the daemon.
+`python -m benchmarks.growth [--most N]` prints tables and writes benchmarks/results/growth.json: latency, commands per
+second and the daemon's memory by number of live sandboxes, the time of a create by number of artifacts, and what 100
+idle sandboxes cost the daemon.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _AT_ONCE = 2
 _WRITERS = 16
 
 Write = Callable[[ArtifactKey, str], Awaitable[object]]
-"""How an artifact gets into the store."""
+"""How an artifact is written to the store."""
 
 
 async def more_sandboxes(root: Path, most: int) -> tuple[list[Figure], list[Curve], list[Promise]]:
@@ -75,13 +76,15 @@ async def more_sandboxes(root: Path, most: int) -> tuple[list[Figure], list[Curv
         Promise(
             f"daemon with {live} idle sandboxes: growth", "none", f"{grown:+.2f} MB in {IDLE_S:.0f} s", grown < 0.5
         ),
-        Promise(f"`true` beside a bare process, {live} live", "≤ 1.5 × of 1", f"{slower:.2f} ×", slower <= 1.5, CALLS),
+        Promise(
+            f"`true` relative to a bare process, {live} live", "≤ 1.5 × of 1", f"{slower:.2f} ×", slower <= 1.5, CALLS
+        ),
     ]
     return figures, curves, promises
 
 
 async def _beside_a_bare_process(api: AsyncClient, live: int) -> list[Figure]:
-    """Return ratios to a baseline of the same moment, because the sizes are measured minutes apart."""
+    """Return ratios to a baseline measured at the same time, because the sizes are measured minutes apart."""
     bare, ours = [], []
     for number in track(range(CALLS), description=f"{live} sandboxes", transient=True):
         started = time.perf_counter()
@@ -146,7 +149,7 @@ async def more_artifacts(root: Path, most: int) -> tuple[list[Figure], list[Curv
             points.append((float(count), figures[-1].p50_ms))
     promises = []
     if len(points) == len(ARTIFACTS):
-        bare = min(took for count, took in points if count <= FEW)  # a container's start varies by more than these cost
+        bare = min(took for count, took in points if count <= FEW)  # the start of a container varies by more than this
         each = {count: (took - bare) / count for count, took in points if count}
         ratio = each[10_000] / each[1000] if each[1000] > 0 else 1.0
         promises = [

@@ -21,7 +21,7 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Return for each sandbox its container's private memory and its CPU use as a fraction of one core."""
+    """Return the private memory and the CPU use, as a fraction of one core, of each sandbox's container."""
 
     name: str
     n: int
@@ -37,7 +37,7 @@ class Count:
 
 
 async def idle_cost(containers: Mapping[str, Sequence[str]]) -> list[Idle]:
-    """All of them watched over the same seconds."""
+    """Watch all of them over the same period."""
     ids = [container for held in containers.values() for container in held]
     before = await _count(ids)
     await anyio.sleep(WATCHED_S)
@@ -58,7 +58,7 @@ async def _count(ids: Sequence[str]) -> dict[str, Count]:
         answer = await to_thread.run_sync(call, "GET", f"/containers/{container}/stats?stream=false&one-shot=true")
         stats: dict[str, Any] = json.loads(answer)
         counted = stats["memory_stats"]["stats"]
-        # Private memory, without the page cache: "rss" in the first version of cgroups, "anon" in the second.
+        # Private memory, without the page cache: "rss" in cgroup v1, "anon" in v2.
         memory = counted["rss"] if "rss" in counted else counted["anon"]
         counts[container] = Count(memory, stats["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9, time.monotonic())
 

@@ -1,4 +1,4 @@
-"""Run a benchmark so that Ctrl-C, SIGTERM and a closed terminal end it and clean up."""
+"""Run a benchmark so that it cleans up on Ctrl-C, SIGTERM or a closed terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def run(work: Callable[..., Awaitable[T]], *arguments: object) -> T:
-    """The result; after a signal the work is cancelled, cleans up, and the process ends with 128 + its number."""
+    """Return the result. On a signal, cancel the work, let it clean up, and exit with 128 plus the signal number."""
     return anyio.run(_watched, work, *arguments, backend_options={"use_uvloop": True})
 
 

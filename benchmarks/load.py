@@ -1,8 +1,8 @@
-"""Mixed load: creates, calls, writes, one user's texts into many sandboxes, many artifacts.
+"""Mixed load: creates, calls, writes, updates of one user's text in many sandboxes, and many artifacts.
 
-`python -m benchmarks.load [--seconds N] [--sandboxes N]` runs the loads one after the other against one daemon, counts
-what was wrong or lost, and writes benchmarks/results/load.json. Its times are informative and not part of a promise.
-Making and destroying a thousand sandboxes is what `benchmarks.soak` does.
+`python -m benchmarks.load [--seconds N] [--sandboxes N]` runs the loads sequentially against one daemon, counts wrong
+and lost results, and writes benchmarks/results/load.json. Its times are informative and not part of a promise.
+`benchmarks.soak` creates and destroys thousands of sandboxes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def names(count: int) -> list[str]:
 
 @asynccontextmanager
 async def looking(api: AsyncClient) -> AsyncIterator[list[float]]:
-    """Ask for the daemon's health again and again meanwhile; gives the times of the answers."""
+    """Poll the daemon's health in the background; yield the response times."""
     took: list[float] = []
 
     async def look() -> None:
@@ -119,7 +119,7 @@ async def calls(api: AsyncClient, sessions: list[str], seconds: float) -> tuple[
 
 
 async def writes(api: AsyncClient, sessions: list[str], seconds: float) -> tuple[list[Figure], list[Promise]]:
-    """Lines appended at a steady pace. What was acknowledged must be there at the end, once and in its order."""
+    """Append lines at a steady pace. At the end every acknowledged line must exist, once and in order."""
     took: list[float] = []
     acknowledged: dict[str, list[str]] = {session: [] for session in sessions}
     each = int(seconds * WRITES_PER_S / len(sessions))
@@ -146,7 +146,7 @@ async def writes(api: AsyncClient, sessions: list[str], seconds: float) -> tuple
 
 
 async def one_user(api: AsyncClient, sessions: list[str], seconds: float) -> tuple[list[Figure], list[Promise]]:
-    """Ten new texts of one user a second, while a reader in each of the user's sandboxes polls."""
+    """Write ten new texts per second for one user, while a reader polls in each of the user's sandboxes."""
     last = int(seconds * TEXTS_PER_S)
     await api.write_memo(USER, "USER.md", "0\n" * 200, scope="user")
     command = ["python3", "-c", READER, "/workspace/memo/user/USER.md", str(last)]
@@ -165,14 +165,14 @@ async def one_user(api: AsyncClient, sessions: list[str], seconds: float) -> tup
     text = f"{sum(reader['looks'] for reader in found)} reads, {torn} torn, {back} back"
     late = f"{max(behind):.0f} ms after the last"
     what = f"one user's texts in {len(sessions)} sandboxes, {TEXTS_PER_S} a second"
-    return [figure("last text → read inside, beside other readers", behind)], [
+    return [figure("last text → read inside, with other readers", behind)], [
         Promise(f"{what}: never torn, never back", "0", text, torn == back == 0, last),
         Promise(f"{what}: all at the last", f"≤ {LAST_TEXT_S:g} s", late, max(behind) <= LAST_TEXT_S * 1000, last),
     ]
 
 
 async def artifacts(api: AsyncClient, store: SQLiteStore) -> tuple[list[Figure], list[Promise]]:
-    """A session with very many artifacts, and more of them while its sandbox lives."""
+    """A session with very many artifacts, and more of them while its sandbox runs."""
     await api.ensure_session("many", USER)
     await fill_with_artifacts(store.write_artifact, "many", ARTIFACTS)
     started = time.perf_counter()
@@ -229,7 +229,7 @@ def run(seconds: float, count: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=120, help="for each load that lasts")
+    parser.add_argument("--seconds", type=float, default=120, help="duration of each timed load")
     parser.add_argument("--sandboxes", type=int, default=50)
     given = parser.parse_args()
     run(given.seconds, given.sandboxes)

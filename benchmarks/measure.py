@@ -1,6 +1,6 @@
 """Measuring on a noisy machine: everything interleaved in one run, p50 and p95 with n, ratios to a baseline.
 
-It gives no verdict. A figure is meaningful only beside the baseline of the same run.
+It does not judge. A figure is meaningful only next to the baseline of the same run.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """How a figure grows; `points` are pairs of x and y."""
+    """The growth of a figure; `points` are pairs of x and y."""
 
     name: str
     x: str
@@ -65,18 +65,18 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """One line of the specification, measured."""
+    """One line of the specification, with its measured value."""
 
     text: str
     wanted: str
     measured: str
     is_kept: bool
     n: int = 0
-    """How often ours was measured; 0 if a count does not apply."""
+    """The number of measurements of ours; 0 if a count does not apply."""
 
 
 async def interleave(acts: Mapping[str, Act], rounds: int, *, rarely: frozenset[str] = frozenset()) -> list[Figure]:
-    """Run every act once a round, so that a noisy moment hits all of them; those in `rarely` every tenth round."""
+    """Run every act once per round, so that noise affects all of them equally; those in `rarely` every tenth round."""
     for act in acts.values():
         for _ in range(5):
             await act()
@@ -92,7 +92,7 @@ async def interleave(acts: Mapping[str, Act], rounds: int, *, rarely: frozenset[
 
 
 def figure(name: str, took_ms: Sequence[float]) -> Figure:
-    """The median and the 95th percentile by nearest rank: both are times that were measured."""
+    """Return the median and the 95th percentile by nearest rank, so that both are measured times."""
     if not took_ms:
         raise ValueError(f"cannot tell how long {name} takes: it was never measured")
     ordered = sorted(took_ms)
@@ -102,7 +102,7 @@ def figure(name: str, took_ms: Sequence[float]) -> Figure:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """How much y grows for each x: the least-squares line through all points."""
+    """Return how much y grows per x: the slope of the least-squares line through all points."""
     if len(points) < 2:
         return 0.0
     mean_x = sum(x for x, _ in points) / len(points)
@@ -173,7 +173,7 @@ def write(
     curves: Sequence[Curve] = (),
     idle: Sequence[Any] = (),
 ) -> Path:
-    """Write the results of a benchmark, replacing its earlier ones."""
+    """Write the results of a benchmark, replacing earlier ones."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     report = {

@@ -1,8 +1,8 @@
-"""Mirrors: commit to readable, fan-out beside bare hard links, snapshots beside `cp -r` and `cp -al`.
+"""Mirrors: time from commit to readable, fan-out compared with bare hard links, snapshots with `cp -r` and `cp -al`.
 
 `python -m benchmarks.mirror [--rounds N] [--most N]` prints tables and writes benchmarks/results/mirror.json. It
-measures host directories: a container sees the same directory through a mount, and a rename at once. Mirrors and what
-they are compared with are where a daemon has them, in memory if there is room; the store is on the disk.
+measures host directories: a container sees the same directory through a mount, and a rename at once. Mirrors and their
+baselines are where a daemon puts mirrors, in memory if there is room; the store is on disk.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BLOB_CACHE_BYTES = 1024**3
 
 @contextmanager
 def placed(data: Path) -> Iterator[Path]:
-    """A data directory with mirrors where a daemon would have them; gives the place beside them."""
+    """A data directory with mirrors where a daemon would put them; yields the parent directory of the mirrors."""
     data.mkdir()
     cache_place.settle(data, "auto", BLOB_CACHE_BYTES)
     beside = (data / "mirrors").resolve().parent
@@ -61,7 +61,7 @@ async def in_thread(work: Callable[[], object]) -> None:
 
 
 async def measure_visible(directory: Path, rounds: int) -> list[Figure]:
-    """Time a commit until its text can be read, and whole writes through the daemon's writer."""
+    """Time a commit until its text can be read, and complete writes through the daemon's writer."""
     ref = SessionRef.of("acme", "s1")
     notes, unseen = DocumentKey.of_session(ref, "NOTES.md"), DocumentKey.of("acme", "s2", "session", "NOTES.md")
     followed, bare, door = [], [], []
@@ -77,19 +77,19 @@ async def measure_visible(directory: Path, rounds: int) -> list[Figure]:
             await elsewhere.write_document(notes, text)
             committed = time.perf_counter()
             while file.stat().st_size != len(text) or file.read_text() != text:
-                await anyio.sleep(0.0002)  # a reader that spins would take the time it measures
+                await anyio.sleep(0.0002)  # a spinning reader would take the CPU time that it measures
             followed.append((time.perf_counter() - committed) * 1000)
             bare.append(await timed(lambda text=text: store.write_document(unseen, text)))  # type: ignore[misc]
             door.append(await timed(lambda text=text: memory.write(notes, f"{text}again")))  # type: ignore[misc]
     return [
-        figure("a commit, and nothing else", bare),
-        figure("a commit elsewhere → readable", followed),
-        figure("a write through the door", door),
+        figure("a commit alone", bare),
+        figure("a commit by another process → readable", followed),
+        figure("a write through the writer", door),
     ]
 
 
 async def measure_fan_out(directory: Path, beside: Path, rounds: int) -> list[Figure]:
-    """One new USER.md into 1, 10, 100 live mirrors, beside hard-linking as many files."""
+    """One new USER.md into 1, 10 and 100 live mirrors, compared with hard-linking as many files."""
     took: dict[str, list[float]] = {}
     async with (
         SQLiteStore(directory / "memo.db") as store,
@@ -109,7 +109,7 @@ async def measure_fan_out(directory: Path, beside: Path, rounds: int) -> list[Fi
                 took.setdefault(f"one text into {fan} mirrors", []).append(
                     await timed(lambda key=key, text=text: memory._mirrors.install(key, text, revisioned=True))  # type: ignore[misc]
                 )
-                while memory._mirrors.dirty:  # manifests follow; do not count them in another measurement
+                while memory._mirrors.dirty:  # manifests are written later; keep them out of the next measurement
                     await anyio.sleep(0.001)
     return [figure(name, values) for name, values in took.items()]
 
@@ -129,7 +129,7 @@ async def _link(links: Path, fan: int, number: int) -> float:
 
 
 async def measure_snapshots(directory: Path, most: int, rounds: int) -> dict[int, list[Figure]]:
-    """Snapshots of n artifacts, cold and with warm blobs, beside copying and linking a directory of the same."""
+    """Snapshots of n artifacts, cold and with warm blobs, compared with copying and linking an equal directory."""
     figures: dict[int, list[Figure]] = {}
     async with SQLiteStore(directory / "memo.db") as store:
         for size in (size for size in SIZES if size <= most):
@@ -165,7 +165,7 @@ async def _take_snapshots(
         took["cold snapshot"].append(await timed(lambda: memory.create("cold", ref, ANN)))
         while (
             sum(path.is_file() for path in (place / "blobs").resolve().rglob("*")) < size
-        ):  # they follow; "warm" is with them
+        ):  # blobs are written later; "warm" includes them
             await anyio.sleep(0.01)
         took["warm snapshot"].append(await timed(lambda: memory.create("warm", ref, ANN)))
         source = beside / "mirrors" / "cold"
@@ -199,7 +199,7 @@ async def measure(rounds: int, most: int, directory: Path) -> None:
         (directory / name).mkdir()
     with placed(directory / "visible" / "data"):
         visible = await measure_visible(directory / "visible", rounds)
-    show("commit to readable", visible, "a commit, and nothing else")
+    show("commit to readable", visible, "a commit alone")
     with placed(directory / "fan" / "data") as beside:
         fans = await measure_fan_out(directory / "fan", beside, rounds)
     show("fan-out", fans, "link 100 files")

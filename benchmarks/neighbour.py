@@ -1,7 +1,8 @@
 """`true` in one sandbox while three others misbehave: one spins, one floods output, one forks without end.
 
 `python -m benchmarks.neighbour [--rounds N]` prints a table and writes benchmarks/results/neighbour.json. Quiet and
-noisy turns alternate; a bare process of the host is measured in both, for what it suffers no sandbox can avoid.
+noisy turns alternate; a bare process on the host is measured in both, because no sandbox can avoid the slowdown that it
+sees.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from sandboxd.client import AsyncClient
 
 TURN = 50
 FLOOD_BYTES = 16_000_000
-"""The output of one call; then the flooder calls again."""
+"""The output of one call, after which the flooder calls again."""
 NOISE = {
     "spinner": ["bash", "-c", "while :; do :; done"],
     "flooder": ["bash", "-c", f"yes flood | head -c {FLOOD_BYTES}"],
-    # The limit of processes stops it; it never stops trying.
+    # The process limit stops it, but it never stops trying.
     "bomber": ["bash", "-c", "bomb() { bomb | bomb & bomb; }; while :; do bomb 2>/dev/null; done"],
 }
 
 
 @asynccontextmanager
 async def noise(socket: Path) -> AsyncIterator[None]:
-    """Run all three from a separate process, so that reading the flood does not count in our figures."""
+    """Run all three from a separate process, so that reading the flood does not affect our figures."""
     command = [sys.executable, "-m", "benchmarks.neighbour", "--noise", str(socket)]
     async with await anyio.open_process(command, stderr=None) as process:
         assert process.stdout is not None
@@ -84,8 +85,8 @@ async def measure(root: Path, rounds: int) -> list[Figure]:
         for _ in range(max(rounds // TURN, 2)):
             await turn("undisturbed")
             async with noise(daemon.socket):
-                await turn("beside the noise")
-            await anyio.sleep(2)  # what the noise has left behind is killed; that belongs to neither
+                await turn("with noise")
+            await anyio.sleep(2)  # processes that the noise left behind are killed; that belongs to neither turn
         for name in NOISE:
             await noisy.destroy_sandbox(name)
         await api.destroy_sandbox("calm")
@@ -94,9 +95,9 @@ async def measure(root: Path, rounds: int) -> list[Figure]:
 
 def promises_of(figures: list[Figure]) -> list[Promise]:
     p95 = {item.name: item.p95_ms for item in figures}
-    ours, bare = (p95[f"{name}, beside the noise"] / p95[f"{name}, undisturbed"] for name in ("`true`", "posix_spawn"))
+    ours, bare = (p95[f"{name}, with noise"] / p95[f"{name}, undisturbed"] for name in ("`true`", "posix_spawn"))
     text = f"{ours:.2f} × (a bare process: {bare:.2f} ×)"
-    return [Promise("`true` beside a noisy neighbour, p95", "≤ 3 × undisturbed", text, ours <= 3, figures[-1].n)]
+    return [Promise("`true` with noisy neighbours, p95", "≤ 3 × undisturbed", text, ours <= 3, figures[-1].n)]
 
 
 def run(rounds: int) -> None:
@@ -111,7 +112,7 @@ def run(rounds: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--noise", metavar="SOCKET", help="make the noise, and measure nothing")
+    parser.add_argument("--noise", metavar="SOCKET", help="only make the noise")
     options = parser.parse_args()
     if options.noise:
         anyio.run(make_noise, options.noise, backend_options={"use_uvloop": True})

@@ -1,6 +1,6 @@
-"""Pictures of figures as SVG: bars on a logarithmic scale, and curves. Pure functions from values to text.
+"""Charts as SVG: bars on a logarithmic scale, and curves. Pure functions from values to text.
 
-Colours come from the reader's own scheme, light or dark; nothing is fetched and no font is named.
+Colours follow the reader's colour scheme, light or dark; nothing is fetched and no font is named.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Chart:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """The powers of ten that lie in a range, its ends included."""
+    """Return the powers of ten in a range, its ends included."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     return [10.0**power for power in range(first, last + 1)]
 
@@ -54,7 +54,7 @@ def number(value: float) -> str:
 
 
 def draw_bars(chart: Chart, top: float) -> tuple[str, float]:
-    """One chart, its upper edge at `top`; and where the next one may begin."""
+    """Return one chart, with its upper edge at `top`, and the position of the next one."""
     values = [bar.value for bar in chart.bars]
     marks = ticks(min(values), max(values))
     low, span = math.log10(marks[0]), max(math.log10(marks[-1]) - math.log10(marks[0]), 1)
@@ -114,7 +114,7 @@ def draw_curve(title: str, x: str, y: str, points: Sequence[tuple[float, float]]
 def draw(
     charts: Sequence[Chart], curves: Sequence[tuple[str, str, str, Sequence[tuple[float, float]]]], note: str
 ) -> str:
-    """The whole picture: charts one below the other, then the curves two in a row."""
+    """Return the whole picture: charts one below the other, then the curves in rows of two."""
     parts, top = [], 10.0
     for chart in charts:
         text, top = draw_bars(chart, top)

@@ -1,4 +1,4 @@
-"""The baseline of the stores: a bare sqlite3 connection that does what SQLiteStore does to the file, by hand.
+"""The baseline of the stores: a bare sqlite3 connection that changes the file as SQLiteStore does.
 
 The schema, the pragmas and the statements of a write are the store's. It has no threads, checks nothing, counts no
 tokens and notifies no reader; it hashes the text only because the hash is a column.
@@ -61,7 +61,7 @@ class Plain:
         return text
 
     def rows_by_document(self) -> dict[str, tuple[int, int, int]]:
-        """For every owner, how many revisions, changes and texts there are: what a run has written."""
+        """Return how many revisions, changes and texts each owner has: what a run has written."""
         found = self._db.execute(
             """SELECT owner, COUNT(*), COUNT(DISTINCT sha256),
                (SELECT COUNT(*) FROM changes WHERE changes.owner = revisions.owner) FROM revisions GROUP BY owner"""

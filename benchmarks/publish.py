@@ -1,7 +1,7 @@
-"""From results to papers: the picture, and the marked blocks of docs/performance.md and docs/specification.md.
+"""Publish results: the picture, and the marked blocks of docs/performance.md and docs/specification.md.
 
-`python -m benchmarks.publish` writes them from what the last runs found; `--docs DIR` puts them elsewhere. It measures
-nothing, and it never touches a line outside a marked block.
+`python -m benchmarks.publish` writes them from the results of the last runs; `--docs DIR` writes them elsewhere. It
+measures nothing and never touches a line outside a marked block.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def promises_block(found: Sequence[dict[str, Any]]) -> str:
 
 
 def replace_block(text: str, name: str, content: str) -> str:
-    """Replace what stands between the two marks of a block."""
+    """Replace the text between the two marks of a block."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     if text.count(begin) != 1 or text.count(end) != 1:
         raise ValueError(f"cannot publish: the block {name} is not marked exactly once")
@@ -148,7 +148,7 @@ def publish(docs: Path) -> list[Path]:
 
 
 def preview() -> Path:
-    """The same picture among the results, where it changes no file of the repository."""
+    """Write the same picture to the results, where it changes no file in the repository."""
     path = RESULTS / "performance.svg"
     path.write_text(picture(results()))
     return path

@@ -1,8 +1,8 @@
-"""A soak test: hours of mixed load, to see whether the daemon's memory, fds, threads, tasks or mounts grow.
+"""A soak test: hours of mixed load, to check whether the daemon's memory, fds, threads, tasks or mounts grow.
 
 `python -m benchmarks.soak --minutes N` runs creates, commands, tools, memory writes, refreshes and destroys, takes a
-sample every few seconds, fits a line through each figure and reports whether it is flat; a wrong answer ends it. Then
-it looks for what all those sandboxes left behind. It writes benchmarks/results/soak.json.
+sample every few seconds, fits a line through each figure and reports whether it is flat; a wrong answer ends the test.
+Then it checks for leftovers of all those sandboxes. It writes benchmarks/results/soak.json.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from sandboxd.errors import SandboxdError
 
 EVERY_S = 5.0
 LINES_EVERY = 12
-"""Samples from one line of progress to the next."""
+"""The number of samples between two lines of progress."""
 WARM_UP = 0.2
-"""The first part of the samples does not count: caches fill and the allocator finds its size."""
+"""The share of samples at the start that do not count, while caches fill and the allocator reaches its size."""
 LEAST_MINUTES = 10.0
 TEXTS_FIRST = 20_000
-"""More than the daemon remembers of anything: what has a bound is full before the clock starts."""
+"""More than any bounded cache of the daemon holds, so that all are full before measuring starts."""
 AGENTS = 4
 PAUSE_S = 0.02
 POOL = 2
@@ -44,7 +44,7 @@ SETTLE_S = 60.0
 LOOSE = 4
 LEFT = ("containers", "mounts", "directories", "fds", "threads")
 CALLS_EACH = 40
-# What a figure may grow by in an hour and still be called flat.
+# How much a figure may grow per hour and still count as flat.
 ALLOWED_PER_HOUR = {"rss_mb": 10.0, "fds": 5.0, "threads": 2.0, "tasks": 5.0, "containers": 3.0, "mounts": 3.0}
 
 
@@ -76,7 +76,7 @@ async def sample(daemon: Running) -> Mapping[str, float]:
 
 
 async def agent(api: AsyncClient, number: int, seen: Seen, until: float) -> None:
-    """One agent after another in the same place: each makes a sandbox, works in it, and leaves."""
+    """Run agents one after another, each of which creates a sandbox, works in it and destroys it."""
     dice = random.Random(number)
     user = f"user{number % 2}"
     while time.monotonic() < until:
@@ -93,7 +93,7 @@ async def agent(api: AsyncClient, number: int, seen: Seen, until: float) -> None
 
 
 async def work(api: AsyncClient, session: str, user: str, call: int, dice: random.Random) -> None:
-    """One call of a kind that agents, host jobs and impatient clients make."""
+    """Make one call of a kind that agents, host jobs and impatient clients make."""
     path = f"/workspace/part{call % 10}.txt"
     match dice.randrange(16):
         case 0 | 1 | 2:
@@ -149,7 +149,7 @@ async def ask_for_what_is_not_there(api: AsyncClient, session: str) -> None:
 
 
 async def fill_memories(api: AsyncClient) -> None:
-    """Make the daemon remember all that it ever will: a text that two mirrors show is a blob, an event and more."""
+    """Fill every bounded cache of the daemon: a text that two mirrors show adds a blob, an event and more."""
 
     async def write(user: str, texts: int) -> None:
         sessions = [f"fill-{user}-{number}" for number in range(2)]
@@ -166,8 +166,8 @@ async def fill_memories(api: AsyncClient) -> None:
 
 
 async def leftovers(daemon: Running, api: AsyncClient) -> Mapping[str, float]:
-    """What is there when every sandbox was destroyed, and the pool is as full as it was before the first."""
-    check("the sandboxes that are left", await api.list_sandboxes(), [])
+    """Return what remains once every sandbox is destroyed and the pool is as full as it was at the start."""
+    check("the remaining sandboxes", await api.list_sandboxes(), [])
     with anyio.fail_after(SETTLE_S):
         while (await sample(daemon))["containers"] != POOL:
             await anyio.sleep(0.5)
@@ -181,7 +181,7 @@ async def soak(root: Path, minutes: float) -> Seen:
         serving(root / "daemon", pool=POOL, pool_max=POOL) as daemon,
         AsyncClient(daemon.socket, tenant="bench") as api,
     ):
-        print("filling what has a bound", file=sys.stderr, flush=True)
+        print("filling the bounded caches", file=sys.stderr, flush=True)
         await fill_memories(api)
         seen.before = await leftovers(daemon, api)
         until = time.monotonic() + minutes * 60
@@ -208,9 +208,9 @@ def tell(seen: Seen) -> None:
 
 
 def judge(samples: Sequence[Mapping[str, float]]) -> list[Promise]:
-    """A line through each figure after the warm-up; flat if an hour of it stays within what is allowed.
+    """Fit a line through each figure after the warm-up; it is flat if its growth per hour is within the allowance.
 
-    Nothing at all after a short run: a cache that fills in a minute is a steep line and no leak.
+    Return nothing after a short run: a cache that fills in a minute is a steep line but not a leak.
     """
     kept = samples[int(len(samples) * WARM_UP) :]
     first, last = kept[0]["minutes"], kept[-1]["minutes"]
@@ -231,7 +231,7 @@ def judge(samples: Sequence[Mapping[str, float]]) -> list[Promise]:
 
 
 def judge_leftovers(seen: Seen) -> Promise:
-    """Threads and connections come and go by one or two; a sandbox leaves nothing of either."""
+    """Allow for one or two threads and connections, which vary; a sandbox must leave neither behind."""
     counts = {name: (seen.before[name], seen.after[name]) for name in LEFT}
     text = ", ".join(f"{name} {before:.0f} → {after:.0f}" for name, (before, after) in counts.items())
     is_kept = all(after <= before + (name in ("fds", "threads")) * LOOSE for name, (before, after) in counts.items())
@@ -239,12 +239,12 @@ def judge_leftovers(seen: Seen) -> Promise:
 
 
 def thinned(samples: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
-    """As many as a table can show."""
+    """Return as many points as a table can show."""
     return samples[:: max(len(samples) // ROWS, 1)]
 
 
 def points(samples: Sequence[Mapping[str, float]], name: str) -> list[tuple[float, float]]:
-    """The minutes since the first sample, and the figure."""
+    """Return pairs of minutes since the first sample and the figure."""
     first = samples[0]["minutes"]
     return [(item["minutes"] - first, item[name]) for item in samples if name in item]
 
@@ -270,7 +270,7 @@ def run(minutes: float) -> None:
     if lines:
         print("flat" if all(promise.is_kept for promise in lines) else "not flat")
     else:
-        print(f"too short to tell whether it grows: after the warm-up it takes {LEAST_MINUTES:.0f} minutes")
+        print(f"too short to tell whether it grows: it needs {LEAST_MINUTES:.0f} minutes after the warm-up")
     curves = [
         Curve(f"mixed load: {name}", "minutes", name, tuple(points(thinned(seen.samples), name)))
         for name in ALLOWED_PER_HOUR

@@ -1,8 +1,8 @@
-"""Where the time goes when a sandbox comes from the pool, and when a session of 10,000 artifacts is mirrored again.
+"""Where the time goes when a sandbox is claimed from the pool and when a session of 10,000 artifacts is mirrored again.
 
 `python -m benchmarks.stages [--rounds N]` times the stages from outside, in one process with the manager, prints how
-long each takes, and writes benchmarks/results/stages.json. It shows what limits two promises and makes
-none itself. Stages may overlap: threads read, hash and write at the same time.
+long each takes, and writes benchmarks/results/stages.json. It shows what limits two promises, and checks none itself.
+Stages may overlap: threads read, hash and write at the same time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ARTIFACTS = 100
 MANY = 10_000
 POOL = 2
 
-# Where a stage is, and how it is called in the table.
+# Where a stage is in the code, and its name in the table.
 STAGES: tuple[tuple[Any, str, str], ...] = (
     (Effects, "_hand_over", "the whole claim"),
     (Registry, "save", "the intent, on the disk"),
@@ -86,7 +86,7 @@ class Clock:
 
 @contextmanager
 def timed_stages(clock: Clock) -> Iterator[None]:
-    """Put a stop-watch around every stage, for as long as this is open."""
+    """Time every stage inside the `with` block."""
     before = [(place, attribute, getattr(place, attribute)) for place, attribute, _ in STAGES]
     for place, attribute, name in STAGES:
         setattr(place, attribute, _watched(getattr(place, attribute), name, clock))
@@ -118,9 +118,9 @@ def _watched(function: Callable[..., Any], name: str, clock: Clock) -> Callable[
 
 
 async def claims(root: Path, rounds: int) -> dict[str, list[Figure]]:
-    """Sandboxes from the pool, each of a session with three documents and 100 artifacts of 8 KB.
+    """Claim sandboxes from the pool, each for a session with three documents and 100 artifacts of 8 KB.
 
-    In turns with artifacts that went through this daemon, and with some that another process has put into the store.
+    Alternate between artifacts written through this daemon and artifacts that another process wrote to the store.
     """
     seen, unseen = Clock(), Clock()
     settings = Settings(data=root / "data", socket=root / "socket", pool=POOL, pool_max=POOL, image=image())
@@ -158,7 +158,7 @@ async def claims(root: Path, rounds: int) -> dict[str, list[Figure]]:
 
 
 async def snapshots(root: Path, data: Path, rounds: int) -> list[Figure]:
-    """The mirror of one big session again and again, with every text in the blob cache."""
+    """Rebuild the mirror of one big session repeatedly, with every text in the blob cache."""
     clock = Clock()
     ref = SessionRef.of("bench", "many")
     async with SQLiteStore(root / "many.db") as store, Memory(data, store, events=EventBus()) as memory:

@@ -1,7 +1,7 @@
-"""Does a question get slower with all that a store holds? The same questions to stores of each size, interleaved.
+"""Do queries get slower as a store grows? The same queries on stores of each size, interleaved.
 
-Half of the rows are one long session, half are sessions of a hundred messages, ten to a user. A question to "any"
-session or user goes to another one each time, so that no cache of one page answers for a million rows.
+Half of the rows are one long session, half are sessions of a hundred messages, ten to a user. A query for "any" session
+or user picks a different one each time, so that one cached page cannot serve a million rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KINDS: dict[str, Callable[[Path], BaseStore]] = {
     "filesystem": partial(FilesystemStore, watch=False),
     "memory": lambda path: InMemoryStore(),
 }
-MOST_ELSEWHERE = 100_000  # what a directory or a process is asked to hold; a million is for the database
+MOST_ELSEWHERE = 100_000  # the most that a directory or a process has to hold; a million rows is for the database
 
 QUESTIONS: dict[str, Ask] = {
     "load_messages(limit=50), the long session": lambda s, rows: s.load_messages("bench", "long", 50),
@@ -80,7 +80,7 @@ async def ask_often(ask: Ask, store: BaseStore, rows: int) -> None:
 
 
 async def fill(store: BaseStore, rows: int) -> None:
-    """Through the front door, many at once: writers that wait together are committed together."""
+    """Append through the public API, many at once: writes that wait together are committed together."""
     batch = [{"role": "user" if n % 2 else "assistant", "content": f"{n} {MESSAGE}"} for n in range(MESSAGES_EACH)]
     numbers = iter(range(rows // MESSAGES_EACH))
     await store.get_or_create("bench", "longwinded", "agent", "long")

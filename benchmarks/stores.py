@@ -1,8 +1,8 @@
-"""What a store costs: durable writes beside plain sqlite3, reads, snapshots, the feed, and growth to a million rows.
+"""What a store costs: durable writes compared with plain sqlite3, reads, snapshots, feed, growth to a million rows.
 
 `python -m benchmarks.stores [--rounds N] [--rows N …] [--only PART …] [--directory DIR]` prints tables and promises; a
-run of all parts writes benchmarks/results/stores.json. The directory must be on a disk: where a sync costs nothing,
-a durable write says nothing.
+run of all parts writes benchmarks/results/stores.json. The directory must be on a disk: where a sync is free, the time
+of a durable write means nothing.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def in_blocks(call: Numbered, tasks: int) -> Act:
 
 
 async def interleave_blocks(acts: dict[str, Act], rounds: int) -> list[Figure]:
-    """The figures of one call: those of a block by the calls in it, for a lone one is lost in the noise."""
+    """Return the figures of one call: a block divided by its calls, because a single call is lost in the noise."""
     blocks = await interleave(acts, rounds)
     return [replace(f, p50_ms=f.p50_ms / BLOCK, p95_ms=f.p95_ms / BLOCK) for f in blocks]
 
@@ -96,7 +96,7 @@ async def writes(directory: Path, rounds: int) -> Part:
     crowd = [Plain(directory / "crowd.db") for _ in range(TASKS)]
 
     def text() -> str:
-        return f"{next(numbers)} {DOCUMENT}"  # never the same twice: a text that is known is not written again
+        return f"{next(numbers)} {DOCUMENT}"  # never the same twice, because a known text is not written again
 
     async def bare(number: int) -> None:
         plain.write(key_of(number), text())
@@ -114,7 +114,7 @@ async def writes(directory: Path, rounds: int) -> Part:
         }
         return alone | together
 
-    async with SQLiteStore(directory / "memo.db") as ours:  # no other reader: a file watcher would use CPU time
+    async with SQLiteStore(directory / "memo.db") as ours:  # no other reader, because a file watcher would use CPU time
         acts = {"plain sqlite3": in_blocks(bare, 1), f"plain sqlite3, {TASKS} threads": in_blocks(in_thread, TASKS)}
         figures = await interleave_blocks(acts | contenders({"sqlite": ours}), rounds)
     async with stores_in(directory / "others") as others:
@@ -179,7 +179,7 @@ async def snapshots(directory: Path, rounds: int) -> Part:
     show("snapshot: list and read, for each artifact of 8 KB", figures, "sqlite, 100")
     by_name = {f.name: f for f in figures}
     promises = []
-    for name in ("sqlite", "filesystem"):  # what memory takes is the cache of the processor, not the store
+    for name in ("sqlite", "filesystem"):  # in memory the CPU cache dominates, not the store
         ratio = by_name[f"{name}, 10,000"].ratio_to(by_name[f"{name}, 100"])
         promises.append(Promise(f"snapshot, {name}, each of 10,000", "≤ 1.5 × of 100", f"{ratio:.2f} ×", ratio <= 1.5))
     return {"snapshots": figures}, promises
@@ -205,7 +205,7 @@ async def _write_artifacts(store: BaseStore, ref: SessionRef, count: int) -> Non
 
 
 async def feed(directory: Path, rounds: int) -> Part:
-    """From the call of a write to the moment a feed has the change, beside the moment the writer has its answer."""
+    """Time from the call of a write until a feed has the change, and until the writer has its answer."""
     figures: list[Figure] = []
     async with stores_in(directory) as stores:
         for name, store in stores.items():
@@ -248,7 +248,7 @@ async def _write_and_hear(
 
 @asynccontextmanager
 async def _listening(place: Path) -> AsyncIterator[BufferedByteReceiveStream]:
-    """Another process that reports when it learns of each change. On Linux, perf_counter is one clock for all."""
+    """Another process that reports when it receives each change. On Linux, all processes share perf_counter's clock."""
     command = [sys.executable, "-m", "benchmarks.stores", "--listen", str(place)]
     async with await anyio.open_process(command, stderr=None) as process:
         assert process.stdout is not None
@@ -291,7 +291,7 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--only", nargs="+", choices=["writes", "reads", "snapshots", "feed", "growth"])
-    parser.add_argument("--directory", help="where the stores are made; on a disk")
+    parser.add_argument("--directory", help="where the stores are created; must be on a disk")
     parser.add_argument("--listen", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.listen is not None:

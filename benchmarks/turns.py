@@ -1,7 +1,7 @@
-"""Iterations of a turn with ten stores each: bare callbacks, dispatch over nothing, and over each store, interleaved.
+"""Iterations of a turn with ten writes each: bare callbacks, no-op callbacks, and each store, interleaved.
 
 `python -m benchmarks.turns [--rounds N]` prints tables and writes benchmarks/results/turns.json. The overhead of the
-dispatch itself is what it takes over callbacks that do nothing, less calling those ten callbacks by hand.
+dispatch itself is its time with no-op callbacks, minus the time of calling those ten callbacks directly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MESSAGES = [
 
 
 def by_hand(callbacks: dict[str, Any]) -> Act:
-    """The same callbacks without a turn around them: one write each."""
+    """Call the same callbacks without a turn: one write each."""
 
     async def act() -> None:
         for _ in range(ITERATIONS):

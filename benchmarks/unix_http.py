@@ -1,4 +1,4 @@
-"""HTTP over a unix socket with the standard library alone, one connection a call: for metrics and for the engine."""
+"""HTTP over a unix socket with only the standard library, one connection per call; for metrics and the engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class UnixConnection(HTTPConnection):
 
 
 def call(path: Path, verb: str, target: str, body: bytes | None = None, kind: str = "application/json") -> bytes:
-    """The content of the answer. One that is not a success raises OSError."""
+    """Return the body of the response, or raise OSError if it is not a success."""
     connection = UnixConnection(path)
     try:
         connection.request(verb, target, body, {"Content-Type": kind})
@@ -34,6 +34,6 @@ def call(path: Path, verb: str, target: str, body: bytes | None = None, kind: st
 
 
 def metrics(path: Path) -> Mapping[str, float]:
-    """The daemon's Prometheus text as values by name and labels."""
+    """Return the daemon's Prometheus metrics as values by name and labels."""
     lines = call(path, "GET", "/metrics").decode().splitlines()
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] not in "#")}

@@ -1,7 +1,7 @@
-"""From a commit in the store to the moment a process inside the container can read it, through a real daemon.
+"""Time from a commit in the store until a process inside the container can read it, through a real daemon.
 
-`python -m benchmarks.visible [--rounds N]` prints a table and writes benchmarks/results/visible.json. The writer is
-another process than the daemon, as a job on the host would be; writer and reader share the kernel's one clock.
+`python -m benchmarks.visible [--rounds N]` prints a table and writes benchmarks/results/visible.json. The writer is a
+separate process, as a job on the host would be; writer and reader share the kernel's clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sandboxd.client import AsyncClient
 
 PATH = "/workspace/memo/session/NOTES.md"
 PAUSE_S = 0.0002
-"""Between two looks of the reader: one that spins would take the time it measures. It is in the figure."""
+"""The reader's pause between two reads, because a spinning reader would take CPU time. It is part of the figure."""
 
 READER = """
 import json, sys, time
@@ -46,12 +46,12 @@ print(json.dumps({"torn": torn, "back": back}), flush=True)
 
 
 def text_of(number: int) -> str:
-    """Two hundred times the same number: a reader can tell a torn text from a whole one."""
+    """Return the same number two hundred times, so that a reader can detect a torn text."""
     return f"{number}\n" * 200
 
 
 class Lines:
-    """The output of a background process, line by line."""
+    """Yield the output of a background process, line by line."""
 
     def __init__(self, api: AsyncClient, session: str, process: str) -> None:
         self._api, self._session, self._process = api, session, process

@@ -38,7 +38,7 @@ def show(text: str) -> None:
 
 def serve(root: Path) -> subprocess.Popen[bytes]:
     env = {**os.environ, "SANDBOXD_DATA": str(root / "data"), "SANDBOXD_SOCKET": str(root / "d.sock")}
-    env["SANDBOXD_POOL"] = "0"  # warm sandboxes outlive the daemon, and this tour leaves nothing behind
+    env["SANDBOXD_POOL"] = "0"  # warm sandboxes outlive the daemon, but this tour leaves nothing behind
     with (root / "daemon.log").open("ab") as log:
         daemon = subprocess.Popen([sys.executable, "-m", "sandboxd", "serve"], env=env, stdout=-1, stderr=log)
     assert daemon.stdout is not None  # noqa: S101  # stdout is a pipe
@@ -56,7 +56,7 @@ def timed_ms(client: Client, session: str, count: int = 100) -> float:
 
 
 def appears_after_ms(client: Client, session: str, path: str, text: str, write: Callable[[], object]) -> float:
-    """Return how long after a write's answer a process inside, which polls the file, sees the new text."""
+    """Return how long after the response to a write a process inside, which polls the file, sees the new text."""
     wait = f"import time\nprint(flush=True)\nwhile open({path!r}).read() != {text!r}: pass\nprint(time.time())"
     process = client.start_process(session, ["python3", "-c", wait])
     waiting = client.read_process(session, process.id, wait_s=10)
@@ -79,7 +79,7 @@ def show_memory(client: Client) -> None:
     show(client.tool("research", "Edit", edit).content)
     show(client.read_memo("research", "NOTES.md").text)
 
-    say("An edit of text that has changed meanwhile is refused, with the newer text")
+    say("An edit of text that has changed in the meantime is refused, with the newer text")
     seen = client.read_memo("research", "NOTES.md")
     client.append_memo("research", "NOTES.md", "- and sands it\n", actor="colleague")
     try:
@@ -121,16 +121,16 @@ def tour(root: Path) -> None:
     daemon = serve(root)
     client = Client(root / "d.sock")
     try:
-        say("A sandbox for a session of ada's")
+        say("A sandbox for one of ada's sessions")
         started = time.perf_counter()
         sandbox = client.ensure_sandbox("research", user="ada", limits={"memory_mb": 128, "pids": 64})
         show(f"{sandbox.state} on {sandbox.engine} after {(time.perf_counter() - started) * 1000:.0f} ms")
         show(client.exec("research", "id; hostname; ls -la /workspace").stdout)
 
-        say("No network, a read-only system, no way up")
+        say("No network, a read-only system, no way to gain privileges")
         show(client.exec("research", "curl -sS http://example.invalid; touch /etc/x; unshare -r true").stderr)
 
-        say("Tools as agents know them")
+        say("The tools that agents use")
         client.tool("research", "Write", {"file_path": "/workspace/plan.md", "contents": "# Plan\n- measure\n- cut\n"})
         client.tool(
             "research",
@@ -142,7 +142,7 @@ def tour(root: Path) -> None:
         say("The round trip of a command")
         show(f"{timed_ms(client, 'research'):.2f} ms (median of 100)")
 
-        say("A memory hog, a fork bomb, and the next call")
+        say("A memory hog, a fork bomb, and the call after them")
         hog = client.exec("research", ["python3", "-c", "bytearray(10**9)"])
         show(f"hog: exit code {hog.exit_code}, limits hit: {', '.join(hog.limits_hit)}")
         bomb = client.exec("research", "b() { b | b & }; b; sleep 60", timeout_s=2)

@@ -1,6 +1,6 @@
-"""What an agent remembers, and where it is kept.
+"""What an agent remembers, and where it is stored.
 
-A library of documents, sessions and stores that knows nothing of containers. A name is imported when it is first
+A library of documents, sessions and stores that does not depend on containers. A name is imported when it is first
 used, because many callers need the errors and values but not the stores.
 """
 

@@ -1,7 +1,7 @@
-"""AgentApp: memory for a Python program that embeds the library: store, mirrors, traces, orchestration, compaction.
+"""AgentApp: memory for a program that embeds the library: store, mirrors, traces, orchestration and compaction.
 
-Owns what it caches for each session and the counts of lost writes. It neither opens nor closes what it was given and
-starts no tasks. The daemon is the same wiring, made from settings.
+Owns its per-session caches and the counts of lost writes. It does not open or close the parts that it is given, and
+starts no tasks. The daemon wires the same parts from its settings.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def create_agent_app(
     summarize: Summarize | None = None,
     compaction: CompactionOptions | None = None,
 ) -> AgentApp:
-    """Wire everything. A part that is left out is taken from the store; if it has none, using it is Unsupported."""
+    """Wire the parts. A part left out is taken from the store; if the store lacks it, using it raises Unsupported."""
     inspects = hasattr(session_store, "list_sessions") and hasattr(session_store, "load_orchestration_state")
     return AgentApp(
         store=session_store,
@@ -107,7 +107,7 @@ class AgentApp:
     async def finish_turn(
         self, session: SessionRef | str, messages: Sequence[Mapping[str, Any]], usage: Usage | Mapping[str, Any]
     ) -> TurnOutcome:
-        """Store the messages and the usage, in one transaction if the store can; then compact if that is due."""
+        """Store the messages and the usage, in one transaction if the store supports it; then compact if due."""
         ref = SessionRef.parse(session)
         append_turn = getattr(self.store, "append_turn", None)
         if append_turn is not None:
@@ -154,7 +154,7 @@ class AgentApp:
     async def compact_tool_results(
         self, session: SessionRef | str, messages: Sequence[Mapping[str, Any]], **options: int
     ) -> list[Message]:
-        """Replace long tool results by stubs, and store them as artifacts if the store can."""
+        """Replace long tool results with stubs, and store them as artifacts if the store supports it."""
         keeps = hasattr(self.store, "write_tool_result_artifact")
         write = partial(self.write_tool_result_artifact, SessionRef.parse(session)) if keeps else None
         return await compact_tool_results(messages, write, **options)  # type: ignore[arg-type]  # only whole numbers
@@ -179,7 +179,7 @@ class AgentApp:
     async def _refresh(self, ref: SessionRef, path: str, content: str) -> None:
         if self.sandbox_manager is not None:
             refresh = partial(self.sandbox_manager.refresh_memo_mirror, ref, path, content)
-            await _quietly(refresh, "mirror", ref, self.lost)  # the store has it; a mirror can be rebuilt
+            await _quietly(refresh, "mirror", ref, self.lost)  # the text is stored; a mirror can be rebuilt
 
 
 class _OncePerSession:
@@ -226,5 +226,5 @@ async def _quietly(write: Callable[[], Awaitable[object]], noun: str, ref: Sessi
         lost[noun] += 1
         reason = (
             str(error) if isinstance(error, MemoError) else type(error).__name__
-        )  # a foreign message may contain memory
+        )  # a third-party error message may contain memory
         _log.warning("cannot write %s of session %s (%d lost): %s", noun, ref, lost[noun], reason)

@@ -1,4 +1,4 @@
-"""Backoff: how long to wait after a number of failures in a row. Pure."""
+"""Backoff: how long to wait after consecutive failures. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The pause after a failure: it doubles with each failure in a row, from `first` up to `longest`."""
+    """The pause after a failure: it doubles with each consecutive failure, from `first` up to `longest`."""
 
     first: timedelta = timedelta(minutes=1)
     longest: timedelta = timedelta(hours=6)

@@ -1,7 +1,7 @@
-"""The change feed: every committed change once, in commit order, with key and revision.
+"""The change feed: every committed change once, in commit order, with its key and revision.
 
-A change carries no content: its reader reads the store, so a late change can never install old text. A cursor is the
-position of one change; reading on from a cursor misses nothing and repeats nothing, even after a restart.
+A change carries no content: a consumer reads the store, so a late change can never install old text. A cursor is the
+position of one change; resuming from a cursor misses nothing and repeats nothing, even after a restart.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ChangeStream(AsyncIterator[Change]):
 
     def __init__(self, read: ReadChanges, listen: Callable[[], Listener], since: int) -> None:
         self._read = read
-        self._listener = listen()  # before the first read, so that no commit is missed in between
+        self._listener = listen()  # before the first read, so that no commit in between is missed
         self._cursor = since
         self._page: deque[Change] = deque()
         self._closed = False

@@ -53,7 +53,7 @@ def cut_index(log: Sequence[StoredMessage], fraction: float) -> int:
     """Return how many of the oldest messages to cut, 0 if no cut is possible.
 
     The cut is at floor(n · fraction), moved back, or else forward, until no tool result loses its call. The newest
-    message always stays. A cut of only an earlier summary is not made: it would summarise a summary.
+    message always stays. An earlier summary is never cut alone: that would summarise a summary.
     """
     least = 2 if log and log[0].expands is not None else 1
     most = len(log) - 1
@@ -79,7 +79,7 @@ def notes_section(summary: str, now: datetime) -> str:
 def plan_compaction(
     log: Sequence[StoredMessage], cut: int, summary: object, options: CompactionOptions, now: datetime
 ) -> Compaction | None:
-    """Return what to commit, or None if the summary is empty: then nothing may change."""
+    """Return what to commit, or None if the summary is empty, in which case nothing may change."""
     if not isinstance(summary, str) or not summary.strip():
         return None
     return Compaction(
@@ -94,7 +94,7 @@ def plan_compaction(
 def full_history(
     archives: Mapping[int, Sequence[StoredMessage]], visible: Sequence[StoredMessage]
 ) -> list[dict[str, Any]]:
-    """Expand every summary into the archive that it replaces."""
+    """Return every message, with each summary replaced by the archived messages it stands for."""
     history: list[dict[str, Any]] = []
     waiting = list(reversed(visible))  # a stack, not recursion: the archives of a long session are deeply nested
     while waiting:

@@ -1,6 +1,6 @@
 """What every conformance check is built on: the error it raises, and how it makes the backend under test.
 
-Below the turn contract and `memo.testing`, so that both can offer checks. It knows no backend.
+Below the turn contract and `memo.testing`, so that both can offer checks. It does not depend on any backend.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The content of a document: one committed state, its hash, its summary, and the diff between two states.
+"""The content of a document: a committed state, its hash and summary, and the diff between two states.
 
-Pure and at the bottom of the library: it knows no keys and raises no errors.
+Pure and at the bottom of the library: it does not depend on keys and raises no errors.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _SUMMARY = re.compile(r"<!-- summary: (.*) -->")
 
 
 def summary_of(content: str) -> str:
-    """Return the first line that has text, without Markdown marks, at most 120 characters.
+    """Return the first line that has text, without Markdown markup, cut to 120 characters.
 
-    A document may state its own summary: a profile opens with a comment `<!-- summary: … -->`.
+    A document may state its own summary: a profile starts with a comment `<!-- summary: … -->`.
     """
     for line in content[:4096].splitlines():
         own = _SUMMARY.fullmatch(line.strip())

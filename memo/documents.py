@@ -103,7 +103,7 @@ class DocumentKey:
 
 
 class ArtifactKey(NamedTuple):
-    """A named tuple, like its entry: a session may have thousands, and named tuples are the fastest to construct."""
+    """A named tuple, like its entry, because it is fast to construct and a session may have thousands."""
 
     session: SessionRef
     tool_call: ToolCallId
@@ -118,7 +118,7 @@ class ArtifactKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """The author of a write and the reason for it. `request` makes a retry safe: one request is one revision."""
+    """The author of a write and the reason for it. `request` makes retries safe: it commits only once."""
 
     actor: str = "host"
     session: SessionId | None = None
@@ -193,8 +193,8 @@ def conflict(key: DocumentKey, expected: Expected, current: Document | None) -> 
 def redaction_targets(revisions: list[Revision], revision: int) -> list[int]:
     """Return the revisions that hold the text of `revision`, or [] if it does not exist.
 
-    Every revision with the same text is redacted too, or the secret would survive in a copy. The text of the newest
-    revision is what readers see, so it must be replaced by a write first.
+    Every revision with the same text is redacted too, or the secret would survive in a copy. Readers see the newest
+    revision, so a write must replace its text first.
     """
     chosen = next((r for r in revisions if r.revision == revision), None)
     if chosen is None:

@@ -20,7 +20,7 @@ _LEGAL_LINES = re.compile(rf"(?:{_ID}\n)*")
 
 
 class Id(str):
-    """A checked string. Subclasses only name what the id identifies."""
+    """A checked string. A subclass only names what the id identifies."""
 
     __slots__ = ()
     noun: ClassVar[str] = "id"
@@ -55,7 +55,7 @@ class SessionId(Id):
 
 
 class OwnerId(Id):
-    """A session id or a user id; the scope beside it says which."""
+    """A session id or a user id; the scope that accompanies it says which."""
 
     __slots__ = ()
     noun = "owner id"
@@ -67,7 +67,7 @@ class ToolCallId(Id):
 
 
 def are_legal(texts: Collection[str]) -> bool:
-    """Return whether all texts are legal ids, without constructing one each: for lists of thousands."""
+    """Return whether all texts are legal ids, without constructing them: for lists of thousands."""
     lines = "".join([f"{text}\n" for text in texts])
     return lines.count("\n") == len(texts) and _LEGAL_LINES.fullmatch(lines) is not None
 

@@ -1,6 +1,6 @@
 """The contract of an inspector data source: everything about sessions, read-only.
 
-Access control belongs to the server that exposes it; nothing here writes.
+The server that exposes it is responsible for access control; nothing here writes.
 """
 
 from __future__ import annotations

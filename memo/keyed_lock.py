@@ -1,4 +1,4 @@
-"""KeyedLock: one lock for each key, made when it is first needed and dropped with its last user."""
+"""KeyedLock: one lock per key, created on first use and dropped when its last user releases it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class KeyedLock(Generic[K]):
-    """Serialise the tasks of one event loop that work on the same key; other keys are not delayed."""
+    """Serialise tasks of one event loop that work on the same key; tasks with other keys do not wait."""
 
     def __init__(self) -> None:
         self._locks: dict[K, tuple[anyio.Lock, int]] = {}

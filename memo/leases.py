@@ -1,7 +1,7 @@
-"""The contract of leases: one holder for a user at a time, an expiry time, and a fencing token.
+"""The contract of leases: at most one holder per user, an expiry time, and a fencing token.
 
-Pure functions decide here what a lease means; a store carries it out in one transaction. Tokens only grow, so the next
-write of a holder that stalled past its expiry is recognised and refused.
+The pure functions here decide what a lease means; a store carries it out in one transaction. Tokens only grow, so a
+write by a holder that stalled past its expiry is recognised and refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from memo.ids import UserRef
 
 MOST_HOLDER_CHARS = 200
 LONGEST = timedelta(hours=24)
-"""No lease is granted for longer. If more time is left, the clock was set back since: the lease counts as free."""
+"""The longest lease. If more time than this is left, the clock was set back, and the lease counts as free."""
 
 
 class LeaseLost(MemoError):
@@ -27,7 +27,7 @@ class LeaseLost(MemoError):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A lease as it was granted. `token` is the fence: every grant has a higher token than the one before."""
+    """A lease as it was granted. `token` is the fence: every grant has a higher token than the previous one."""
 
     user: UserRef
     holder: str
@@ -49,7 +49,7 @@ class Held:
 
 class LeaseStore(Protocol):
     async def acquire_lease(self, user: UserRef, holder: str, ttl_s: float) -> Lease | Held:
-        """Grant the lease if it is free or has expired. A holder that asks again is refused like any other."""
+        """Grant the lease if it is free or has expired. The current holder is refused like any other."""
 
     async def renew_lease(self, lease: Lease, ttl_s: float) -> Lease:
         """Extend the lease if it is still valid, or raise LeaseLost."""

@@ -1,4 +1,4 @@
-"""The ledger: what a store keeps about consolidation for each user, and how a run is committed.
+"""The ledger: a store's record of consolidation for each user, and how a run is committed.
 
 A session is pending from its first new message until a run settles that revision of it. A session's revision is the
 number of messages it has ever had. Standing and memory are JSON that only `memo.consolidation` understands.
@@ -62,13 +62,13 @@ class Settlement:
 
     standing: Json
     memory: Json | None = None
-    """None keeps the stored memory."""
+    """None leaves the stored memory unchanged."""
     settled: Mapping[SessionId, int] = field(default_factory=dict)
     document: DocumentChange | None = None
 
 
 class SettlementWriter(Protocol):
-    """Commits the runs of a consolidation. A store is one; a daemon can put its own writer of documents in between."""
+    """Commits consolidation runs. A store is one; a daemon can put its own document writer in front of it."""
 
     async def settle(self, lease: Lease, settlement: Settlement) -> Document | None:
         """Commit everything and return the new document, or raise LeaseLost or RevisionConflict and change nothing.
@@ -79,7 +79,7 @@ class SettlementWriter(Protocol):
 
 class ConsolidationLedger(LeaseStore, SettlementWriter, Protocol):
     async def list_pending(self) -> list[PendingUser]:
-        """Return every user with a pending session, in one query; the other users cost nothing."""
+        """Return every user with a pending session, in one query that does not touch other users."""
 
     async def list_standings(self, tenant: str | None = None) -> list[tuple[UserRef, Json]]:
         """Return the standing of every user with at least one settled run, sorted by tenant and user."""
@@ -104,7 +104,7 @@ _METHODS = (
 
 
 def require_ledger(store: Any) -> None:
-    """Raise Unsupported if the store keeps no ledger."""
+    """Raise Unsupported if the store has no ledger."""
     missing = [name for name in _METHODS if not callable(getattr(store, name, None))]
     if missing:
         raise Unsupported(f"cannot consolidate in {type(store).__name__}: it does not implement {', '.join(missing)}")

@@ -1,6 +1,6 @@
-"""How much a store takes in one piece, in bytes of UTF-8.
+"""Size limits of what a store accepts, in bytes of UTF-8.
 
-Checked before anything is written. Never trims or repairs: what is too large, or no text, is refused.
+Checked before anything is written. Values that are too large, or not text, are refused, never trimmed or repaired.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def encode_text(noun: str, text: object, limit_bytes: int) -> bytes:
     """Return the text as UTF-8, or raise InvalidContent or TooLarge."""
     if not isinstance(text, str):
         raise InvalidContent(f"cannot store this {noun}: it is not text")
-    if len(text) > limit_bytes:  # a character is at least one byte, so a giant need not be encoded to be refused
+    if len(text) > limit_bytes:  # a character is at least one byte, so a huge text is refused without being encoded
         check_size(noun, len(text), limit_bytes)
     try:
         encoded = text.encode()

@@ -1,6 +1,6 @@
-"""Messages as values: JSON objects with a role, stored unchanged; which result answers which call; what fits a budget.
+"""Messages as values: JSON objects with a role, stored unchanged; pairs of calls and results; and token budgets.
 
-Pure. A message is encoded once, before a store sees it, so that nothing unreadable is ever committed.
+Pure. A message is encoded once, before it reaches a store, so that nothing unreadable is ever committed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROLES = ("user", "assistant", "toolResult")
 _CALL_BLOCKS = ("toolCall", "tool_call", "tool_use")
 _MEDIA_BLOCKS = ("image", "media", "audio", "file")
 MEDIA_TOKENS = 1500
-"""Roughly what an image costs a model; the length of its base64 text does not tell."""
+"""An estimate of what an image costs a model; the length of its base64 text is not a measure of that."""
 MESSAGE_OVERHEAD_TOKENS = 4
 MOST_LEVELS = 200
 
@@ -51,7 +51,7 @@ def encode_json(noun: str, value: object, limit_bytes: int) -> str:
         raise InvalidContent(f"cannot store this {noun}: it is not JSON: {error}") from None
     encode_text(noun, body, limit_bytes)
     if body.count("[") + body.count("{") > MOST_LEVELS and _levels(value) > MOST_LEVELS:
-        # A reader with less stack than the writer could not parse it again.
+        # A reader with less stack than the writer could not parse it.
         raise InvalidContent(f"cannot store this {noun}: it is nested more than {MOST_LEVELS} levels deep")
     return body
 
@@ -159,7 +159,7 @@ def newest_within(newest_first: Iterable[StoredMessage], token_budget: int) -> l
 
 
 def _fitting_without_calls(newest_first: list[StoredMessage], token_budget: int) -> list[StoredMessage]:
-    """Do the same for a log with results whose calls are missing: those results constrain nothing."""
+    """Do the same for a log in which some results have no call: those results do not constrain the cut."""
     log = newest_first[::-1]
     splits = unanswered_before([s.message for s in log])
     clean = [i for i in range(len(log)) if not splits[i]]

@@ -1,4 +1,4 @@
-"""The contract of orchestration persistence: events, checkpoints, mailboxes and histories of one session's agents.
+"""The contract for orchestration persistence: events, checkpoints, mailboxes and histories of a session's agents.
 
 Recovery is the latest checkpoint plus the events after it. If the checkpoint cannot be read or names an unknown event,
 recovery starts from the first event.
@@ -37,7 +37,7 @@ class OrchestrationPersistence(Protocol):
     async def append_event(self, event: Mapping[str, Any]) -> None: ...
 
     async def load_events(self) -> list[Event]:
-        """Return every event in the order of appending."""
+        """Return every event in the order in which it was appended."""
 
     async def load_snapshot(self) -> Snapshot | None:
         """Return the latest checkpoint, or None if none was written. Raise Corrupt if it cannot be read."""

@@ -1,10 +1,10 @@
-"""The grammar of memo paths: key ⇄ path in a container. No other module knows it.
+"""The grammar of memo paths: key ⇄ path in a container. No other module parses or builds these paths.
 
     /workspace/memo/session/<name>                      a document of the session
     /workspace/memo/session/tool-results/<call>.txt     an artifact
     /workspace/memo/user/<name>                         a document of the session's user
 
-Total both ways: every key has exactly one path, and every text either parses to one key or raises InvalidKey.
+Every key has exactly one path, and every text either parses to one key or raises InvalidKey.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def path_of(key: DocumentKey | ArtifactKey) -> MemoPath:
 
 
 def parse_path(path: str) -> MemoPath:
-    """Parse an absolute memo path, or raise InvalidKey that names the part that is wrong."""
+    """Parse an absolute memo path, or raise an InvalidKey that names the invalid part."""
     if not isinstance(path, str) or not path.startswith(MEMO_ROOT + "/"):
         raise InvalidKey(f"cannot use this path: it is not under {MEMO_ROOT}")
     match path[len(MEMO_ROOT) + 1 :].split("/"):
@@ -74,7 +74,7 @@ def parse_path(path: str) -> MemoPath:
 
 
 def key_at(path: str, session: SessionRef, user: UserId) -> DocumentKey | ArtifactKey:
-    """Return the key of a path in this session of this user."""
+    """Return the key of the path for this session and user."""
     parsed = parse_path(path)
     if isinstance(parsed, ArtifactPath):
         return ArtifactKey(session, parsed.tool_call)

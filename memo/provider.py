@@ -1,6 +1,6 @@
-"""The contract of a memo provider: small capabilities, all optional but the first.
+"""The contract of a memo provider: small capabilities, all optional except the first.
 
-Any object with the methods is a provider; there is no base class to inherit. `capabilities_of` finds out once what a
+Any object with the methods is a provider; there is no base class to inherit. `capabilities_of` determines once what a
 provider can do. In every method None means "never written"; every failure is an exception.
 """
 
@@ -55,7 +55,7 @@ class ArtifactWriter(Protocol):
 
 class ArtifactLister(Protocol):
     async def list_tool_result_artifact_ids(self, session_ref: SessionRef | str) -> list[str]:
-        """Return the ids of every artifact of the session."""
+        """Return the ids of all artifacts of the session."""
 
 
 class RevisionedDocuments(Protocol):
@@ -74,7 +74,7 @@ class RevisionedDocuments(Protocol):
 
 
 class RequestFinder(Protocol):
-    """Optional beside RevisionedDocuments: tells a retry from a new request without writing."""
+    """Optional addition to RevisionedDocuments: distinguishes a retry from a new request without writing."""
 
     async def find_request(self, key: DocumentKey, request: str) -> Document | None:
         """Return the revision of the document that this request id committed, or None if it committed none."""
@@ -96,7 +96,7 @@ class DocumentHistory(Protocol):
         """Commit the text of an old revision as a new one."""
 
     async def redact_document(self, key: DocumentKey, revision: int, *, author: Author = HOST) -> list[int]:
-        """Erase the text of an old revision and of all revisions with the same text; return which. Metadata stays."""
+        """Erase the text of an old revision and of every copy, and return their revisions. Metadata stays."""
 
 
 class RichArtifacts(Protocol):
@@ -118,7 +118,7 @@ ArtifactLine = tuple[str, int, str, int]
 
 
 class SessionMemory(NamedTuple):
-    """Everything that a session's agent may see, without the texts."""
+    """Everything that a session's agent may see, except the texts."""
 
     documents: list[DocumentEntry]
     artifacts: list[ArtifactLine]
@@ -131,7 +131,7 @@ class MemorySnapshots(Protocol):
         """Return every document of the session, every document of the user, and every artifact, each by name."""
 
     async def read_memory(self, keys: Sequence[DocumentKey | ArtifactKey]) -> list[bytes | None]:
-        """Return the newest texts in UTF-8, in the order of the keys; None for one that was never written.
+        """Return the newest texts in UTF-8, in the order of the keys; None for a text that was never written.
 
         The store need not verify them: the caller compares them with the hashes of `list_memory`.
         """
@@ -153,7 +153,7 @@ class MemoProvider(
     ChangeFeed,
     Protocol,
 ):
-    """Every capability: what the stores of this library are."""
+    """All capabilities, which every store of this library has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Records: JSON objects that a store keeps by (tenant, kind, scope, id), changed in batches that are all or nothing.
+"""Records: JSON objects that a store keeps by (tenant, kind, scope, id) and changes in atomic batches.
 
-The turn contract and the storage steps are stored as records. Pure functions decide here what a change means; a store
-only carries it out. A record may name a group to be listed by, as a message names its session.
+The turn contract and the storage steps are stored as records. The pure functions here decide what a change means; a
+store only carries it out. A record may name a group by which it is listed, as a message names its session.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RecordKind(Id):
 
 @dataclass(frozen=True, slots=True, order=True)
 class RecordScope:
-    """All records of one kind in one place of one tenant. `place` is free text, such as `session:s1`."""
+    """All records of one kind in one place, for one tenant. `place` is free text, such as `session:s1`."""
 
     tenant: TenantId
     kind: RecordKind
@@ -50,9 +50,9 @@ class RecordKey:
 
 
 def checked_name(noun: str, text: object) -> str:
-    """Return the text if a store can use it as a name. It is never used as a path, so most of Unicode is allowed."""
+    """Return the text if a store can use it as a name. Names are never paths, so most of Unicode is allowed."""
     if not isinstance(text, str) or not text or "\0" in text:
-        raise InvalidKey(f"cannot use this {noun}: it must be text that is not empty and has no NUL")
+        raise InvalidKey(f"cannot use this {noun}: it must be non-empty text without NUL")
     try:
         size_bytes = len(text.encode())
     except UnicodeEncodeError:
@@ -63,7 +63,7 @@ def checked_name(noun: str, text: object) -> str:
 
 
 def checked_group(group: object) -> str:
-    """Return the name of a group; \"\" means that the record belongs to no group."""
+    """Return the name of a group; \"\" means that the record has no group."""
     return "" if group == "" else checked_name("record group", group)
 
 
@@ -105,7 +105,7 @@ class Record:
 
 class RecordStore(Protocol):
     async def apply_records(self, changes: Sequence[RecordChange]) -> list[Value | None]:
-        """Apply all changes in order, durably, or none of them. Return the value each leaves: None for a deletion.
+        """Apply all changes in order, durably, or none. Return the record after each change, None for a deletion.
 
         All changes of a batch belong to one tenant.
         """

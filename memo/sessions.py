@@ -1,4 +1,4 @@
-"""The contract of a session store: messages, turns and compaction; and how a user's sessions are listed.
+"""The contract of a session store: messages, turns, compaction, and listing a user's sessions.
 
 Seven methods are required. An unknown session has no messages; writing to it raises Absent.
 """
@@ -117,14 +117,14 @@ class SessionStore(Protocol):
         force: bool = False,
         workspace_snapshot: str | None = None,
     ) -> bool:
-        """Archive the oldest messages and replace them by a summary, if there are enough of them.
+        """Archive the oldest messages and replace them with a summary, if there are enough of them.
 
-        A summariser that fails, or returns nothing, changes nothing.
+        If the summariser fails or returns nothing, nothing changes.
         """
 
 
 class TurnStore(Protocol):
-    """What the stores of this library have beyond the seven."""
+    """The methods that this library's stores have in addition to the seven."""
 
     async def append_turn(
         self, tenant: str, session: str, messages: Sequence[Mapping[str, Any]], usage: Usage | Mapping[str, Any]
@@ -140,7 +140,7 @@ class TurnStore(Protocol):
 
 class UserSessionLister(Protocol):
     async def list_sessions_by_user(self, tenant: str, user: str) -> list[SessionMeta]:
-        """Return all sessions of the user, the newest change first."""
+        """Return all sessions of the user, most recently changed first."""
 
     async def list_users(self) -> list[UserRef]:
-        """Return every user who has a session."""
+        """Return every user that has a session."""

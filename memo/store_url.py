@@ -1,6 +1,6 @@
-"""Opening a store by its URL. The one registry of schemes; it knows no store beyond how to make one.
+"""Opening a store by its URL. The only registry of schemes; of a store it needs only the constructor.
 
-memory://                          in this process, for as long as it lives
+memory://                          in this process, lost when it ends
 sqlite:///memo.db                  a file, relative to the working directory
 sqlite:////var/lib/memo.db         a file by its absolute path
 file:///srv/memo                   a directory by its absolute path
@@ -36,16 +36,16 @@ _FORMS = {
 
 
 def register_scheme(scheme: str, opener: Opener) -> None:
-    """Teach `open_store` a scheme. The opener gets the whole URL."""
+    """Register a scheme with `open_store`. The opener gets the whole URL."""
     _OPENERS[scheme] = opener
 
 
 def open_store(url: str, options: StoreOptions | None = None) -> AbstractAsyncContextManager[Any]:
-    """Return a context manager that holds the store open. A URL that no store understands raises InvalidKey now."""
+    """Return a context manager that holds the store open. A URL that no store supports raises InvalidKey at once."""
     scheme, colon, _ = url.partition(":") if isinstance(url, str) else ("", "", "")
     opener = _OPENERS.get(scheme) if colon else None
     if opener is None:
-        what = f"no store has the scheme {scheme}" if colon else "it is not a URL"  # never the rest: it may be secret
+        what = f"no store has the scheme {scheme}" if colon else "it is not a URL"  # never the rest: it may be a secret
         raise InvalidKey(f"cannot open this store: {what}; give {_forms()}")
     return opener(url, options or StoreOptions())
 
@@ -89,7 +89,7 @@ async def _open_python(url: str, options: StoreOptions) -> AsyncIterator[Any]:
             made = await made
     except MemoError:
         raise
-    except Exception as error:  # the factory is foreign code: whatever it raises, the store does not open
+    except Exception as error:  # the factory is third-party code and may raise anything
         raise Unavailable(f"cannot open this store: {name} raised {_brief(error)}; correct the factory") from error
     if hasattr(made, "__aenter__"):
         async with made as provider:
@@ -128,7 +128,7 @@ def _import_factory(url: str) -> Callable[[], Any]:
             f"cannot open this store: there is no module {error.name}; install it, put its directory on PYTHONPATH, "
             "or correct the name"
         ) from error
-    except Exception as error:  # what a foreign module does while it is imported
+    except Exception as error:  # importing third-party code may raise anything
         raise Unavailable(f"cannot open this store: {module} raised {_brief(error)}; correct the module") from error
     factory = getattr(found, name, None)
     if not callable(factory):

@@ -1,4 +1,4 @@
-"""Token counts: exact where the encoding's table is available, estimated otherwise; a count says which.
+"""Token counts: exact if the encoding's table is available, otherwise estimated; a count says which.
 
 Tables are read from disk only, in tiktoken's cache format: a configured directory, TIKTOKEN_CACHE_DIR, or an
 installed package that contains them. Nothing here uses the network or counts on the event loop.
@@ -73,7 +73,7 @@ def table_directories(configured: Path | None = None) -> Iterator[Path]:
     for variable in ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR"):
         if os.environ.get(variable):
             yield Path(os.environ[variable])
-    spec = importlib.util.find_spec("litellm")  # located, not imported: importing it costs seconds and megabytes
+    spec = importlib.util.find_spec("litellm")  # located, not imported: an import costs seconds and megabytes
     for place in (spec.submodule_search_locations or []) if spec else []:
         yield Path(place) / "litellm_core_utils" / "tokenizers"
 
@@ -110,7 +110,7 @@ class TokenCounter:
 
     @property
     def may_be_exact(self) -> bool:
-        """False once every count is known to be an estimate, which is cheap."""
+        """False once every count is known to be an estimate, which costs little."""
         return not self._settled or self._table is not None
 
     def count(self, text: str) -> TokenCount:

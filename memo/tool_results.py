@@ -1,6 +1,6 @@
 """Tool-result compaction: a long result becomes an artifact, and a stub with the artifact's path replaces it.
 
-Works on copies; the given messages are never changed. The artifact is written before its stub exists.
+It works on copies and never changes the given messages. The artifact is written before its stub exists.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def compact_tool_results(
 def artifact_id(tool_call: str) -> ToolCallId:
     """Return the id of a call's artifact: the call's own id, or a hash of it if it is not a legal id.
 
-    Some model APIs make call ids with `|` or of hundreds of characters; their results must be stored too.
+    Some model APIs use call ids with `|` or with hundreds of characters; their results must be stored too.
     """
     try:
         return ToolCallId(tool_call)

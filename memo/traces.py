@@ -22,7 +22,7 @@ class SessionTraceStore(Protocol):
         """Append one envelope, a JSON object, stored unchanged."""
 
     async def load_envelopes(self) -> list[Envelope]:
-        """Return every envelope in the order of appending."""
+        """Return every envelope in the order in which it was appended."""
 
 
 TraceStoreFactory = Callable[[SessionRef], SessionTraceStore]
@@ -42,7 +42,7 @@ class QuietTraceStore:
             await self._inner.append_envelope(envelope)
         except Exception as error:  # noqa: BLE001  the contract: no failed trace write stops an agent
             self.failures += 1
-            _log.warning("cannot write trace of session %s (%d lost): %s", self._session, self.failures, error)
+            _log.warning("cannot write the trace of session %s (%d lost): %s", self._session, self.failures, error)
 
     async def load_envelopes(self) -> list[Envelope]:
         return await self._inner.load_envelopes()

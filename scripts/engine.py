@@ -152,7 +152,7 @@ def start() -> FoundEngine:
         run_step("systemctl start docker", ["systemctl", "start", "docker"], cannot="cannot start the docker service")
         if found := find():
             return found
-        raise SetupError("cannot reach docker although its service runs", "journalctl -u docker")
+        raise SetupError("cannot reach Docker although its service is running", "journalctl -u docker")
     if _live_pid(Path("/var/run/docker.pid"), "dockerd") is not None:
         say("dockerd is already starting")
         if found := _await_answer(None):
@@ -233,7 +233,7 @@ def _live_pid(path: Path, program: str) -> int | None:
 
 
 def _root_path() -> str:
-    """Return root's login PATH: `su` and cron leave out sbin, which has dockerd and iptables."""
+    """Return root's login PATH: `su` and cron leave out sbin, where dockerd and iptables are."""
     return f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/local/sbin:/usr/sbin:/sbin"
 
 

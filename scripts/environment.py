@@ -1,4 +1,4 @@
-"""The environments: `.venv` with the pinned requirements and this package, editable; `.venv-suites` beside it.
+"""The environments: `.venv` with the pinned requirements and this package, editable; and `.venv-suites`.
 
 Each is brought up to date only when its requirement files or pyproject.toml change; the machine's own pip configuration
 decides where packages come from. Usage: `environment run`, `environment dev` (adds the tools) or `environment suites`
@@ -27,7 +27,7 @@ REQUIREMENTS = {"run": "requirements.txt", "dev": "requirements-dev.txt", "suite
 
 
 def wanted_stamp(kind: str) -> str:
-    """Return the kind with a hash of everything that determines the environment's contents."""
+    """Return the kind and a hash of everything that determines the environment's contents."""
     inputs = {"requirements-suites.txt"} if kind == "suites" else {"requirements.txt", "pyproject.toml"}
     digest = hashlib.sha256()
     for name in sorted({*inputs, REQUIREMENTS[kind]}):
@@ -50,7 +50,7 @@ def build(kind: str) -> None:
         venv = _venv(kind)
         stamp = _stamp(venv)
         if kind == "run" and stamp.exists() and stamp.read_text().startswith("dev"):
-            kind = "dev"  # an update keeps the tools that are installed
+            kind = "dev"  # an update keeps the installed tools
         if not _works(venv):
             _create(venv)
         stamp.unlink(missing_ok=True)
@@ -96,7 +96,7 @@ def _create(venv: Path) -> None:
 
 
 def _works(venv: Path) -> bool:
-    """Return whether it has a recent enough Python and pip. A link to a removed Python counts as missing."""
+    """Return whether the environment has pip and a recent Python. A link to a removed Python counts as missing."""
     python = venv / "bin" / "python"
     probe = "import pip, sys; sys.exit(sys.version_info < (3, 11))"
     return python.exists() and subprocess.run([python, "-c", probe], capture_output=True).returncode == 0
@@ -115,7 +115,7 @@ def _one_at_a_time() -> Iterator[None]:
 
 def _verb(arguments: Sequence[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in REQUIREMENTS:
-        raise SetupError("cannot tell which environment to set up", "give `run`, `dev` or `suites`")
+        raise SetupError("cannot set up an environment: unknown kind", "give `run`, `dev` or `suites`")
     build(arguments[0])
     return 0
 

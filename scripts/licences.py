@@ -1,8 +1,8 @@
 """The licences of the installed packages: none may be copyleft, and none may be unknown.
 
 Reads what each distribution in this environment declares: License-Expression, License and the licence classifiers. The
-development environment holds every package of the run environment, so one check covers both. It does not interpret
-"OR": a package that offers a choice is listed in REVIEWED with the licence we take. `make lint` runs it.
+development environment contains every package of the run environment, so one check covers both. It does not interpret
+"OR": a package that offers a choice is listed in REVIEWED with the licence we use. `make lint` runs it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COPYLEFT = re.compile(
 )
 
 REVIEWED: Mapping[str, str] = {}
-"""Packages whose metadata names a copyleft licence or none at all, by normalised name, each with why it is allowed."""
+"""Packages whose metadata names a copyleft licence or none, by normalised name, each with the reason it is allowed."""
 
 
 def normalised(name: str) -> str:
@@ -36,7 +36,7 @@ def normalised(name: str) -> str:
 
 
 def declared(distribution: Distribution) -> list[str]:
-    """Return every statement about the licence in the metadata, without the ones that say nothing."""
+    """Return every statement about the licence in the metadata, except those without information."""
     metadata = distribution.metadata
     classifiers = [item for item in metadata.get_all("Classifier") or [] if item.startswith("License ::")]
     fields = [*(metadata.get_all("License-Expression") or []), *(metadata.get_all("License") or [])]
@@ -45,7 +45,7 @@ def declared(distribution: Distribution) -> list[str]:
 
 
 def problems(installed: Iterable[Distribution], reviewed: Mapping[str, str] = REVIEWED) -> list[str]:
-    """Return one sentence for each distribution that may not be used."""
+    """Return one sentence for each distribution whose licence is not accepted."""
     found = set()
     for distribution in installed:
         name = normalised(distribution.name)
@@ -62,7 +62,7 @@ def problems(installed: Iterable[Distribution], reviewed: Mapping[str, str] = RE
 
 
 def missing(requirements: str, installed: Iterable[Distribution]) -> list[str]:
-    """Return the pinned packages that are not installed, whose licence nothing has checked."""
+    """Return the pinned packages that are not installed, and so are not checked."""
     pinned = [line.partition("==")[0] for line in requirements.splitlines() if "==" in line]
     present = {normalised(distribution.name) for distribution in installed}
     return [name for name in pinned if normalised(name) not in present]

@@ -22,7 +22,7 @@ from scripts import engine
 from scripts.verb import main
 
 _WHAT_NEXT = """
-In another terminal, once the daemon says that it is ready:
+In another terminal, once the daemon reports that it is ready:
 
     .venv/bin/sandboxd create{option} --user ada first
     .venv/bin/sandboxd exec{option} first 'echo "hello from $(id -un)"; ls memo'
@@ -33,7 +33,7 @@ Ctrl-C stops the daemon; memory stays.
 
 
 def prepare() -> dict[str, str]:
-    """Prepare what the settings require; return the variables that the daemon needs in addition to ours."""
+    """Prepare what the settings require; return the environment variables that the daemon needs in addition."""
     try:
         settings = read_settings()
     except InvalidRequest as error:
@@ -69,7 +69,7 @@ def _verb(arguments: Sequence[str]) -> int:
     environment = {**os.environ, **prepare()}
     daemon = str(Path(sys.executable).parent / "sandboxd")
     # Replaces this process, so that signals reach the daemon itself.
-    return os.execve(daemon, [daemon, "serve", *arguments], environment)  # noqa: S606  our own program, no shell
+    return os.execve(daemon, [daemon, "serve", *arguments], environment)  # noqa: S606  a fixed program, no shell
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ TARGET = Path(__file__).parents[1] / "docs" / "settings.md"
 HIDDEN = frozenset({"failpoint"})
 """Settings for tests only."""
 _COMPUTED = {"data": "`/var/lib/sandboxd` as root", "socket": "`/run/sandboxd.sock` as root"}
-"""Defaults that depend on the user who starts the daemon."""
+"""Defaults that depend on the user that starts the daemon."""
 _BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
 _HEAD = """\
 # Settings

@@ -1,7 +1,7 @@
-"""`make tools`: the programs that tests start beside the engine; as root on Debian and Ubuntu they are installed.
+"""`make tools`: install the programs that tests need besides the engine, as root on Debian or Ubuntu.
 
-Without a required one the suite cannot run. An optional one is another engine to run the conformance suite on; where
-it cannot be had, its tests are skipped with the reason.
+Without a required program the suite cannot run. An optional one is another engine for the conformance suite; if it
+cannot be installed, its tests are skipped with the reason.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OPTIONAL: dict[str, Callable[[], None]] = {
 
 
 def find_program(program: str) -> str | None:
-    """Return where root would find this program."""
+    """Return the path at which root would find this program."""
     return shutil.which(program, path=f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/local/sbin:/usr/sbin:/sbin")
 
 
@@ -40,7 +40,7 @@ def missing() -> list[str]:
 
 
 def install_optional(installs: Mapping[str, Callable[[], None]] = _OPTIONAL) -> list[tuple[str, str]]:
-    """Install what is missing, as far as possible. Return what could not be had, and why."""
+    """Install what is missing, as far as possible. Return what could not be installed, and why."""
     refused = []
     for program, install in installs.items():
         if find_program(program) is None:

@@ -1,4 +1,4 @@
-"""The end of a Makefile target: its exit code, or one sentence and the next step if it fails."""
+"""How a Makefile target ends: with its exit code, or with one sentence and the next step if it fails."""
 
 from __future__ import annotations
 

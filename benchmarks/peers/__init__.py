@@ -14,7 +14,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 
 class Absent(Exception):
-    """The peer cannot do this here; the message is the reason, in one sentence."""
+    """The peer cannot do this here; the message gives the reason in one sentence."""
 
 
 class CommandFailed(Exception):
@@ -47,7 +47,7 @@ class Session(Protocol):
 
 @runtime_checkable
 class WithTools(Protocol):
-    """A session whose owner offers an agent's tools as calls of their own, not as commands."""
+    """A session with native calls for an agent's tools, instead of commands."""
 
     async def edit(self, path: str, old: str, new: str) -> None: ...
 
@@ -58,17 +58,17 @@ class WithTools(Protocol):
 
 class Peer(Protocol):
     async def prepare(self, name: str) -> None:
-        """Make ready what a session of this name finds; never part of a measured time."""
+        """Prepare the content of the session with this name; never part of a measured time."""
 
     async def settle(self) -> None:
-        """Wait until nothing more is done in the background, which would be in the figures of the next contender."""
+        """Wait for background work to finish, which would otherwise affect the figures of the next contender."""
 
     async def open(self, name: str) -> Session:
         """Make a sandbox."""
 
 
 class NothingBeforehand:
-    """A peer whose sessions find nothing and leave nothing to be done."""
+    """A peer whose sessions start empty and need no cleanup."""
 
     async def prepare(self, name: str) -> None:
         pass
@@ -84,7 +84,7 @@ class Options:
     image: str
     directory: Path
     label: str
-    """`name=value`, on every container that a peer makes, so that none can be left behind."""
+    """`name=value`, the label of every container that a peer creates, so that none can be left behind."""
     pooled: bool = False
     socket: Path | None = None
     """Where our own daemon listens."""
@@ -106,7 +106,7 @@ class Entry:
     module: str
     kind: Kind
     is_foreign: bool = False
-    """Whether it lives in the environment of the peers instead of the product's."""
+    """Whether it is installed in the peers' environment instead of the product's."""
     pooled: bool = False
 
 
@@ -132,11 +132,11 @@ BASELINE = "posix_spawn"
 
 
 def pick(names: Sequence[str]) -> list[Entry]:
-    """Ours, the baseline and the peers whose name begins with one of these; or "all" or "none"."""
+    """Return ours, the baseline, and the peers whose name begins with one of these, or "all" or "none"."""
     for name in names:
         if name not in {"all", "none"} and not any(entry.name.startswith(name) for entry in ENTRIES):
             known = ", ".join(dict.fromkeys(entry.name.partition(",")[0] for entry in ENTRIES))
-            raise ValueError(f"cannot find the peer {name}: it is none of {known}")
+            raise ValueError(f"cannot find the peer {name}: choose from {known}")
     if "all" in names:
         return list(ENTRIES)
     wanted = () if "none" in names else tuple(names)

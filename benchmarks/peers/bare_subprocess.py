@@ -1,4 +1,4 @@
-"""`subprocess.run` on the host, without any sandbox: what a framework does that has none."""
+"""`subprocess.run` on the host, without any sandbox: what a framework without one does."""
 
 from __future__ import annotations
 

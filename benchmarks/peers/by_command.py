@@ -1,4 +1,4 @@
-"""Files of a sandbox that has no call for them: an agent writes and reads them with a command, so this does too."""
+"""Files in a sandbox without a file API: written and read with a command, as an agent would."""
 
 from __future__ import annotations
 

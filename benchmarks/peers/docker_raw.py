@@ -1,4 +1,4 @@
-"""The engine's HTTP API with nothing in between: two requests and a look at the exit code for every command."""
+"""The engine's HTTP API with nothing in between: two requests per command, and one for its exit code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def call(verb: str, target: str, body: object = None) -> bytes:
 
 
 def unpack(stream: bytes) -> str:
-    """The output in the engine's frames: eight bytes of header before each piece."""
+    """Return the output from the engine's frames, each of which has a header of eight bytes."""
     pieces, at = [], 0
     while at < len(stream):
         _, size = _HEADER.unpack_from(stream, at)

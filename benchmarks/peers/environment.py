@@ -1,7 +1,7 @@
-"""Where the peers live: a venv, a node_modules and an image with swe-rex's server, all under `build/bench`.
+"""The environment of the peers: a venv, a node_modules and an image with swe-rex's server, all under `build/bench`.
 
-`python -m benchmarks.peers.environment` makes them; what is there and up to date costs nothing. A part that cannot be
-made is reported and left out, for the benchmark goes on without it. The product's own environment is never touched.
+`python -m benchmarks.peers.environment` creates them, and does nothing if they are up to date. A part that cannot be
+created is reported and left out: the benchmark runs without it. The product's own environment is never touched.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NODE_MODULES = PLACE / "node_modules"
 REQUIREMENTS = HERE / "requirements.txt"
 PACKAGE = HERE / "package.json"
 SERVER_REPOSITORY = "sandboxd-bench-swe-rex"
-# What the process peers start: sandbox-runtime needs all three.
+# Programs that the process peers start; sandbox-runtime needs all three.
 PROGRAMS = {"bwrap": "bubblewrap", "socat": "socat", "rg": "ripgrep"}
 
 
@@ -36,7 +36,7 @@ def python() -> Path:
 
 
 def server_image(base: str) -> str:
-    """The image of swe-rex's server on top of ours; its name changes with either."""
+    """The image with swe-rex's server on top of our image; its name changes when either changes."""
     digest = hashlib.sha256(base.encode() + REQUIREMENTS.read_bytes()).hexdigest()
     return f"{SERVER_REPOSITORY}:{digest[:12]}"
 
@@ -76,7 +76,7 @@ def install_programs() -> None:
 
 
 def make_server_image(base: str) -> None:
-    """swe-rex wants its server in the image and would download it there; our image has no network and no pip."""
+    """Build the image for swe-rex, which would otherwise download its server; our image has no network and no pip."""
     tag = server_image(base)
     if subprocess.run(["docker", "image", "inspect", tag], capture_output=True).returncode == 0:
         return
@@ -104,7 +104,7 @@ def _output(command: Sequence[str]) -> str:
 
 
 def make(base: str) -> list[str]:
-    """Make all parts; return a sentence for each that could not be made."""
+    """Create all parts; return a sentence for each that could not be created."""
     PLACE.mkdir(parents=True, exist_ok=True)
     problems = []
     for part in (make_venv, make_node_modules, install_programs, lambda: make_server_image(base)):
@@ -112,7 +112,7 @@ def make(base: str) -> list[str]:
             part()
         except SetupError as error:
             problems.append(str(error))
-            say(f"going on without: {error}")
+            say(f"continuing without it: {error}")
     return problems
 
 

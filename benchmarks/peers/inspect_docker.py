@@ -1,4 +1,4 @@
-"""inspect-ai: its docker sandbox, which is a compose project for each sample."""
+"""inspect-ai: its docker sandbox, one compose project per sample."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Inspect(NothingBeforehand):
 
 
 def _missing() -> str | None:
-    """What it needs and this host lacks. Its own check stops at the first and answers with a paragraph."""
+    """Return what it needs and this host lacks. Its own check stops at the first problem and returns a paragraph."""
     compose = subprocess.run(["docker", "compose", "version", "--short"], capture_output=True, text=True)
     if compose.returncode != 0:
         engine = subprocess.run(["docker", "version", "-f", "{{.Server.Version}}"], capture_output=True, text=True)

@@ -64,8 +64,8 @@ class LlmSandbox(NothingBeforehand):
                 image=self._options.image,
                 lang="python",
                 workdir=_ROOT,
-                keep_template=True,  # an image that it may remove could not be used again
-                skip_environment_setup=True,  # its own setup installs packages; ours and the others' do not
+                keep_template=True,  # otherwise it may remove the image, which is needed again
+                skip_environment_setup=True,  # its own setup installs packages, which no other contender does
                 runtime_configs=_containers(self._options),
             )
         session.open()
@@ -76,7 +76,7 @@ class LlmSandbox(NothingBeforehand):
 
 
 def _containers(options: Options) -> dict[str, Any]:
-    # Its containers ignore SIGTERM, and it waits ten seconds for each that it stops. That is never measured.
+    # Its containers ignore SIGTERM, so it waits ten seconds for each one it stops. That time is never measured.
     return {"network_mode": "none", "stop_signal": "SIGKILL", "labels": labels_of(options)}
 
 

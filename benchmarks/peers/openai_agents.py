@@ -41,7 +41,7 @@ class Opened:
         return content
 
     async def close(self) -> None:
-        # Its container ignores SIGTERM, and it waits ten seconds for each that it stops. That is never measured.
+        # Its container ignores SIGTERM, so it waits ten seconds for each one it stops. That time is never measured.
         await to_thread.run_sync(self._client.docker_client.api.kill, self.container)
         await self._inner.aclose()
         await self._client.delete(self._inner)
@@ -64,7 +64,7 @@ class OpenaiAgents(NothingBeforehand):
 
 @asynccontextmanager
 async def open_peer(options: Options) -> AsyncIterator[Peer]:
-    set_tracing_disabled(True)  # a trace would be sent over a network that a benchmark must not need
+    set_tracing_disabled(True)  # a trace would be sent over the network, which a benchmark must not need
     client = docker.from_env(timeout=120, max_pool_size=_CONNECTIONS)
     try:
         yield OpenaiAgents(DockerSandboxClient(client), options)

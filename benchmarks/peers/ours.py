@@ -1,4 +1,4 @@
-"""Ours, through the HTTP API and our own client, as a user would."""
+"""sandboxd through its HTTP API and its own client, as a user would call it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Daemon:
         self._pooled = pooled
 
     async def prepare(self, name: str) -> None:
-        """Three documents and a hundred artifacts of 8 KB: what a session of some age has."""
+        """Three documents and a hundred artifacts of 8 KB, as in a session of some age."""
         await self.write_documents(name)
         numbers = iter(range(ARTIFACTS))
 
@@ -98,7 +98,7 @@ class Daemon:
         made = await self._api.ensure_sandbox(name, USER)
         if self._pooled and not made.from_pool:
             await self._api.destroy_sandbox(name)
-            raise Absent("no pool yet: the sandbox was made cold")
+            raise Absent("no pool yet: the sandbox was created cold")
         return Sandbox(self._api, name, made.container)
 
 

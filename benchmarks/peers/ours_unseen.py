@@ -1,4 +1,4 @@
-"""Ours again, with texts that another process has put into the store: the daemon sees them for the first time."""
+"""sandboxd again, with texts that another process wrote to the store, so that they are new to the daemon."""
 
 from __future__ import annotations
 

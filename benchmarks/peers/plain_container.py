@@ -1,6 +1,6 @@
-"""How a container of the docker peers is run: no network and an init process that reaps, nothing else.
+"""How the docker peers run a container: no network, an init process that reaps, and nothing else.
 
-Less than what a sandbox of ours gets, so the comparison never favours us.
+That is less than our sandboxes do, so the comparison never favours us.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def labels_of(options: Options) -> dict[str, str]:
 
 
 def tar_of(name: str, content: bytes) -> bytes:
-    """The archive that the engine's file call takes."""
+    """Return the archive that the engine's file call expects."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         member = tarfile.TarInfo(name)

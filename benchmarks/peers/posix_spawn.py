@@ -1,4 +1,4 @@
-"""The bare system call on the host, without any sandbox: the floor under every figure, and the baseline."""
+"""The bare system call on the host, without any sandbox: the lower bound of every figure, and the baseline."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Spawned:
 
 
 class Host(NothingBeforehand):
-    """Sessions that are directories of the host."""
+    """Sessions that are directories on the host."""
 
     def __init__(self, directory: Path, kind: type[Spawned]) -> None:
         self._directory = directory

@@ -1,4 +1,4 @@
-"""Anthropic's sandbox-runtime, used as a library from a persistent Node process: no Node start in any figure."""
+"""Anthropic's sandbox-runtime, used as a library from a persistent Node process, so no figure includes a Node start."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from benchmarks.peers.environment import NODE_MODULES
 _DRIVER = Path(__file__).with_suffix(".mjs")
 _MOST_BYTES = 16_000_000
 _START_S = 60
-# It binds the whole root of the host, with every mount of every other contender's container in it. It is measured as if
-# those were not there: in a mount namespace of its own, from which they are taken away.
+# It binds the whole root of the host, with every mount of every other contender's container in it. To measure it
+# without them, it runs in its own mount namespace, from which they are removed.
 _ALONE = (
     *("unshare", "--mount", "--propagation", "private", "sh", "-c"),
     "awk '$5 ~ \"/(docker|containerd|sandboxd-bench-[^/]*/daemon[0-9]*)/\" { print $5 }' /proc/self/mountinfo"
@@ -33,7 +33,7 @@ _ALONE = (
 
 
 class Node:
-    """The process that runs the library. Many commands may be in flight; each answer has its command's number."""
+    """The process that runs the library. Many commands may be in flight; answers carry the number of their command."""
 
     def __init__(self, process: Process) -> None:
         assert process.stdin is not None
@@ -93,7 +93,7 @@ class SandboxRuntime(NothingBeforehand):
 @asynccontextmanager
 async def open_peer(options: Options) -> AsyncIterator[Peer]:
     if missing := [program for program in ("node", "bwrap", "socat", "rg") if shutil.which(program) is None]:
-        raise Absent(f"it needs {', '.join(missing)}, not installed here")
+        raise Absent(f"it needs {', '.join(missing)}, which this host lacks")
     if not (NODE_MODULES / "@anthropic-ai").is_dir():
         raise Absent("its npm package is not installed")
     alone = _ALONE if os.geteuid() == 0 else ()

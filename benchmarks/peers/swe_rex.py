@@ -56,5 +56,5 @@ class SweRex(NothingBeforehand):
 async def open_peer(options: Options) -> AsyncIterator[Peer]:
     image = os.environ.get(IMAGE_VARIABLE)
     if not image:
-        raise Absent("there is no image with its server in it")
+        raise Absent("there is no image with its server")
     yield SweRex(image, options.label)

@@ -1,7 +1,8 @@
-"""One contender in its own process: one line of JSON per request and per answer, with times taken in here.
+"""One contender in its own process: one line of JSON per request and per answer, with times measured in the worker.
 
-So no interpreter, event loop or library of one contender is in the figures of another, and the way of the question is
-in none. `python -m benchmarks.peers.worker MODULE OPTIONS` runs in whatever environment the contender needs.
+So the interpreter, event loop and libraries of one contender never affect the figures of another, and no figure
+includes the transport of the request. `python -m benchmarks.peers.worker MODULE OPTIONS` runs in the environment that
+the contender needs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _THREADS = 64
 
 
 class Contender:
-    """Owns the sessions that were opened; answers questions about them."""
+    """Owns the open sessions and answers requests about them."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -41,7 +42,7 @@ class Contender:
         return {}
 
     async def open(self, name: str) -> object:
-        """A session, and its first result."""
+        """Open a session, run its first command and return how long both took."""
         started = time.perf_counter()
         session = await self._peer.open(name)
         self._sessions[name] = session
@@ -49,7 +50,7 @@ class Contender:
         return {"took_ms": [(time.perf_counter() - started) * 1000], "container": session.container}
 
     async def run(self, name: str, times: int, before: int = 0) -> object:
-        """So many commands, after some that do not count."""
+        """Run this many commands, after warm-up commands that are not measured."""
         session = self._sessions[name]
         for _ in range(before):
             await session.run(["true"])
@@ -64,13 +65,13 @@ class Contender:
         session = self._sessions[name]
         path = f"{session.root}/bench.txt"
         if await session.read(path) != CONTENT:
-            raise Absent("it reads something else than was written")
+            raise Absent("it read back something other than what was written")
         return {"took_ms": await _timed(times, lambda: session.read(path))}
 
     async def play(self, name: str, chunk: int) -> object:
         session = self._sessions[name]
         if (chunk + 1) * CHUNK > len(calls := script(session.root)):
-            raise ValueError(f"cannot play chunk {chunk}: the afternoon is over")
+            raise ValueError(f"cannot run chunk {chunk}: the afternoon is over")
         return {"took_ms": await play(session, calls[chunk * CHUNK : (chunk + 1) * CHUNK])}
 
     async def rate(self, names: list[str], clients: int, seconds: float) -> object:
@@ -136,7 +137,7 @@ async def serve(module: str, options: Options, answers: TextIO) -> None:
 
 
 async def _try(verb: Callable[..., Awaitable[object]], arguments: dict[str, Any]) -> object:
-    """The answer, or the reason why there is none: another library's failure must not end the comparison."""
+    """Return the answer, or the reason why there is none: a failing library must not end the comparison."""
     try:
         return await verb(**arguments)
     except Exception as error:  # noqa: BLE001  whatever a peer raises is its reason, and is shown
@@ -158,7 +159,7 @@ def main() -> None:
     options = Options(
         given["image"], Path(given["directory"]), given["label"], given["pooled"], Path(socket) if socket else None
     )
-    # Libraries print; answers must come through a stream that only we know.
+    # Libraries print to stdout, so answers go through a stream that they cannot reach.
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
         backend = {"use_uvloop": True} if module == "ours" else {}

@@ -1,6 +1,6 @@
-"""Budget: limits on calls and tokens. A budget can have a parent; a call needs enough of both.
+"""Budget: limits on calls and tokens. A budget can have a parent; a call must fit both.
 
-It only counts; the caller reports what a call costs.
+It only counts: the caller reports what each call costs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from memo.errors import MemoError
 
 
 class BudgetSpent(MemoError):
-    """The budget does not allow another call. Work done before it is kept."""
+    """The budget does not allow another call. Completed work is kept."""
 
     code = "memo.budget_spent"
     retryable = True

@@ -90,7 +90,7 @@ _FORM: _Rules = (
 
 
 def screen(text: str, max_chars: int = MAX_BULLET_CHARS) -> str | Rejection:
-    """Return the text as one clean line, or why it may not be in a profile."""
+    """Return the text as one clean line, or the reason why it must not appear in a profile."""
     danger = find_danger(text)
     if danger is not None:
         return danger
@@ -105,7 +105,7 @@ def screen(text: str, max_chars: int = MAX_BULLET_CHARS) -> str | Rejection:
 
 
 def find_danger(text: str) -> Rejection | None:
-    """Return why a text of any form is dangerous, or None if it is not."""
+    """Return why a text is dangerous, whatever its form, or None if it is not."""
     if any(_is_hidden(character) for character in text):
         return Rejection("it contains invisible characters")
     line = " ".join(unicodedata.normalize("NFKC", text).split())
@@ -113,11 +113,11 @@ def find_danger(text: str) -> Rejection | None:
 
 
 def screen_summary(text: str) -> str:
-    """Return the summary if it may be in a comment, otherwise an empty string."""
+    """Return the summary if it is safe inside a comment, otherwise an empty string."""
     screened = screen(text, MAX_SUMMARY_CHARS)
     return "" if isinstance(screened, Rejection) or "--" in screened else screened
 
 
 def _is_hidden(character: str) -> bool:
-    """Return whether it is a control, format, private or unassigned character other than a line break or tab."""
+    """Return whether the character is control, format, private-use or unassigned, and not a line break or tab."""
     return unicodedata.category(character) in ("Cc", "Cf", "Co", "Cn", "Cs") and character not in "\n\t\r"

@@ -1,7 +1,7 @@
 """FairQueue: a queue of users that is fair between tenants.
 
-The tenant with the fewest running users is next, then the one served longest ago. A user is in it at most once, waiting
-or running. It starts nothing.
+The tenant with the fewest running users is served next; ties go to the one served longest ago. A user is in the queue
+at most once, waiting or running. The queue starts no work.
 """
 
 from __future__ import annotations

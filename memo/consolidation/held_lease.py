@@ -1,6 +1,6 @@
-"""HeldLease: a lease that is renewed in the background while work goes on; the work is cancelled if it is lost.
+"""HeldLease: a lease that is renewed in the background during work; if it is lost, the work is cancelled.
 
-The store's fencing token is what stops a late write; cancelling only saves work that could no longer be written.
+The store's fencing token rejects a late write; cancelling only avoids work that could no longer be committed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RELEASE_DEADLINE_S = 5.0
 
 
 def holder_name() -> str:
-    """Return a name that is unique to this process and that identifies it to a person."""
+    """Return a name that is unique to this process and readable for operators."""
     return f"{platform.node()[:100]}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 

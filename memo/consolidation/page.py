@@ -1,6 +1,6 @@
-"""Page: USER.md as lines with its headings and bullets, and an edit that touches only the lines it names.
+"""Page: USER.md as lines, headings and bullets, and an edit that touches only the lines it names.
 
-All other lines stay byte for byte: unknown sections, prose, fences, comments, line endings. Pure.
+All other lines stay byte-identical: unknown sections, prose, fences, comments, line endings. Pure.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Page:
     """The lines outside fences and comments."""
 
     def section(self, title: str) -> Section | None:
-        """Return the first section with this title; a second one was written by a person."""
+        """Return the first section with this title; if there is a second one, a person wrote it."""
         return next((s for s in self.sections if s.title.casefold() == title.casefold()), None)
 
     def bullets(self) -> Iterable[tuple[int, str]]:
-        """Yield every list item of the page, with its text without comments."""
+        """Yield every list item of the page, and its text without comments."""
         for index in sorted(self.plain):
             found = _BULLET.match(self.lines[index].rstrip())
             if found:
@@ -80,7 +80,7 @@ def parse_page(text: str) -> Page:
 
 
 def _plain_lines(lines: tuple[str, ...]) -> set[int]:
-    """Return the lines outside fences and multi-line comments. One that is never closed counts as plain text."""
+    """Return the lines outside fences and multi-line comments. An unclosed one counts as plain text."""
     plain: set[int] = set()
     index = 0
     while index < len(lines):
@@ -100,7 +100,8 @@ def _end_of_hidden(lines: tuple[str, ...], index: int) -> int | None:
         closing = re.compile(rf"^ {{0,3}}{re.escape(mark[0])}{{{len(mark)},}}\s*$")
         return next((i for i in range(index + 1, len(lines)) if closing.match(lines[i].rstrip())), None)
     if "<!--" in _COMMENT.sub("", lines[index]):
-        # A complete comment on one line does not close an open one: ours would close a person's and be hidden.
+        # A complete comment on one line does not close an open one: a generated one would close a person's comment and
+        # be hidden.
         return next((i for i in range(index + 1, len(lines)) if "-->" in _COMMENT.sub("", lines[i])), None)
     return None
 

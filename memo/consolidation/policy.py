@@ -1,7 +1,7 @@
-"""Policy: whether a user is due for a run and why; and Standing, the user's record of past runs and failures.
+"""Policy decides whether a user is due for a run, and why; Standing records the user's past runs and failures.
 
 Pure: activity, standing, foreground work and the clock in, a verdict out. A verdict of "not now" says when to look
-again, so nothing has to poll. A standing is kept as JSON in the ledger.
+again, so the caller need not poll. A standing is stored as JSON in the ledger.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_REASON_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The last of `count` failures in a row. Nothing is retried before `retry_at`."""
+    """The last of `count` consecutive failures. Nothing is retried before `retry_at`."""
 
     count: int
     reason: str
@@ -31,7 +31,7 @@ class Failure:
     def after(
         cls, before: Failure | None, reason: str, now: datetime, backoff: Backoff, retry_after_s: float | None = None
     ) -> Failure:
-        """Return the next failure in a row. A `retry_after_s` longer than the backoff wins."""
+        """Return the next consecutive failure. A `retry_after_s` that is longer than the backoff takes precedence."""
         count = before.count + 1 if before else 1
         pause = max(backoff.pause(count), timedelta(seconds=min(retry_after_s or 0, 86_400)))
         return cls(count, reason[:MAX_REASON_CHARS], now + pause)
@@ -47,13 +47,13 @@ class Failure:
 @dataclass(frozen=True, slots=True)
 class Standing:
     runs: int = 0
-    """Runs that were settled, whether or not they changed anything."""
+    """The number of settled runs, whether or not they changed the profile."""
     last_run_at: datetime | None = None
     last_outcome: str = ""
     revision: int = 0
     """The last revision of the profile that a run wrote."""
     is_unfinished: bool = False
-    """The last run spent its budget and should continue soon."""
+    """Whether the last run exhausted its budget and should continue soon."""
     failure: Failure | None = None
     sessions: Mapping[SessionId, Failure] = field(default_factory=dict)
     """Sessions that could not be summarised. They are still pending."""
@@ -123,7 +123,7 @@ DUE = frozenset({Why.FIRST, Why.UNFINISHED, Why.RETRY, Why.SESSIONS, Why.AGE, Wh
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A user is due once idle for `idle` and after `sessions` changed sessions, or `age` after the last run."""
+    """A user is due once idle for `idle`, and either `sessions` sessions changed or the last run is `age` old."""
 
     idle: timedelta = timedelta(minutes=10)
     age: timedelta = timedelta(hours=24)
@@ -133,7 +133,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Activity since the last run: how many sessions changed, and when the last of them did."""
+    """Activity since the last run: how many sessions changed, and the time of the last change."""
 
     changed: int
     last_activity: datetime | None

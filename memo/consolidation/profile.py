@@ -1,7 +1,7 @@
-"""The profile as values: bullets with their sources, what the last run generated, and what people deleted since.
+"""The profile as values: bullets with sources, what the last run generated, and what people deleted since.
 
-Pure. `ProfileMemory` is kept as JSON in the ledger and tells which lines of USER.md are generated. Bullets are compared
-by their words, well enough that a deleted one does not come back in other words.
+Pure. `ProfileMemory` is stored as JSON in the ledger and records which lines of USER.md are generated. Bullets are
+compared by their words, so that a deleted one does not come back rephrased.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from memo.ids import SessionId
 
 SHOWN_SOURCES = 3
 SIMILARITY = 0.75
-"""The share of common words from which two bullets say the same."""
+"""Two bullets with at least this share of common words count as equal."""
 
 _WORD = re.compile(r"[^\W_]+(?:[+#]+|(?:['.-][^\W_]+)*)")
 _STOPWORDS = frozenset(
@@ -71,7 +71,7 @@ class Bullet:
 
     @property
     def line(self) -> str:
-        """The bullet as a line of the page, with its newest sources."""
+        """The bullet as a line of the page, followed by its newest sources."""
         shown = " ".join(map(str, self.sources[:SHOWN_SOURCES]))
         more = f" and {len(self.sources) - SHOWN_SOURCES} more" if len(self.sources) > SHOWN_SOURCES else ""
         return f"- {self.text} <!-- from {shown}{more} -->"
@@ -108,10 +108,10 @@ class ProfileMemory:
     written: tuple[WrittenBullet, ...] = ()
     tombstones: tuple[Tombstone, ...] = ()
     summary: str = ""
-    """The exact line of the summary; empty if there never was one."""
+    """The exact line of the summary; empty if no run wrote one."""
     history: tuple[str, ...] = ()
     is_history_unwanted: bool = False
-    """A person deleted the History section."""
+    """Whether a person deleted the History section."""
 
     def encode(self) -> dict[str, Any]:
         return {
@@ -156,7 +156,7 @@ def parse_sources(pairs: list[Any]) -> tuple[Source, ...]:
 
 @lru_cache(maxsize=8192)
 def plain(text: str) -> str:
-    """Return the text for an exact comparison, without case, spacing and punctuation at the ends."""
+    """Return the text for an exact comparison, without case, extra spacing, or punctuation at either end."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(folded.split()).strip(" .;:,!*_`\"'")
 
@@ -168,7 +168,7 @@ def words(text: str) -> frozenset[str]:
 
 
 def is_alike(one: str, other: str) -> bool:
-    """Return whether two bullets say the same, judged by their words and not by word order."""
+    """Return whether two bullets say the same thing, comparing their words and ignoring word order."""
     if plain(one) == plain(other):
         return True
     first, second = words(one), words(other)

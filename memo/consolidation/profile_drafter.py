@@ -31,7 +31,7 @@ from memo.ledger import SessionRevision
 
 @dataclass(slots=True)
 class Material:
-    """What a profile is made of, and the sessions that could not be summarised: all of them, and those of this run."""
+    """The input of a profile, and the sessions that could not be summarised: all of them, and those new in this run."""
 
     summaries: list[SessionSummary] = field(default_factory=list)
     failures: dict[SessionId, Failure] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class ProfileDrafter:
                 material.is_unfinished = True
                 break
             except (SummariserUnavailable, Unavailable, Timeout):
-                raise  # every other session would fail too
+                raise  # every later session would fail too
             except Exception as error:  # a summariser may raise anything for one session; the others continue
                 in_a_row += 1
                 self._note_failure(material, session, standing.sessions, error)
@@ -93,7 +93,7 @@ class ProfileDrafter:
         self.observe(Progress("session_failed", self.user, session.session))
 
     async def draft(self, material: Material, memory: ProfileMemory, page: str) -> ProfileDraft:
-        """Return a draft of filtered bullets, each with a real source. Raise ProfileRefused if none are left."""
+        """Return a draft of filtered bullets, each with an existing source. Raise ProfileRefused if none are left."""
         generated = {written.line for written in memory.written}
         current = parse_page(page)
         request = ProfileRequest(
@@ -120,7 +120,7 @@ def _filtered(draft: ProfileDraft, summaries: list[SessionSummary]) -> tuple[Bul
 
 
 def _retained(memory: ProfileMemory, summaries: list[SessionSummary]) -> tuple[Bullet, ...]:
-    """Return the bullets whose sources are all in sessions that this run did not read: they still hold."""
+    """Return the bullets that remain valid: all their sources are in sessions that this run did not read."""
     read = {summary.session for summary in summaries}
     bullets = (written.bullet for written in memory.written)
     return tuple(b for b in bullets if not any(source.session in read for source in b.sources))

@@ -1,7 +1,7 @@
 """Merge a draft into the current page. What people wrote, changed or deleted wins over what is generated.
 
-A line is generated if it is exactly as a run wrote it, in its section. Every other line stays unchanged. A generated
-line that is gone was deleted by a person and becomes a tombstone. Pure.
+A line is generated if it is exactly as a run wrote it, in its section. Every other line stays unchanged. A missing
+generated line was deleted by a person and becomes a tombstone. Pure.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def merge_profile(
 
 
 def _find_generated(page: Page, memory: ProfileMemory) -> dict[int, WrittenBullet]:
-    """Return the generated lines by number. One that a person added an indented note to is no longer generated."""
+    """Return the generated lines by number, except those to which a person added an indented note."""
     generated: dict[int, WrittenBullet] = {}
     for written in memory.written:
         section = page.section(written.bullet.part.value)
@@ -90,7 +90,7 @@ def _bury(
     alive = {id(written) for written in generated.values()}
     present = {plain(text) for text in by_hand}
     deleted = [w.bullet.text for w in memory.written if id(w) not in alive and plain(w.bullet.text) not in present]
-    kept = [t for t in memory.tombstones if plain(t.text) not in present]  # a person who writes it again wants it again
+    kept = [t for t in memory.tombstones if plain(t.text) not in present]  # a person wrote it again
     known = {plain(t.text) for t in kept}
     new = [Tombstone(text, now) for text in deleted if plain(text) not in known]
     return tuple([*kept, *new][-limits.tombstones :])
@@ -178,7 +178,7 @@ def _put_summary(edit: PageEdit, memory: ProfileMemory, summary: str) -> Profile
         edit.replaced[index] = line
     else:
         has_own = any(text.lstrip().startswith("<!-- summary:") for text in edit.page.lines)
-        if has_own or edit.page.lines[0].startswith("---"):  # front matter must stay on top
+        if has_own or edit.page.lines[0].startswith("---"):  # front matter must stay at the top
             return memory
         top = edit.after.get(-1, [])
         is_blank = not any(text.strip() for text in edit.page.lines)

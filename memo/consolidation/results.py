@@ -16,7 +16,7 @@ from memo.ids import SessionId, UserRef
 
 
 class Outcome(StrEnum):
-    """How a run ended. The texts are kept in the ledger."""
+    """How a run ended. The texts are stored in the ledger."""
 
     WRITTEN = "written"
     UNCHANGED = "unchanged"
@@ -30,13 +30,13 @@ class Outcome(StrEnum):
 
     @property
     def code(self) -> str:
-        """The outcome as one word, for a program."""
+        """The outcome as one word, for programs."""
         return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """`sessions` are those that the profile is made of; `failed` are those that could not be summarised, and why."""
+    """`sessions` are the sources of the profile; `failed` are those not summarised, with the reason."""
 
     user: UserRef
     outcome: Outcome
@@ -54,7 +54,7 @@ class RunResult:
     code: str = ""
     """The code of the MemoError that ended the run, otherwise empty."""
     retry_after_s: float | None = None
-    """The delay that a failed summariser asked for."""
+    """The delay that a failed summariser requested."""
     seconds: float = 0.0
     document: Document | None = field(default=None, repr=False)
     """USER.md as this run wrote it, None if it wrote nothing."""
@@ -104,12 +104,12 @@ class UserState:
 
 
 def code_of(error: BaseException) -> str:
-    """Return the stable code of a MemoError or timeout; a foreign error has none."""
+    """Return the stable code of a MemoError or timeout; other errors have no code."""
     if isinstance(error, TimeoutError):
         return Timeout.code
     return error.code if isinstance(error, MemoError) else ""
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why a run failed. The text of a foreign error may quote the user, so only its type is kept."""
+    """Return why a run failed. Only the type of a third-party error is kept, because its text may quote the user."""
     return str(error) if isinstance(error, MemoError) else f"cannot continue: {type(error).__name__}"

@@ -1,7 +1,7 @@
 """ConsolidationRun: one run for one user. Take the lease, check again that the user is due, draft, merge, settle.
 
-The only place that writes USER.md, always with a fencing token and compare-and-swap. A failure of its user is never
-raised: it becomes a result and a backoff for this user alone.
+The only place that writes USER.md, always with a fencing token and compare-and-swap. A failure is never raised: it
+becomes a result, and a backoff for this user alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ACTOR = "consolidation"
 
 @dataclass(frozen=True, slots=True)
 class ConsolidationRun:
-    """`store` keeps documents, sessions, records and a ledger; `writer` commits the run, usually the store itself."""
+    """`store` holds documents, sessions, records and a ledger; `writer`, usually the store itself, commits the run."""
 
     store: Any
     writer: SettlementWriter
@@ -86,7 +86,7 @@ class ConsolidationRun:
             return self._result(Outcome.LOST, str(lost), code=lost.code)
         except BudgetSpent as spent:
             return self._result(Outcome.POSTPONED, str(spent), code=spent.code)
-        except Exception as error:  # noqa: BLE001  # it concerns this user alone; the reason is kept and shown
+        except Exception as error:  # noqa: BLE001  # it affects this user only; the reason is recorded and shown
             return await self._failed(held, standing, error)
 
     def _why(self, entry: LedgerEntry, standing: Standing) -> Why | None:
@@ -129,7 +129,7 @@ class ConsolidationRun:
     async def _merge_and_settle(
         self, held: HeldLease | None, standing: Standing, memory: ProfileMemory, draft: ProfileDraft, settled: Any
     ) -> RunResult:
-        """Merge the draft into the current page and commit; if the page changed meanwhile, merge again."""
+        """Merge the draft into the current page and commit; if the page changes in the meantime, merge again."""
         for _ in range(self.settings.write_tries):
             before: Document | None = await self.store.read_document(self.key)
             page = before.content if before else ""

@@ -1,6 +1,6 @@
 """UserMemoryConsolidationService: finds the users that are due and runs a few at a time, fair between tenants.
 
-Owns its workers and its schedule, no data. Any number of services in any number of processes may share a store, because
+Owns its workers and its schedule, but no data. Services in any number of processes may share a store, because the
 leases are in the store. The daemon and `--watch` use `watch`; a cron job uses `run_once`.
 """
 
@@ -50,8 +50,8 @@ class _Scan:
 class UserMemoryConsolidationService:
     """Keeps USER.md up to date from what happens in each user's sessions.
 
-    `writer` commits runs, by default the store itself; `mirrors` are refreshed after a write. `is_busy` tells whether
-    an agent works for the user now. `observe` is called with every event and must not raise.
+    `writer` commits runs, by default the store itself; `mirrors` are refreshed after a write. `is_busy` returns whether
+    an agent is working for the user now. `observe` is called with every event and must not raise.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class UserMemoryConsolidationService:
         return results
 
     async def watch(self) -> None:
-        """Run users as they become due, until cancelled, or until `stop` is called and the running ones are done."""
+        """Run users as they become due, until cancelled, or until `stop` is called and the active runs are done."""
         queue, scans = FairQueue(), [self._scan_budget()]
         async with anyio.create_task_group() as tasks:
             for _ in range(self.settings.concurrency):
@@ -132,7 +132,7 @@ class UserMemoryConsolidationService:
         self._wake.set()
 
     def stop(self) -> None:
-        """Start no more users; `watch` returns when the running ones are done."""
+        """Start no more runs; `watch` returns when the active ones are done."""
         self.is_stopping = True
         self._wake.set()
 
@@ -178,7 +178,7 @@ class UserMemoryConsolidationService:
         )
 
     async def _scan(self) -> _Scan:
-        """Query the store once for all users. Those that waited longest come first."""
+        """Query the store once for all users. Those that have waited longest come first."""
         now = self._clock()
         self._held = {user: until for user, until in self._held.items() if until > now}
         due: list[PendingUser] = []
@@ -207,7 +207,7 @@ class UserMemoryConsolidationService:
     async def _fill(self, queue: FairQueue) -> datetime | None:
         try:
             scan = await self._scan()
-        except Exception as error:  # noqa: BLE001  # a foreign store may raise anything; watching survives it
+        except Exception as error:  # noqa: BLE001  # a third-party store may raise anything; watching survives it
             _log.warning("cannot scan for due users, retrying in %g s: %s", self.settings.scan_s, reason_of(error))
             return None
         for user in scan.due:
@@ -255,7 +255,7 @@ class UserMemoryConsolidationService:
         started = time.monotonic()
         try:
             result = await run.perform()
-        except Exception as error:  # noqa: BLE001  # a foreign store may raise anything
+        except Exception as error:  # noqa: BLE001  # a third-party store may raise anything
             result = RunResult(user, Outcome.FAILED, reason_of(error), is_dry=is_dry, code=code_of(error))
         result = replace(result, seconds=time.monotonic() - started)
         if result.outcome in (Outcome.FAILED, Outcome.REFUSED, Outcome.LOST):
@@ -266,7 +266,7 @@ class UserMemoryConsolidationService:
         return result
 
     def _note_held(self, result: RunResult) -> None:
-        """Look again when another run's lease expires: its process may have died."""
+        """Check again when another run's lease expires: its process may have died."""
         if result.until is not None:
             self._held[result.user] = result.until
             self._wake.set()

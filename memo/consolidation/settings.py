@@ -20,14 +20,14 @@ class ConsolidationSettings:
     """Users consolidated at once in this process."""
     run_calls: int | None = 100
     run_tokens: int | None = 1_000_000
-    """The budget of one run; a run that spends it continues at the next scan."""
+    """The budget of one run; a run that exhausts it continues at the next scan."""
     scan_calls: int | None = None
     scan_tokens: int | None = None
     """The budget shared by all users of one scan."""
     sessions: int = 500
     """How many of the newest sessions a run reads; bullets from older sessions are kept."""
     failures_in_a_row: int = 3
-    """After this many failed sessions in a row the run fails: the summariser is at fault, not the sessions."""
+    """After this many consecutive failed sessions the run fails: the summariser is at fault, not the sessions."""
     write_tries: int = 50
     merge: MergeLimits = field(default_factory=MergeLimits)
     transcripts: TranscriptLimits = field(default_factory=TranscriptLimits)

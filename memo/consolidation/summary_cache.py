@@ -1,7 +1,7 @@
-"""SummaryCache: summaries of sessions, each made once for a revision of its session and kept as a record.
+"""SummaryCache: summaries of sessions, each made once per revision of its session and stored as a record.
 
-An entry may be deleted at any time. One of another revision or another summariser is invalid. Facts pass the content
-filter before they are kept, so rejected text is never fed back to a summariser.
+An entry may be deleted at any time. An entry from another revision or another summariser is invalid. Facts pass the
+content filter before they are kept, so rejected text is never fed back to a summariser.
 """
 
 from __future__ import annotations

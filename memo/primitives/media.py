@@ -25,7 +25,7 @@ ModalityHazard = Literal["inert", "extractable-instructions", "opaque-perceptual
 
 
 class StashEntry(Primitive):
-    """Text that stands in for the bytes, such as a caption or a transcript, with a trust tier of its own."""
+    """Text that stands in for the bytes, such as a caption or a transcript, with its own trust tier."""
 
     refusal: ClassVar[type[InvalidPrimitive]] = InvalidMedia
 
@@ -90,7 +90,7 @@ class Media(Primitive):
         return self.model_copy(update={"stash": {**self.stash, name: entry}})
 
     def __eq__(self, other: object) -> bool:
-        """Compare everything except the reader, which is only a way to the bytes."""
+        """Compare everything except the reader, which is only a means to get the bytes."""
         return isinstance(other, Media) and self.to_json() == other.to_json()
 
     def __hash__(self) -> int:

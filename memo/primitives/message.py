@@ -1,7 +1,7 @@
-"""Message, Thought and Identity: what was said, what was reasoned, and who speaks.
+"""Message, Thought and Identity: what was said, what was reasoned, and the speaker.
 
 A message is from a user or from the assistant; tool results and system prompts are other primitives. Reasoning is kept
-apart from what was said, and a vendor's payload travels with the tag of its wire format.
+separate from what was said, and a vendor's payload carries the tag of its wire format.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from memo.primitives.tokenizable import Tokenizable
 
 
 class Identity(Primitive):
-    """Who speaks: `identifier` is for the program, `representation` for the model. The two are never conflated."""
+    """The speaker: `identifier` is for the program, `representation` for the model. The two are never conflated."""
 
     refusal: ClassVar[type[InvalidPrimitive]] = InvalidIdentity
 
@@ -27,7 +27,7 @@ class Identity(Primitive):
 
 
 def _from_text(value: Any) -> Any:
-    """Use a bare string for both views, which is right only where there is one user."""
+    """Use one string for both, which is correct only if there is a single user."""
     return Identity(identifier=value, representation=Tokenizable(value)) if isinstance(value, str) else value
 
 

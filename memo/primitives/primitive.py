@@ -1,4 +1,4 @@
-"""Primitive: the frozen, validated model that every primitive is, and the field types they share.
+"""Primitive: the frozen, validated base model of every primitive, and the field types they share.
 
 Any invalid input raises one error with the primitive's own code. A primitive has a JSON form without bytes; readers of
 the bytes are attached when it is loaded.
@@ -50,7 +50,7 @@ class Primitive(BaseModel):
         return made
 
     def _problems(self) -> Iterator[str]:
-        """Yield each rule across fields that this value breaks."""
+        """Yield each cross-field rule that this value breaks."""
         yield from ()
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:

@@ -20,7 +20,7 @@ READERS = "readers"
 
 class Readers(Protocol):
     def media(self, id: str) -> MediaReader:
-        """Return a reader of the media's bytes. Missing bytes may surface only when it is read."""
+        """Return a reader of the media's bytes. Missing bytes may be noticed only at the first read."""
 
     def spool(self, id: str) -> SpoolReader:
         """Return a reader of the spool."""

@@ -1,4 +1,4 @@
-"""Tokenizable: text that can count its tokens. Every text in the other primitives is one.
+"""Tokenizable: text that can count its tokens. Every text in the other primitives is a Tokenizable.
 
 Counts are computed on demand and cached per encoding. The text never changes; `set` returns another Tokenizable.
 """
@@ -50,7 +50,7 @@ class Tokenizable(RootModel[StrictStr]):
         return self.root
 
     def set(self, text: str) -> Tokenizable:
-        """Return a Tokenizable of another text. This one does not change."""
+        """Return a Tokenizable with another text. This one does not change."""
         return Tokenizable(text)
 
     def estimate_tokens(self, encoding: str = "o200k_base") -> int:

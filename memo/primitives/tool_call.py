@@ -1,4 +1,4 @@
-"""ToolCall: one finished call of a tool, with its arguments and its results: text, artifacts or media.
+"""ToolCall: one finished tool call, with its arguments and its results: text, artifacts or media.
 
 The caller computes the checksum, which identifies equal calls; it is verified here.
 """
@@ -52,7 +52,7 @@ def _parse_args(value: Any) -> Any:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         raise ValueError("args contain a value that JSON cannot hold") from None
-    return copy.deepcopy(dict(value))  # the caller may go on changing its own
+    return copy.deepcopy(dict(value))  # a copy: the caller may keep changing its own dict
 
 
 def _silo(value: Any) -> str:
@@ -95,7 +95,7 @@ class ToolCall(Primitive):
         if isinstance(self.results, tuple) and not self.results:
             yield "results must not be an empty list"
         if self.from_artifact_tool and not isinstance(self.results, Tokenizable):
-            # Otherwise an artifact tool could be asked about its own results without end.
+            # Otherwise an artifact tool could be called on its own results without end.
             yield "the result of an artifact tool must be text"
 
     @property

@@ -1,4 +1,4 @@
-"""Spools: byte stores keyed by id, and artifacts, a model's bounded view of one."""
+"""Spools: byte stores keyed by id; and artifacts, through which a model queries one in bounded answers."""
 
 from memo.spool.block_reader import BlockReader, LazyReader
 from memo.spool.byte_store import ByteStore, MediaReader, SpoolBytes, SpoolReader

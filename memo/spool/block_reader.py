@@ -1,7 +1,7 @@
 """BlockReader: lines, ranges and streams over any source of byte ranges, with a line index of bounded size.
 
 The index holds the offset of every n-th line. When it is full, n doubles and every other offset is dropped, so memory
-stays constant and a line is found by reading a bounded range.
+use stays constant. A line is found by reading a bounded range.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class BlockReader(ABC):
 
 
 class LazyReader(BlockReader):
-    """Opens the bytes at the first read, so that loading a record does not open everything it names."""
+    """Opens the bytes at the first read, so that loading a record does not open everything it refers to."""
 
     def __init__(self, spool: ByteStore, id: str) -> None:
         super().__init__(id, spool)

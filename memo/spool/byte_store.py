@@ -18,7 +18,7 @@ BLOCK_BYTES = 1024 * 1024
 
 @runtime_checkable
 class MediaReader(Protocol):
-    """Bytes that can be streamed any number of times. What a `Media` needs."""
+    """Bytes that can be streamed any number of times; the reader that a `Media` needs."""
 
     def stream(self) -> AsyncIterator[bytes]:
         """Yield all bytes in blocks of bounded size. Each call starts at the first byte."""
@@ -44,13 +44,13 @@ class SpoolReader(Protocol):
 
 class ByteStore(Protocol):
     async def write(self, id: str, data: SpoolBytes) -> SpoolReader:
-        """Keep the bytes under the id, whole or not at all, and return a reader of them."""
+        """Store the bytes under the id, atomically, and return a reader for them."""
 
     async def read(self, id: str) -> SpoolReader | None:
-        """Return a reader of the bytes written last, or None if there are none."""
+        """Return a reader for the bytes written last, or None if there are none."""
 
     async def delete(self, id: str) -> None:
-        """Remove the bytes. An id without bytes is not an error."""
+        """Remove the bytes. It is not an error if there are none."""
 
 
 async def blocks_of(data: SpoolBytes, size_bytes: int = BLOCK_BYTES) -> AsyncIterator[bytes]:

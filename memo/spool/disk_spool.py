@@ -1,7 +1,7 @@
-"""DiskSpool: one file for each id, streamed to a draft and renamed into place, read by range in constant memory.
+"""DiskSpool: one file per id, streamed to a draft, renamed into place, and read by range in constant memory.
 
-File names are hashes of ids, so an id is never a path. A reader checks that its file is still the same one; once it is
-replaced or removed, reading raises Absent.
+File names are hashes of ids, so an id is never a path. A reader checks that its file is still the same; once the file
+is replaced or removed, reading raises Absent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ABANDONED_AFTER_S = 3600
 
 
 class DiskSpool:
-    """Owns one directory below `root` for each `place`, created at the first write."""
+    """Owns one directory below `root` per `place`, created at the first write."""
 
     def __init__(self, root: Path | str, place: str = "") -> None:
         self._directory = Path(root) / _hashed(place) if place else Path(root)
@@ -44,7 +44,7 @@ class DiskSpool:
                 await self._make_directory()
                 file = await aiofiles.open(draft, "xb")
             try:
-                async for block in blocks_of(data):  # an error of the source is not a disk error
+                async for block in blocks_of(data):  # an error from the source is not a disk error
                     with _disk_errors(action):
                         await file.write(block)
                 with _disk_errors(action):
@@ -147,7 +147,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _sweep(directory: Path) -> None:
-    """Remove the drafts of writers that died: a live one writes more often than once an hour."""
+    """Remove the drafts of dead writers: a live one writes at least once an hour."""
     for draft in directory.glob(".*.draft"):
         with suppress(FileNotFoundError):  # another process may be sweeping too
             if time.time() - draft.stat().st_mtime > ABANDONED_AFTER_S:

@@ -1,6 +1,6 @@
-"""SpooledArtifact: the read-only handle of a large tool result, and the queries that a model can make on it.
+"""SpooledArtifact: a read-only handle for a large tool result, and the queries that a model can run on it.
 
-Every answer is bounded in bytes and says if it was truncated; only `as_bytes` reads everything.
+Every answer is bounded in bytes and says whether it was truncated; only `as_bytes` reads everything.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class SpooledArtifact:
             batch.append(line)
             if len(batch) < GREP_BATCH_LINES and number + len(batch) < count:
                 continue
-            # In a thread with a deadline: some patterns take very long or never finish.
+            # In a thread with a deadline: some patterns take very long or do not finish.
             for index in await anyio.to_thread.run_sync(partial(_search, pattern, batch, timeout_s)):
                 yield f"{number + index + 1}:{batch[index]}"
                 found += 1
@@ -162,7 +162,7 @@ async def _each(texts: list[str]) -> AsyncIterator[str]:
 
 
 async def _collect(lines: AsyncIterator[str], limit_bytes: int, *, cut: bool = False) -> Excerpt:
-    """Join lines up to the limit. The first line, and with `cut` any line, is cut if it does not fit."""
+    """Join lines up to the limit. The first line is cut if it does not fit; with `cut`, so is any line."""
     taken: list[str] = []
     left = limit_bytes
     async for line in lines:

@@ -1,6 +1,6 @@
-"""StoreSpool: bytes in any store that keeps records, as numbered chunks and one record that completes them.
+"""StoreSpool: bytes in any store that keeps records, as numbered chunks and one record that marks them complete.
 
-Chunks belong to a generation, and a reader keeps to its own. A draft record exists from before the first chunk of a
+Chunks belong to a generation, and a reader reads only its own. A draft record exists from before the first chunk of a
 generation is written until the last one is deleted, so the chunks that a crash leaves behind are always found.
 """
 
@@ -21,7 +21,7 @@ from memo.spool.byte_store import SpoolBytes, blocks_of, replaced_or_deleted
 
 CHUNK_BYTES = 256 * 1024
 ABANDONED_AFTER_S = 3600
-"""The writer of a draft this old has died."""
+"""The writer of a draft this old is assumed dead."""
 _DELETE_BATCH = 64
 
 
@@ -87,7 +87,7 @@ class StoreSpool:
                 await self._drop(draft.id)
 
     async def _drop(self, generation: str) -> None:
-        """Delete the chunks from last to first, so that those a crash leaves are still numbered from 0."""
+        """Delete the chunks from last to first, so that the chunks left by a crash are still numbered from 0."""
         end = await self._count(generation)
         while end > 0:
             start = max(0, end - _DELETE_BATCH)

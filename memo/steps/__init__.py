@@ -1,4 +1,4 @@
-"""Storage steps: one operation on an agent's records as a value that survives JSON, dispatched to a handler."""
+"""Storage steps: operations on an agent's records as JSON-serialisable values, dispatched to handlers."""
 
 from memo.steps.conformance import check_handlers
 from memo.steps.handlers import Handlers, store_handlers

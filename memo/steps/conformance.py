@@ -1,4 +1,4 @@
-"""`check_handlers`: the conformance check of the fifteen handlers. It names the promise that a set of them breaks."""
+"""`check_handlers`: the conformance check for the fifteen handlers. A failure names the broken promise."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Handlers: the fifteen operations, defined once for every kind of storage.
+"""Handlers: the fifteen operations, implemented once for every kind of storage.
 
 A handler takes keyword parameters and checks them like a step's. `Handlers` is also a storage function: called with a
-step, it runs the step. `store_handlers` makes them over a store that keeps records.
+step, it runs the step. `store_handlers` builds them on a store that keeps records.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class StepStorage(Protocol):
     async def get(self, kind: str, id: str) -> Value | None: ...
 
     async def set(self, kind: str, id: str, value: Value) -> None:
-        """Keep the value durably, whole or not at all."""
+        """Store the value durably and atomically."""
 
     async def update(self, kind: str, id: str, updates: Value) -> Value:
         """Replace these fields of the record atomically and return it. Raise Absent if there is no such record."""
 
     async def list_by_session(self, kind: str, session: str) -> list[Value]:
-        """Return the records with this `sessionId`, in the order of creation where the storage knows it."""
+        """Return the records with this `sessionId`, in order of creation if the storage records it."""
 
 
 class Handlers(dict[str, Callable[..., Awaitable[Any]]]):
@@ -41,12 +41,12 @@ class Handlers(dict[str, Callable[..., Awaitable[Any]]]):
 
 
 def store_handlers(store: object, *, tenant: str = "local", place: str = "steps") -> Handlers:
-    """Return the fifteen handlers over a store that keeps records. `place` separates the records of several agents."""
+    """Return the fifteen handlers for a store that keeps records. `place` separates the records of different agents."""
     return Handlers(StoreRecords(store, tenant, place))
 
 
 class StoreRecords:
-    """Storage steps as records of a store. A record's group is its session, by which it is listed."""
+    """Stores the records of storage steps in a store. A record is grouped, and listed, by its session."""
 
     def __init__(self, store: object, tenant: str, place: str) -> None:
         self._store = require_records(store)
@@ -110,12 +110,12 @@ def _check_same_id(method: str, id: str, value: Value) -> None:
 
 
 def _ordered_messages(found: list[Value]) -> list[Value]:
-    """Sort by time of creation; messages of the same time keep the storage's order."""
+    """Sort by creation time; messages with the same time keep the storage's order."""
     return sorted(found, key=lambda value: _number(value.get("createdAt")))
 
 
 def _ordered_parts(found: list[Value]) -> list[Value]:
-    """Group the parts of a message, sorted by `index`; messages are in the order of their first part."""
+    """Group the parts of a message, sorted by `index`; messages are in the order of their first parts."""
     messages = {str(value.get("messageId")): None for value in found}
     ranks = {message: rank for rank, message in enumerate(messages)}
     return sorted(found, key=lambda value: (ranks[str(value.get("messageId"))], _number(value.get("index"))))

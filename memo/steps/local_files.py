@@ -1,7 +1,7 @@
-"""LocalFiles: storage steps as JSON files, `{dir}/{kind}/{id}.json`. Meant for development, and still safe.
+"""LocalFiles: storage steps as JSON files, `{dir}/{kind}/{id}.json`. Meant for development, but crash-safe.
 
-A file is replaced whole, by rename, after its bytes are on disk. An update holds the lock of its kind, so concurrent
-updates are all kept, those of other processes too.
+A file is replaced whole, by rename, after its bytes are on disk. An update holds the lock of its kind, so no concurrent
+update is lost, even from another process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def local_storage(dir: str | Path = ".agent") -> Handlers:
-    """Return the fifteen handlers over a directory; the result is also a storage function."""
+    """Return the fifteen handlers for a directory; the result is also a storage function."""
     return Handlers(LocalFiles(Path(dir)))
 
 
@@ -85,7 +85,7 @@ class LocalFiles:
 
     def _write(self, kind: str, id: str, value: Value) -> None:
         path = self._path(kind, id)
-        draft = path.with_name(".draft")  # one per kind is enough: it is written under the lock
+        draft = path.with_name(".draft")  # one per kind is enough, because it is written under the lock
         with _disk_errors(f"write {kind} {id}"):
             draft.unlink(missing_ok=True)  # left by a crash
             with open(os.open(draft, _CREATE, 0o600), "wb") as file:

@@ -1,8 +1,8 @@
-"""StorageStep: one operation on an agent's records as a value, in an envelope that survives JSON.
+"""StorageStep: one operation on an agent's records, as a value with a JSON form.
 
-The fifteen operations are a discriminated union on `method`. A step knows what is asked, not where records are kept. It
-can be written to JSON, read back and run again: a repeated `set` leaves one record, a `get` changes nothing. Ids are
-checked here and nowhere else; records are JSON objects that keep every field.
+The fifteen operations are a discriminated union on `method`. A step says what to do, not where the records are stored.
+It can be written to JSON, read back and run again: a repeated `set` leaves one record, and a `get` changes nothing. Ids
+are checked only here; records are JSON objects that keep every field.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Operation(BaseModel):
     method: str
 
     def parameters(self) -> dict[str, Any]:
-        """Return the operation's parameters under the names of the contract."""
+        """Return the operation's parameters under their names in the contract."""
         return self.model_dump(exclude={"method"})
 
 
@@ -135,7 +135,7 @@ class StorageStep(BaseModel):
 
 
 def parse_parameters(method: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Check the parameters of a direct call to a handler as if they came in a step; return the contract's names."""
+    """Check the parameters of a direct handler call like those of a step; return them under the contract's names."""
     try:
         operation = _parser.validate_python({"method": method, **parameters})
     except ValidationError as error:

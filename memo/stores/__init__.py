@@ -1,6 +1,6 @@
 """The stores of the library.
 
-Each implements every contract and none knows another. `memo.open_store` opens them by URL.
+Each implements every contract, and none depends on another. `memo.open_store` opens them by URL.
 """
 
 from memo.stores.base_store import BaseStore

@@ -1,7 +1,7 @@
-"""BaseStore: what every store does the same way, built on a few abstract methods.
+"""BaseStore: the behaviour that all stores share, built on a few abstract methods.
 
-A store implements the abstract methods, each of which commits entirely or not at all. It inherits the rest, so that
-two stores cannot disagree on what a call means. Its only state is its options.
+A store implements the abstract methods, each of which is atomic, and inherits the rest, so that two stores cannot
+disagree on what a call means. The only state here is the options.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Journal: append-only logs and replaceable slots of one session; traces and orchestration are built on them.
+"""Journal: the append-only logs and replaceable slots of one session, used for traces and orchestration.
 
 A store implements `Journal`; the two contracts on top are the same for every store.
 """
@@ -33,7 +33,7 @@ class Journal(Protocol):
     async def append(self, log: LogName, agent: str, body: str) -> None: ...
 
     async def load(self, log: LogName, agent: str) -> list[str]:
-        """Return every body in the order of appending."""
+        """Return every body in the order in which it was appended."""
 
     async def put(self, slot: SlotName, agent: str, body: str) -> None: ...
 

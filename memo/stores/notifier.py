@@ -1,6 +1,6 @@
-"""Notifiers: how a change feed learns of a commit without polling.
+"""Notifiers wake a change feed after a commit, without polling.
 
-`LocalNotifier` works inside one event loop. `FileNotifier` works across processes: a writer reads one byte of a file,
+`LocalNotifier` works within one event loop. `FileNotifier` works across processes: a writer reads one byte of a file,
 and inotify wakes every process that watches it. A slow periodic wake-up covers a writer that died before notifying.
 """
 
@@ -51,7 +51,7 @@ class LocalListener:
         self._seen = await self._notifier.wait_after(self._seen)
 
     def close(self) -> None:
-        self._notifier.notify()  # wakes every waiting stream, and this one finds itself closed
+        self._notifier.notify()  # wakes every waiting stream; this one then notices that it is closed
 
 
 class FileNotifier:
@@ -67,7 +67,7 @@ class FileNotifier:
         self.check_s = check_s
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            os.pwrite(self._fd, b"!", 0)  # reading an empty file would wake no watcher
+            os.pwrite(self._fd, b"!", 0)  # reading an empty file would not wake a watcher
         except OSError as error:
             self.close()
             raise Unavailable(f"cannot open {path.name}, which wakes the change feed: {error.strerror}") from error
@@ -92,7 +92,7 @@ _IN_ACCESS = 0x1
 
 
 class FileListener:
-    """Owns one inotify descriptor. Where the kernel offers none, it relies on a quicker periodic wake-up."""
+    """Owns one inotify descriptor. If the kernel offers none, it relies on a more frequent periodic wake-up."""
 
     WITHOUT_INOTIFY_CHECK_S = 0.2
 
@@ -110,7 +110,7 @@ class FileListener:
                 await anyio.wait_readable(self._fd)
             except anyio.ClosedResourceError:
                 return  # closed by another task; the stream checks for that itself
-            os.read(self._fd, 65_536)  # any number of notifications is one wake-up: the feed reads all there is
+            os.read(self._fd, 65_536)  # several notifications make one wake-up: the feed reads all new changes
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1

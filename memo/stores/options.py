@@ -1,4 +1,4 @@
-"""StoreOptions: what every store is constructed with; and the errors that all stores word the same way."""
+"""StoreOptions: the constructor options of every store; and the errors that all stores share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StoreOptions:
     counter: TokenCounter = field(default_factory=TokenCounter)
     clock: Callable[[], datetime] = utc_now
     feed_check_s: float = 5.0
-    """How often a feed checks by itself, in case a writer in another process died after its commit."""
+    """How often a feed polls, in case a writer in another process died between commit and notification."""
 
 
 def session_taken(ref: SessionRef) -> SessionTaken:

@@ -1,4 +1,4 @@
-"""Timestamps as the durable stores keep them: whole microseconds since 1970, UTC.
+"""Timestamps in the durable stores: whole microseconds since 1970, UTC.
 
 They sort as numbers, and a time survives a round trip exactly.
 """

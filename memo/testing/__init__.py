@@ -1,10 +1,10 @@
-"""The conformance kit: what a backend must promise, as checks to run on your own.
+"""The conformance kit: what a backend must promise, as checks to run on your own backend.
 
     async def test_my_store():
         await check_provider(lambda: MyStore(dsn))
 
 A factory returns a fresh, empty backend: the object, an awaitable of it, or an async context manager. All ids are
-random, so a factory may also return the same backend again. A failure raises BrokenPromise, which names the promise.
+random, so a factory may also return one backend several times. A failure raises BrokenPromise, which names the promise.
 """
 
 from memo.steps.conformance import check_handlers

@@ -1,6 +1,6 @@
 """What artifacts and snapshots promise: exact texts, complete lists, separate sessions.
 
-The rich capabilities are checked only on stores that have them.
+Optional capabilities are checked only on stores that have them.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ async def artifacts_of_other_sessions_and_tenants_are_invisible(provider: Any) -
         expect(await provider.read_tool_result_artifact(stranger, "call-1") is None, f"{stranger} reads it too")
 
 
-async def the_same_artifact_again_changes_nothing(provider: Any) -> None:
+async def writing_the_same_artifact_again_changes_nothing(provider: Any) -> None:
     key = ArtifactKey(_ref(), ArtifactKey.of("t:s", "call-1").tool_call)
     first = await provider.write_artifact(key, "text")
-    expect_equal(await provider.write_artifact(key, "text"), first, "the entry after the same write again")
+    expect_equal(await provider.write_artifact(key, "text"), first, "the entry after repeating the write")
     second = await provider.write_artifact(key, "other text")
     expect(second.revision > first.revision, f"another text has revision {second.revision} after {first.revision}")
     expect_equal(second.sha256, sha256_of(b"other text"), "its sha256")
@@ -56,7 +56,7 @@ async def the_same_artifact_again_changes_nothing(provider: Any) -> None:
 
 async def a_range_of_an_artifact_is_that_slice_of_its_bytes(provider: Any) -> None:
     key = ArtifactKey(_ref(), ArtifactKey.of("t:s", "call-1").tool_call)
-    expect(await provider.read_artifact_range(key, 0, 10) is None, "a range of nothing is not None")
+    expect(await provider.read_artifact_range(key, 0, 10) is None, "a range of a missing artifact is not None")
     text = "αβγ plain 🜚" * 1000
     await provider.write_artifact(key, text)
     encoded = text.encode()
@@ -65,7 +65,7 @@ async def a_range_of_an_artifact_is_that_slice_of_its_bytes(provider: Any) -> No
         expect_equal(seen, encoded[start : start + length], f"range {start}+{length}")
 
 
-async def many_artifacts_read_in_one_call_are_those_that_exist(provider: Any) -> None:
+async def reading_many_artifacts_returns_those_that_exist(provider: Any) -> None:
     ref = _ref()
     for number in range(5):
         await provider.write_tool_result_artifact(ref, f"call-{number}", f"text {number}")
@@ -76,7 +76,7 @@ async def many_artifacts_read_in_one_call_are_those_that_exist(provider: Any) ->
     expect_equal([e.sha256 for e in entries], [sha256_of(f"text {n}".encode()) for n in range(5)], "the hashes")
 
 
-async def a_snapshot_has_all_of_a_session_and_its_user_and_nothing_else(provider: Any) -> None:
+async def a_snapshot_holds_exactly_the_memory_of_its_session_and_user(provider: Any) -> None:
     ref, user = _ref(), UserId(fresh("u"))
     notes, profile = DocumentKey.of_session(ref, "NOTES.md"), DocumentKey.of_user(ref.tenant, user, "USER.md")
     await provider.write_document(notes, "old")
@@ -109,8 +109,8 @@ ARTIFACT_PROMISES: tuple[Promise, ...] = (
     artifacts_of_other_sessions_and_tenants_are_invisible,
 )
 RICH_ARTIFACT_PROMISES: tuple[Promise, ...] = (
-    the_same_artifact_again_changes_nothing,
+    writing_the_same_artifact_again_changes_nothing,
     a_range_of_an_artifact_is_that_slice_of_its_bytes,
-    many_artifacts_read_in_one_call_are_those_that_exist,
+    reading_many_artifacts_returns_those_that_exist,
 )
-SNAPSHOT_PROMISES: tuple[Promise, ...] = (a_snapshot_has_all_of_a_session_and_its_user_and_nothing_else,)
+SNAPSHOT_PROMISES: tuple[Promise, ...] = (a_snapshot_holds_exactly_the_memory_of_its_session_and_user,)

@@ -1,4 +1,4 @@
-"""What a change feed promises: every committed change once, in order, from any cursor; and a waiting reader wakes.
+"""What a change feed promises: every committed change once, in order, from any cursor; and waiting readers wake up.
 
 A feed with a gap fails the check instead of hanging it.
 """
@@ -24,7 +24,7 @@ def _key(name: str = "NOTES.md") -> DocumentKey:
 
 
 async def _read(store: Any, since: int) -> list[Any]:
-    """Return every change after `since`, up to one that is written now, so that a gap cannot hang."""
+    """Return every change after `since`, up to one that is written now, so that a gap cannot hang the check."""
     last = _key("LAST.md")
     changes: list[Any] = []
     async with aclosing(store.changes(since=since)) as feed:
@@ -114,7 +114,7 @@ async def concurrent_changes_are_all_reported_to_every_reader(store: Any) -> Non
         with anyio.fail_after(10):
             early = [await anext(feed) for _ in range(50)]
     late = await _read(store, start)
-    expect_equal(early, late, "what a reader got during the writes, and what one got afterwards,")
+    expect_equal(early, late, "what a reader got during the writes, compared with one afterwards,")
     for key in keys:
         seen = [change.revision for change in late if change.key == key]
         expect(seen == sorted(set(seen)), f"the revisions of one document are reported as {seen}")

@@ -1,6 +1,6 @@
 """What the consolidation ledger promises: leases with a fence, pending users, and runs settled as a whole.
 
-The store under test has sessions and revisioned documents too. It has its own clock, so the checks take short leases
+The store under test has sessions and revisioned documents too. It uses its own clock, so the checks take short leases
 and wait for them to expire. The content of standing and memory is not checked.
 """
 
@@ -81,7 +81,7 @@ async def _expect_lost(store: Any, lease: Lease, user: UserRef, when: str) -> No
     expect(False, f"a settlement was accepted {when}")
 
 
-async def one_holder_has_the_lease_and_every_grant_a_higher_token(store: Any) -> None:
+async def a_lease_has_one_holder_and_every_grant_a_higher_token(store: Any) -> None:
     user = _user()
     first = await _take(store, user)
     held = await store.acquire_lease(user, "two", LONG_S)
@@ -96,7 +96,7 @@ async def one_holder_has_the_lease_and_every_grant_a_higher_token(store: Any) ->
     expect(second.token > first.token, f"token {second.token} after {first.token}")
 
 
-async def of_many_concurrent_requests_one_is_granted(store: Any) -> None:
+async def one_of_many_concurrent_requests_is_granted(store: Any) -> None:
     user, granted = _user(), []
 
     async def ask(number: int) -> None:
@@ -119,10 +119,10 @@ async def a_lease_expires_unless_it_is_renewed(store: Any) -> None:
     except LeaseLost:
         pass
     else:
-        expect(False, "a lease was renewed after its end")
+        expect(False, "a lease was renewed after it had expired")
     taken = await _take(store, other, "two")
     expect(taken.token > over.token, f"token {taken.token} after {over.token}")
-    expect(kept.expires_at > over.expires_at, "renewing did not prolong the lease")
+    expect(kept.expires_at > over.expires_at, "renewing did not extend the lease")
 
 
 async def a_released_lease_is_free_and_releasing_it_again_frees_no_other(store: Any) -> None:
@@ -155,7 +155,7 @@ async def a_late_settlement_is_refused_and_changes_nothing(store: Any) -> None:
     expect_equal(await _page(store, user), "on time", "the document")
 
 
-async def a_settlement_is_kept_whole_or_not_at_all(store: Any) -> None:
+async def a_settlement_is_atomic(store: Any) -> None:
     user = _user()
     session = await _talk(store, user, "hello")
     await store.write_memory_document(user.tenant, user.user, "user", USER, "by hand")
@@ -167,7 +167,7 @@ async def a_settlement_is_kept_whole_or_not_at_all(store: Any) -> None:
         expect(error.current is not None and error.current.content == "by hand", "the conflict holds another text")
         seen = error.current.revision if error.current else 0
     else:
-        expect(False, "a document that was written in the meantime was overwritten")
+        expect(False, "a document written in the meantime was overwritten")
     entry = await store.read_ledger(user)
     expect_equal((entry.standing, entry.memory, entry.changed), ({}, {}, 1), "the ledger after a conflict")
     written = await store.settle(lease, _settlement(user, "both", seen, **{session: 1}))
@@ -198,7 +198,7 @@ async def a_session_is_pending_from_its_message_until_that_revision_is_settled(s
     expect_equal(await _pending(store, user), 1, "the number of pending sessions in a scan")
 
 
-async def a_scan_names_every_pending_user_with_their_standing(store: Any) -> None:
+async def a_scan_returns_every_pending_user_and_their_standing(store: Any) -> None:
     tenant = fresh("t")
     settled, waiting = _user(tenant), _user(tenant)
     session = await _talk(store, settled, "hello")
@@ -232,14 +232,14 @@ async def compaction_does_not_change_a_revision(store: Any) -> None:
 
 
 LEDGER_PROMISES: tuple[Promise, ...] = (
-    one_holder_has_the_lease_and_every_grant_a_higher_token,
-    of_many_concurrent_requests_one_is_granted,
+    a_lease_has_one_holder_and_every_grant_a_higher_token,
+    one_of_many_concurrent_requests_is_granted,
     a_lease_expires_unless_it_is_renewed,
     a_released_lease_is_free_and_releasing_it_again_frees_no_other,
     a_late_settlement_is_refused_and_changes_nothing,
-    a_settlement_is_kept_whole_or_not_at_all,
+    a_settlement_is_atomic,
     a_session_is_pending_from_its_message_until_that_revision_is_settled,
-    a_scan_names_every_pending_user_with_their_standing,
+    a_scan_returns_every_pending_user_and_their_standing,
     an_unknown_user_has_an_empty_entry,
     compaction_does_not_change_a_revision,
 )

@@ -1,6 +1,6 @@
 """Promises: small checks named as sentences, each run on its own backend and with a timeout.
 
-Knows nothing of stores. A promise is an async function; a failure quotes its name.
+Independent of stores. A promise is an async function; a failure quotes its name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a memo provider promises.
 
 Only the capabilities it has are checked; reading is always checked. All keys are legal: the daemon parses them at the
-edge, and a plain provider need not do it again.
+edge, and a plain provider need not check them again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a store of records promises: batches that are all or nothing, and an order that stays."""
+"""What a store of records promises: atomic batches, and a stable order."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ async def records_come_back_unchanged_in_the_order_of_their_first_put(store: Any
     expect_equal([record.id for record in found], [f"r{n}" for n in range(20) if n != 3], "the ids")
     expect_equal((await store.read_record(scope.key("r7"))).value, value, "the record")
     expect_equal([record.id for record in await store.list_records(scope, "group-1")], ["r7"], "the group")
-    expect(await store.read_record(scope.key("r3")) is None, "a deleted record is still there")
+    expect(await store.read_record(scope.key("r3")) is None, "a deleted record still exists")
     expect_equal(await store.list_records(_scope(scope.tenant)), [], "the records of another place")
     expect(await store.read_record(_scope().key("r7")) is None, "another tenant has the record too")
 
 
-async def a_batch_of_records_is_kept_whole_or_not_at_all(store: Any) -> None:
+async def a_batch_of_records_is_atomic(store: Any) -> None:
     scope = _scope()
     await store.apply_records([Put(scope.key("kept"), {"a": 1})])
     try:
@@ -46,5 +46,5 @@ async def a_batch_of_records_is_kept_whole_or_not_at_all(store: Any) -> None:
 
 RECORD_PROMISES: tuple[Promise, ...] = (
     records_come_back_unchanged_in_the_order_of_their_first_put,
-    a_batch_of_records_is_kept_whole_or_not_at_all,
+    a_batch_of_records_is_atomic,
 )

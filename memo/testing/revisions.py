@@ -1,6 +1,6 @@
 """What revisions promise: they only grow, a stale write never wins, and old revisions stay readable.
 
-Only for stores with revisions.
+Only for stores that have revisions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def a_stale_write_raises_a_conflict_that_holds_the_newer_text(store: Any) 
     expect_equal(await store.read_document(key), second, "the document after the refused writes")
 
 
-async def of_concurrent_writes_that_expect_no_document_one_wins(store: Any) -> None:
+async def one_of_several_concurrent_creates_wins(store: Any) -> None:
     key, won = _key(), []
 
     async def create(number: int) -> None:
@@ -82,7 +82,7 @@ async def compare_and_swap_loses_no_update(store: Any) -> None:
     expect_equal((await store.read_document(key)).content, "40", "a counter after 40 increments")
 
 
-async def the_same_request_is_one_revision(store: Any) -> None:
+async def a_repeated_request_commits_one_revision(store: Any) -> None:
     key = _key()
     author = Author(request=fresh("request"))
     first = await store.write_document(key, "one", author=author)
@@ -188,9 +188,9 @@ async def a_redacted_revision_is_erased_and_raises_redacted(store: Any) -> None:
 REVISION_PROMISES: tuple[Promise, ...] = (
     every_write_is_a_new_and_greater_revision,
     a_stale_write_raises_a_conflict_that_holds_the_newer_text,
-    of_concurrent_writes_that_expect_no_document_one_wins,
+    one_of_several_concurrent_creates_wins,
     compare_and_swap_loses_no_update,
-    the_same_request_is_one_revision,
+    a_repeated_request_commits_one_revision,
     a_request_is_found_by_its_id_without_a_write,
 )
 LISTING_PROMISES: tuple[Promise, ...] = (the_list_of_documents_is_complete_and_correct,)

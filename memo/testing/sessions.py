@@ -1,6 +1,6 @@
-"""What a session store promises: order, completeness, all or nothing; and of compaction, that nothing is lost.
+"""What a session store promises: order, completeness, atomic appends, and compaction that loses nothing.
 
-The seven required methods are always checked; of the others, those that the store has.
+The seven required methods are always checked, the optional ones if the store has them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from memo.testing.promises import Factory, Promise, expect, expect_equal, fresh,
 
 
 async def check_session_store(make: Factory) -> None:
-    """Check the seven required methods, and of the optional ones those the store has."""
+    """Check the seven required methods, and the optional ones that the store has."""
     await keep(make, SESSION_PROMISES)
     async with made(make) as store:
         optional = [p for method, p in OPTIONAL_PROMISES if callable(getattr(store, method, None))]
@@ -24,7 +24,7 @@ async def check_session_store(make: Factory) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A session for the promises to append to and read from."""
+    """A session that the promises append to and read from."""
 
     store: Any
     tenant: str
@@ -185,7 +185,7 @@ async def a_turn_is_recorded(store: Any) -> None:
         expect(False, f"the usage {usage} was accepted")
 
 
-async def a_turn_is_appended_entirely_or_not_at_all(store: Any) -> None:
+async def a_turn_is_appended_atomically(store: Any) -> None:
     at = await new_conversation(store)
     await store.append_turn(at.tenant, at.session, [said("ask")], {"input": 1, "output": 2})
     try:
@@ -211,7 +211,7 @@ async def all_sessions_of_a_user_are_listed_newest_first(store: Any) -> None:
     expect(times == sorted(times, reverse=True), "they are not sorted by time")
 
 
-async def compaction_replaces_the_oldest_messages_by_a_summary(store: Any) -> None:
+async def compaction_replaces_the_oldest_messages_with_a_summary(store: Any) -> None:
     at = await new_conversation(store)
     log = [said(f"message {number} " + "word " * 50) for number in range(30)]
     await at.append(*log)
@@ -239,13 +239,13 @@ async def a_summariser_that_fails_or_returns_nothing_changes_nothing(store: Any)
     await at.append(*log)
 
     async def fail(messages: list[Any]) -> str:
-        raise ConnectionError("the model is away")
+        raise ConnectionError("the model is down")
 
     async def say_nothing(messages: list[Any]) -> str:
         return "  \n"
 
     with contextlib.suppress(ConnectionError):
-        expect(await at.compact(fail, force=True) is False, "a failed compaction says it compacted")
+        expect(await at.compact(fail, force=True) is False, "a failed compaction reported success")
     expect_equal(await at.all(), log, "the log after the summariser failed")
     expect(await at.compact(say_nothing, force=True) is False, "an empty summary was used")
     expect_equal(await at.all(), log, "the log after the summariser returned nothing")
@@ -282,7 +282,7 @@ async def compaction_extends_the_notes(store: Any) -> None:
 
 
 COMPACTION_PROMISES: tuple[Promise, ...] = (
-    compaction_replaces_the_oldest_messages_by_a_summary,
+    compaction_replaces_the_oldest_messages_with_a_summary,
     a_summariser_that_fails_or_returns_nothing_changes_nothing,
     compaction_never_splits_a_call_from_its_result,
 )
@@ -301,6 +301,6 @@ SESSION_PROMISES: tuple[Promise, ...] = (
 OPTIONAL_PROMISES: tuple[tuple[str, Promise], ...] = (
     ("load_full_history", messages_that_compaction_cut_stay_readable),
     ("read_memory_document", compaction_extends_the_notes),
-    ("append_turn", a_turn_is_appended_entirely_or_not_at_all),
+    ("append_turn", a_turn_is_appended_atomically),
     ("list_sessions_by_user", all_sessions_of_a_user_are_listed_newest_first),
 )

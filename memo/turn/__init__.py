@@ -1,4 +1,4 @@
-"""One turn of an agent: 27 callbacks to a store, an executor, and changes that are stored all or not at all."""
+"""One turn of an agent: 27 callbacks to a store, an executor, and changes that are stored atomically."""
 
 from memo.turn.abort_signal import AbortSignal
 from memo.turn.callbacks import noop_callbacks

@@ -1,4 +1,4 @@
-"""AbortSignal: stops a turn from outside or inside, by an event to wait for and the cancel scopes it ends."""
+"""AbortSignal: stops a turn from outside or inside. It sets an event and cancels the scopes opened through it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The 27 callbacks and the executor: their names and parameters, and the no-op set that is the baseline of others.
+"""The 27 callbacks and the executor: their names and parameters, and a no-op set to build others on.
 
-An invalid callback is rejected when the runner is constructed. Only parameters without a default count, and a wrapper
-counts as it declares itself, not as what it wraps.
+An invalid callback is rejected when the runner is constructed. Only parameters without a default count, and for a
+wrapper its own signature counts, not that of the wrapped function.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(CHANGE_CALLBACKS, ("ctx", "value")),
     **dict.fromkeys(BYTES_CALLBACKS, ("ctx", "id", "bytes")),
 }
-"""The parameters of each of the 27."""
+"""The parameters of each of the 27 callbacks."""
 
 
 def problems_of(callbacks: Mapping[str, object]) -> list[str]:
-    """Return every problem of the callbacks, including the executor."""
+    """Return every problem with the callbacks and the executor."""
     wanted = {EXECUTOR_CALLBACK: ("ctx", "helpers"), **PARAMETERS}
     found = [problem for name, parameters in wanted.items() if (problem := _problem(callbacks, name, parameters))]
     return found + [f"{name} is not a callback" for name in callbacks if name not in wanted]
@@ -98,7 +98,7 @@ async def _change_nothing(ctx: Any, value: Any) -> None:
 
 
 def noop_callbacks() -> dict[str, Any]:
-    """Return 27 callbacks that remember nothing but bytes: those must be readable, so they stay in memory."""
+    """Return 27 callbacks that store nothing, except that bytes stay in memory, because they must be readable."""
     media, retrievables = InMemorySpool(), InMemorySpool()
 
     async def store_media_bytes(ctx: Any, id: str, data: SpoolBytes) -> MediaReader:

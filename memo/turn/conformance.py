@@ -1,6 +1,6 @@
-"""`check_callbacks`: the conformance check of a set of 27 callbacks. It names the promise that a set breaks.
+"""`check_callbacks`: the conformance check for a set of 27 callbacks. A failure names the broken promise.
 
-It runs real turns through the callbacks, so it sees what an agent would see. Callbacks that remember nothing on purpose
+It runs real turns through the callbacks, so it sees what an agent would see. Callbacks that store nothing by design
 pass with `remembers=False`.
 """
 
@@ -138,9 +138,9 @@ async def _check_bytes(callbacks: dict[str, Any]) -> None:
         _promise(b"".join([b async for b in media.stream()]) != b"", "a media reader can be read again")
         first = await ctx.store_retrievable_bytes("a", "one\ntwö")
         await ctx.store_retrievable_bytes("b", b"other")
-        _promise(await first.read_all() == "one\ntwö".encode(), "one spool does not change another")
+        _promise(await first.read_all() == "one\ntwö".encode(), "writing one spool does not change another")
         _promise(await first.line(1) == "twö" and await first.line(2) is None, "a spool can be read by line")
-        _promise(await first.line_count() == 2 and await first.byte_length() == 8, "a spool knows its size")
+        _promise(await first.line_count() == 2 and await first.byte_length() == 8, "a spool reports its size")
 
     await _turn(callbacks, store)
 
@@ -175,7 +175,7 @@ async def _turn(callbacks: dict[str, Any], act: Callable[[DispatchContext], Awai
         try:
             await act(ctx)
         except AssertionError as error:
-            failed.append(error)  # a broken promise is not an error of the executor
+            failed.append(error)  # a broken promise is not an executor error
         if not ctx.is_signalled:
             ctx.ack()
 

@@ -1,6 +1,6 @@
 """Context: what callbacks and middleware work with. A TurnContext writes through; a DispatchContext queues its changes.
 
-Both have the same verbs. A context starts with empty sets: nothing is fetched unless asked for.
+Both have the same verbs. A context starts with empty sets: nothing is fetched until requested.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Context(ContextVerbs):
     """What both contexts share. Sets are changed in place and never replaced."""
 
     unit_of_work: UnitOfWork | None = None
-    """Set during a flush: a callback that can defer its write hands it to this."""
+    """Set during a flush: a callback that can defer its write adds it here."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class TurnContext(Context):
         work = UnitOfWork()
         flushing = copy.copy(
             self
-        )  # a copy: another task may write through this context meanwhile and must not join the transaction
+        )  # a copy: another task may write through this context at the same time and must not join the transaction
         flushing.unit_of_work = work
         for delta in deltas:
             await call(self._callbacks[delta.callback], flushing, delta.value)

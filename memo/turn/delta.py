@@ -1,8 +1,8 @@
-"""Delta: one change to a primitive, the sets in scope that it is applied to, and the transaction that stores it.
+"""Delta: one change to a primitive, the sets in scope to which it is applied, and the transaction that stores it.
 
 A set is ordered and holds one item for each id; adding an id again replaces the item in place. A callback that can
-defer its write hands it to the `UnitOfWork`, which applies all of them together at the end of a flush. A callback that
-cannot defer simply writes; for that one a flush promises order and no more.
+defer its write adds it to the `UnitOfWork`, which applies all of them together at the end of a flush. A callback that
+cannot defer writes at once; for it, a flush guarantees only the order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Dispatch: iterations of the executor until it acks, nacks, is aborted or reaches the limit; and its pipelines.
 
-A successful iteration is flushed before its end is announced; a failed one stores nothing. A flush that has started
-runs to its end even if the turn is aborted, because it is all or nothing.
+A successful iteration is flushed before its end is announced; a failed one stores nothing. A flush that has started is
+completed even if the turn is aborted, because it is atomic.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def _iterate(
     except (PipelineError, ExecutorError) as raised:
         error = raised
     except BaseException:
-        ctx.discard()  # the whole turn is being cancelled
+        ctx.discard()  # the whole turn is cancelled
         raise
     number = ctx.iteration + 1
     if ctx.aborted:

@@ -4,7 +4,7 @@ TurnError
 ├─ InvalidTurnRunnerConfig   raised at construction; `problems` lists every problem
 ├─ InvalidTurnContext        raised by `run` before the turn starts
 ├─ AlreadySignalled · StreamSealed    raised in the executor
-├─ ForeignOwner              raised by callbacks that are bound to another owner than the context's
+├─ ForeignOwner              raised by callbacks that are bound to a different owner
 └─ ExecutorError · PipelineError · FlushError · IterationLimit    reported, never raised by `run`
 """
 

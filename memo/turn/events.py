@@ -1,7 +1,7 @@
 """The typed events of a turn, and the EventBus that delivers them.
 
-Emitting waits until every listener has taken the event, so a slow consumer slows the turn down and nothing is buffered
-without bound. Events only inform; they store nothing.
+Emitting waits until every listener has received the event, so a slow consumer slows the turn down and buffers stay
+bounded. Events only inform; they store nothing.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Persisted(Event):
 
 @dataclass(frozen=True, slots=True)
 class MessageReport(Event):
-    """A piece of a message: the new text, and the full text so far."""
+    """A piece of a message: the new text, and the text so far."""
 
     name: ClassVar[str] = "message"
     id: str
@@ -157,4 +157,4 @@ class EventBus:
             try:
                 await stream.send(event)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                continue  # its reader has left; its `stream` removes it
+                continue  # its reader is gone; its `stream` removes it

@@ -1,6 +1,6 @@
-"""The owner of a turn: the one that a context names, and the one that a set of callbacks is bound to.
+"""The owner of a turn: as named by a context, and as bound to a set of callbacks.
 
-Bound callbacks serve that owner only. Whatever they leave unbound is taken from the context.
+Bound callbacks serve that owner only. Ids that they leave unbound are taken from the context.
 """
 
 from __future__ import annotations

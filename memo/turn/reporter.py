@@ -1,6 +1,6 @@
 """Reporter: what an executor streams to listeners, and the record of what was shown but never stored.
 
-Reports go to the event bus and nowhere else. An id is reported in pieces until it is complete; then it is sealed.
+Reports go to the event bus and nowhere else. An id is reported in pieces until it is complete, and then sealed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _ToolCallState:
 
 
 class Reporter:
-    """The helpers of one dispatch. Owns what was reported so far for each id."""
+    """The reporting methods of one dispatch. Owns what was reported so far for each id."""
 
     def __init__(self, turn_id: str, log: ReportLog, emit: Callable[[Event], Awaitable[None]]) -> None:
         self._turn_id = turn_id

@@ -1,7 +1,7 @@
 """TurnRunner: runs turns through pipelines and a dispatch. Its configuration is validated at construction.
 
-`run` raises only for invalid arguments. However a turn ends, it returns a result that says so; an error is emitted on
-the event bus as well.
+`run` raises only for invalid arguments. It returns a result that says how the turn ended; an error is also emitted on
+the event bus.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RawTurnContext(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """How a turn ended. `error` is the one that was reported; an aborted turn has none."""
+    """How a turn ended. `error` is the reported error; an aborted turn has none."""
 
     turn_id: str
     status: Status

@@ -38,11 +38,11 @@ def store_callbacks(
     session: str | None = None,
     tools: Iterable[Tool] = (),
 ) -> dict[str, Any]:
-    """Return the 27 callbacks over a store that keeps records.
+    """Return the 27 callbacks for a store that keeps records.
 
-    Ids given here bind the callbacks to that owner: a context that names no owner is served as this one, and a context
-    that names another raises ForeignOwner. An id left out is taken from the context. Tools are code and are not stored:
-    `fetch_tools` returns `tools`.
+    Ids given here bind the callbacks to that owner: a context that names no owner is served as this owner, and a
+    context that names another raises ForeignOwner. An id left out is taken from the context. Tools are code and are not
+    stored: `fetch_tools` returns `tools`.
     """
     adapter = StoreAdapter(store, OwnerRule(tenant, user, session), tuple(tools))
     return {

@@ -1,7 +1,7 @@
-"""Tool and ToolRegistry: what an executor can call by name; and the tools that let a model query large results.
+"""Tool and ToolRegistry: what an executor can call by name; and the tools with which a model queries large results.
 
-A turn starts with the tools of its runner; tools fetched later are added. An artifact tool returns bounded text, and a
-call of one is marked, so that no tool is ever offered over another's answer.
+A turn starts with the tools of its runner; tools fetched later are added. An artifact tool returns bounded text, and
+its calls are marked, so that no artifact tool is ever offered for another's answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from memo.primitives import Tokenizable, ToolCall
 from memo.spool import Excerpt, SpooledArtifact
 
 MAX_LINES = 1000
-"""The most lines that one call of an artifact tool returns."""
+"""The maximum number of lines that one artifact tool call returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ToolRegistry:
             self.add(tool)
 
     def add(self, tool: Tool) -> None:
-        """Add a tool, replacing one of the same name."""
+        """Add a tool, replacing any tool of the same name."""
         if not isinstance(tool.name, str) or not tool.name:
             raise InvalidContent("cannot add this tool: a name is required")
         self._tools[tool.name] = tool
@@ -89,18 +89,30 @@ async def _json_path(artifact: SpooledArtifact, args: Mapping[str, Any]) -> Exce
 
 
 _QUERIES: tuple[tuple[str, str, dict[str, Any], tuple[str, ...], _Query], ...] = (
-    ("artifact_head", "The first lines of an earlier tool result.", {"lines": _INTEGER}, (), _head),
-    ("artifact_tail", "The last lines of an earlier tool result.", {"lines": _INTEGER}, (), _tail),
-    ("artifact_range", "Lines start to end, end excluded, from 0.", {"start": _INTEGER, "end": _INTEGER}, (), _range),
+    ("artifact_head", "Return the first lines of an earlier tool result.", {"lines": _INTEGER}, (), _head),
+    ("artifact_tail", "Return the last lines of an earlier tool result.", {"lines": _INTEGER}, (), _tail),
+    (
+        "artifact_range",
+        "Return the lines from start up to, not including, end. The first line is 0.",
+        {"start": _INTEGER, "end": _INTEGER},
+        (),
+        _range,
+    ),
     (
         "artifact_grep",
-        "The lines that match a regular expression, each with its number.",
+        "Return the lines that match a regular expression, each with its number.",
         {"pattern": _TEXT, "ignore_case": {"type": "boolean"}},
         ("pattern",),
         _grep,
     ),
-    ("artifact_line_count", "The number of lines of an earlier tool result.", {}, (), _line_count),
-    ("artifact_json_path", "The values at a JSON path such as $.items[0].id.", {"path": _TEXT}, ("path",), _json_path),
+    ("artifact_line_count", "Return the number of lines in an earlier tool result.", {}, (), _line_count),
+    (
+        "artifact_json_path",
+        "Return the values at a JSON path such as $.items[0].id.",
+        {"path": _TEXT},
+        ("path",),
+        _json_path,
+    ),
 )  # fmt: skip
 
 
@@ -141,7 +153,7 @@ def _tool(
 def _render(answer: Excerpt | int) -> str:
     if isinstance(answer, int):
         return str(answer)
-    return f"{answer.text}\n[truncated: ask for a smaller part]" if answer.truncated else answer.text
+    return f"{answer.text}\n[truncated; request a smaller part]" if answer.truncated else answer.text
 
 
 def _text(args: Mapping[str, Any], name: str) -> str:

@@ -2,7 +2,7 @@
 
     LogProvider(RetryProvider(TimeoutProvider(store, write_s=5)))
 
-Each has exactly the capabilities of the provider that it wraps.
+Each wrapper has exactly the capabilities of the provider it wraps.
 """
 
 from memo.wrap.limit import LimitProvider

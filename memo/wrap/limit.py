@@ -1,4 +1,4 @@
-"""LimitProvider: bounds concurrent calls, waiting calls and the size of one content.
+"""LimitProvider: limits the number of concurrent and waiting calls, and the size of a text.
 
 A call over a limit is refused before it reaches the provider. Nothing is truncated.
 """
@@ -28,7 +28,7 @@ class LimitProvider(Wrapper):
     async def _pass(self, call: Call) -> Any:
         self._check_size(call)
         if call.verb.calls_back:
-            return await call.proceed()  # its callback may call this provider, and would wait for itself
+            return await call.proceed()  # its callback may call this provider, and would then wait for itself
         if self._slots.statistics().tasks_waiting >= self._most_waiting:
             raise Unavailable(
                 f"cannot {call.verb.name} {call.key}: {self._most_waiting} calls are already waiting; retry later"

@@ -30,7 +30,7 @@ class LogProvider(Wrapper):
             outcome = error.code
             raise
         except Exception as error:
-            outcome = type(error).__name__  # not its message: a foreign provider may have put content in it
+            outcome = type(error).__name__  # not its message: a third-party provider may have put content in it
             raise
         finally:
             write = self._logger.info if is_ok else self._logger.warning

@@ -1,6 +1,6 @@
 """TimeoutProvider: cancels a call that takes too long; the error says whether the change may have happened.
 
-Waits for worker threads, which cannot be cancelled; the library's own stores bound those themselves.
+It waits for worker threads, which cannot be cancelled; the library's own stores limit their duration themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class TimeoutProvider(Wrapper):
 
     async def _pass(self, call: Call) -> Any:
         if call.verb.calls_back:
-            return await call.proceed()  # the time is the summariser's, not the store's
+            return await call.proceed()  # the summariser takes the time, not the store
         limit_s = self._write_s if call.verb.writes else self._read_s
         with anyio.move_on_after(limit_s):
             return await call.proceed()

@@ -1,7 +1,8 @@
-"""What every wrapper is: a provider around a provider, with exactly the methods of the one inside.
+"""The base of every wrapper: a provider around a provider, with exactly the methods of the inner one.
 
-A capability that the inner provider lacks is missing outside too, so a wrapper of a read-only provider is read-only.
-Wrappers intercept the verbs in the table below; every other attribute, such as the change feed, is passed through.
+A capability that the inner provider lacks is missing in the wrapper too, so a wrapper of a read-only provider is
+read-only. Wrappers intercept the verbs in the table below; every other attribute, such as the change feed, is passed
+through.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class Call:
 
     @property
     def is_safe_to_repeat(self) -> bool:
-        """True for a read, and for a write with a request id, by which the store recognises a repetition."""
+        """True for a read, and for a write with a request id, by which the store recognises a retry."""
         if not self.verb.writes:
             return True
         author = self.named.get("author")
@@ -125,7 +126,7 @@ class Wrapper(ABC):
 
     @abstractmethod
     async def _pass(self, call: Call) -> Any:
-        """Make the call, with what this wrapper adds."""
+        """Make the call, with this wrapper's behaviour around it."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # Python looks up special methods on the class, never here

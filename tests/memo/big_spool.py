@@ -1,4 +1,4 @@
-"""Write a large spool, read a line from its middle and print the cost. Run as a program."""
+"""Write a large spool, read a line from its middle and print what that cost. Run as a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores that each break one promise, in a way that real backends have broken it."""
+"""Stores that each break one promise, in a way that real backends have."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class AppendsOneByOne(InMemoryStore):
 
 
 class SplitsPairs(InMemoryStore):
-    """Cuts exactly at the token budget, between a call and its result if need be."""
+    """Cuts exactly at the token budget, even between a call and its result."""
 
     async def _load_within(self, ref: SessionRef, token_budget: int) -> list[StoredMessage]:
         kept: list[StoredMessage] = []
@@ -134,7 +134,7 @@ class LosesWhatItCompacts(InMemoryStore):
 
 
 class SkipsChanges(InMemoryStore):
-    """A feed with a gap, as from a sequence number whose transaction commits after a later one was read."""
+    """A feed with a gap, as if the transaction of one sequence number committed after a later one was read."""
 
     async def _read_changes(self, since: int, limit: int) -> list[Change]:
         return [c for c in await super()._read_changes(since, limit) if c.cursor % 7]

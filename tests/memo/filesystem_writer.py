@@ -1,9 +1,9 @@
 """A process that writes to one directory; the tests start several, and kill some.
 
     filesystem_writer.py PATH count NUMBER TURNS   append TURNS lines, and add TURNS to a counter by compare-and-swap
-    filesystem_writer.py PATH die ROUNDS SEED      fork writers, kill each at a random moment, print what they were told
-    filesystem_writer.py PATH step VERB MOST       fork writers in copies PATH/VERB-N of PATH/VERB, each of which dies
-                                                   at its Nth touch of the disk; print the N of the one that lived
+    filesystem_writer.py PATH die ROUNDS SEED      fork writers, kill each at a random moment, print what was
+    acknowledged filesystem_writer.py PATH step VERB MOST       fork writers in copies PATH/VERB-N of PATH/VERB, each of
+    which dies at its Nth change to the disk; print the N of the one that survived
 
 A fork has everything imported already, so that hundreds of writers can die in seconds.
 """
@@ -88,7 +88,7 @@ def die(path: Path, rounds: int, seed: int) -> None:
         os.close(telling)
         told = b""
         wanted = chance.randrange(1, 12)
-        while told.count(b"\n") < wanted:  # on a busy machine too, some must die late
+        while told.count(b"\n") < wanted:  # even on a busy machine, some must die late
             told += os.read(reading, 65_536)
         deadline = time.monotonic() + chance.uniform(0, 0.01)
         while (left := deadline - time.monotonic()) > 0:

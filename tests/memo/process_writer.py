@@ -1,7 +1,7 @@
 """A process that writes to one SQLite file; the tests start several, and kill some.
 
     process_writer.py PATH count NUMBER TURNS    append TURNS lines, and add TURNS to a counter by compare-and-swap
-    process_writer.py PATH die ROUNDS SEED       fork writers, kill each at a random moment, print what they were told
+    process_writer.py PATH die ROUNDS SEED       fork writers, kill each at a random moment, print what was acknowledged
 
 A fork has everything imported already, so that hundreds of writers can die in seconds.
 """

@@ -32,7 +32,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 class Mirrors:
-    """The part of a sandbox manager that the app uses; it records what it was shown."""
+    """The part of a sandbox manager that the app uses; it records each text it receives."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.shown: dict[tuple[str, str], str] = {}
@@ -171,7 +171,7 @@ class OnlySeven:
             setattr(self, name, getattr(inner, name))
 
 
-async def test_seven_methods_are_enough_and_the_rest_says_that_it_is_missing(store: BaseStore) -> None:
+async def test_seven_methods_are_enough_and_a_missing_one_is_reported(store: BaseStore) -> None:
     app = create_agent_app(session_store=OnlySeven(store), summarize=lambda _: "summary")  # type: ignore[arg-type]
     await app.finish_turn("acme:s1", [said(1), said(2)], {"input": 1})
     assert await app.compact_if_needed("acme:s1", force=True)

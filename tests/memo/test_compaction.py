@@ -38,7 +38,7 @@ async def test_messages_appended_while_the_summariser_works_are_kept(store: Base
     assert await store.load_full_history("acme", "s1") == [said(n) for n in range(11)]
 
 
-async def test_of_two_concurrent_compactions_one_wins_and_nothing_is_lost(store: BaseStore) -> None:
+async def test_one_of_two_concurrent_compactions_wins_and_nothing_is_lost(store: BaseStore) -> None:
     await talk(store, 10)
     both = anyio.Event()
     waiting = 0

@@ -1,4 +1,4 @@
-"""Invalid input and limits on every store: a clear error, and nothing changed."""
+"""Invalid input and limits on every store: each is a clear error and changes nothing."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ async def test_a_hostile_author_is_refused(store: BaseStore, author: Author) -> 
 
 
 @pytest.mark.parametrize("revision", [0, -1, 2**53, 2**70])
-async def test_a_revision_that_cannot_be_is_absent(store: BaseStore, revision: int) -> None:
+async def test_an_impossible_revision_is_absent(store: BaseStore, revision: int) -> None:
     await store.write_document(KEY, "x")
     assert await store.read_document(KEY, revision) is None
     with pytest.raises(RevisionConflict):
         await store.write_document(KEY, "y", expected=revision)
 
 
-async def test_a_retry_with_the_same_request_answers_what_was_committed(store: BaseStore) -> None:
+async def test_a_retry_with_the_same_request_returns_what_was_committed(store: BaseStore) -> None:
     author = Author("agent", request="r1")
     first = await store.write_document(KEY, "one", expected=ANY, author=author)
     second = await store.write_document(KEY, "two", expected=first.revision)
@@ -127,7 +127,7 @@ async def test_a_retry_with_the_same_request_answers_what_was_committed(store: B
     assert await store.read_document(KEY) == second
 
 
-async def test_the_memory_index_says_what_there_is_to_read(store: BaseStore) -> None:
+async def test_the_memory_index_lists_what_can_be_read(store: BaseStore) -> None:
     await store.write_memory_document("acme", "ann", "user", "USER.md", "# Ann\n\nlikes tea")
     await store.write_memory_document("acme", "s1", "session", "NOTES.md", "\n- **first** thing\n")
     index = await store.build_memory_index("acme", "ann", "s1")
@@ -137,7 +137,7 @@ async def test_the_memory_index_says_what_there_is_to_read(store: BaseStore) -> 
     assert all(entry.age_s >= 0 and not entry.tokens_exact for entry in index)
 
 
-async def test_an_author_of_an_impossible_session_is_refused(store: BaseStore) -> None:
+async def test_an_author_with_an_impossible_session_is_refused(store: BaseStore) -> None:
     with pytest.raises(InvalidKey):
         await store.write_document(KEY, "x", author=Author(session="../x"))  # type: ignore[arg-type]
     assert await store.document_history(KEY) == []
@@ -172,7 +172,7 @@ async def test_a_message_that_is_not_plain_json_is_refused(store: BaseStore, con
     assert await store.load_all_messages("acme", "s1") == []
 
 
-async def test_a_deep_message_within_bounds_comes_back(store: BaseStore) -> None:
+async def test_a_deeply_nested_message_within_bounds_comes_back(store: BaseStore) -> None:
     await store.get_or_create("acme", "ann", "a", "s1")
     message = {"role": "user", "content": nested(150)}
     await store.append_messages("acme", "s1", [message])
@@ -196,7 +196,5 @@ async def test_a_hostile_request_id_is_refused(store: BaseStore, request_id: Any
         ("x" * 500, "x" * 119 + "…"),
     ],
 )
-def test_a_summary_is_the_first_line_that_says_something_or_what_the_document_says_of_itself(
-    content: str, summary: str
-) -> None:
+def test_a_summary_is_the_first_line_with_text_or_the_one_that_the_document_states(content: str, summary: str) -> None:
     assert summary_of(content) == summary

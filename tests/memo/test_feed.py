@@ -1,4 +1,4 @@
-"""The change feed of an open store: waiting, cancelling, dropping, and changes of another process."""
+"""The change feed of an open store: waiting, cancelling, dropping, and changes by another process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def test_a_cancelled_wait_loses_nothing(store: BaseStore) -> None:
         for number in range(5):
             with anyio.move_on_after(0.01):
                 await anext(feed)
-                pytest.fail("there was nothing to tell")
+                pytest.fail("there was nothing to report")
             await store.write_document(KEY, f"text {number}")
             assert (await anext(feed)).revision == number + 1
 
@@ -51,7 +51,7 @@ async def test_many_changes_come_in_pages_without_a_gap(store: BaseStore) -> Non
         assert [(await anext(feed)).cursor for _ in range(count)] == list(range(1, count + 1))
 
 
-async def test_a_dropped_feed_gives_its_descriptor_back(tmp_path: Path) -> None:
+async def test_a_dropped_feed_closes_its_descriptor(tmp_path: Path) -> None:
     async with SQLiteStore(tmp_path / "memo.db") as store:
         await store.last_change()
         before = len(os.listdir("/proc/self/fd"))
@@ -66,7 +66,7 @@ async def test_a_dropped_feed_gives_its_descriptor_back(tmp_path: Path) -> None:
 
 async def test_a_commit_in_another_process_wakes_a_waiting_feed(tmp_path: Path) -> None:
     path = tmp_path / "memo.db"
-    # The periodic check is too rare to help: only the other process's notification can wake the feed in time.
+    # The periodic check is too infrequent to help: only the other process's notification can wake the feed in time.
     async with SQLiteStore(path, StoreOptions(feed_check_s=3600)) as store:
         seen: list[tuple[DocumentKey, int]] = []
         async with anyio.create_task_group() as tasks:

@@ -52,7 +52,7 @@ def replaced_by_link(path: Path, target: Path) -> None:
     path.symlink_to(target)
 
 
-async def test_a_link_in_the_place_of_a_document_is_refused_and_its_target_untouched(
+async def test_a_link_in_place_of_a_document_is_refused_and_its_target_untouched(
     store: FilesystemStore, tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret"
@@ -122,7 +122,7 @@ async def test_no_link_anywhere_is_followed(
 
 
 @pytest.mark.parametrize("plant", [os.mkfifo, os.mkdir])
-async def test_anything_but_a_regular_file_is_an_error_and_never_blocks(
+async def test_a_file_that_is_not_regular_is_an_error_and_never_blocks(
     store: FilesystemStore, plant: Callable[[Path], None]
 ) -> None:
     place(store, "NOTES.md").unlink()
@@ -162,7 +162,7 @@ async def test_a_damaged_row_is_an_error_that_names_the_row(store: FilesystemSto
         ("trace/events.jsonl", b"nonsense\n", lambda s: s.load_trace_envelopes("acme", "s1")),
     ],
 )  # fmt: skip
-async def test_damage_is_an_error_and_never_looks_like_nothing(
+async def test_damage_is_an_error_and_never_looks_like_absence(
     store: FilesystemStore, name: str, content: bytes | None, call: Callable[[FilesystemStore], object]
 ) -> None:
     file = place(store, *name.split("/"))
@@ -178,7 +178,7 @@ async def test_a_damaged_artifact_is_repaired_by_writing_it_again(store: Filesys
     before = await store.last_change()
     await store.write_tool_result_artifact(REF, "call-1", "output")
     assert await store.read_tool_result_artifact(REF, "call-1") == "output"
-    assert await store.last_change() == before, "the text is the one that was committed, so nothing has changed"
+    assert await store.last_change() == before, "this text was already committed, so nothing has changed"
 
 
 async def test_a_damaged_old_text_is_an_error(store: FilesystemStore) -> None:
@@ -189,7 +189,7 @@ async def test_a_damaged_old_text_is_an_error(store: FilesystemStore) -> None:
         await store.read_document(KEY, 1)
 
 
-async def test_redacted_text_is_nowhere_on_the_disk(store: FilesystemStore) -> None:
+async def test_redacted_text_remains_nowhere_on_disk(store: FilesystemStore) -> None:
     await store.write_document(KEY, "the password is xyzzy")
     await store.write_document(KEY, "clean")
     await store.redact_document(KEY, 2)
@@ -206,7 +206,7 @@ async def test_equal_artifacts_share_one_file(store: FilesystemStore) -> None:
     assert await store.read_tool_result_artifact(REF, "twin-1") == "the same text"
 
 
-async def test_files_made_without_the_store_are_taken_over(tmp_path: Path) -> None:
+async def test_files_created_without_the_store_become_documents(tmp_path: Path) -> None:
     home = tmp_path / "tenants" / "acme" / "sessions" / "s9"
     (home / "tool-results").mkdir(parents=True)
     (home / "NOTES.md").write_text("from before")
@@ -234,7 +234,7 @@ async def test_reading_what_was_never_written_leaves_no_trace(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("content", "kind"), [('{"version": 2}', Unsupported), ("{", Corrupt), ("", Corrupt)])
-async def test_a_directory_of_the_future_or_damaged_is_refused(
+async def test_a_directory_with_a_newer_or_damaged_format_is_refused(
     tmp_path: Path, content: str, kind: type[MemoError]
 ) -> None:
     async with FilesystemStore(tmp_path):
@@ -285,7 +285,7 @@ async def test_opening_and_closing_leaves_no_descriptor_and_no_thread(tmp_path: 
     ]
 
 
-async def test_a_stopped_process_that_holds_the_lock_is_waited_for_only_so_long(
+async def test_waiting_for_a_lock_held_by_a_stopped_process_times_out(
     tmp_path: Path,
 ) -> None:
     store = FilesystemStore(tmp_path, lock_timeout_s=0.05)
@@ -317,7 +317,7 @@ async def test_a_stopped_process_that_holds_the_lock_is_waited_for_only_so_long(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-async def test_a_full_disk_refuses_writes_and_loses_nothing(tmp_path: Path) -> None:
+async def test_writes_to_a_full_disk_fail_and_lose_nothing(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True)
@@ -369,7 +369,7 @@ async def test_the_feed_finds_any_cursor_in_a_long_log(tmp_path: Path) -> None:
         log.close()
 
 
-async def test_a_torn_line_at_the_end_of_a_log_is_not_a_line_and_is_written_over(tmp_path: Path) -> None:
+async def test_a_torn_line_at_the_end_of_a_log_is_ignored_and_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "log"
     file.write_bytes(b"one\ntwo\nthr")
     fd = os.open(file, os.O_RDWR)

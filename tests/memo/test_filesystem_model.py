@@ -1,4 +1,4 @@
-"""The filesystem store against a simple model, with two stores open on one directory and an editor beside them."""
+"""The filesystem store against a simple model, with two stores and an editor on one directory."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def raised(kind: type[Any], call: Callable[[], Any]) -> Any:
 
 
 class FilesystemAgainstModel(StoreAgainstModel):
-    """The machine that every store runs."""
+    """The state machine that every store runs."""
 
     def make(self, directory: Path) -> BaseStore:
         return FilesystemStore(directory, watch=False)

@@ -62,12 +62,12 @@ EDITS = {
     "cp over it": ("cp", "echo 'the second text' > /tmp/$$.new; cp /tmp/$$.new NOTES.md; rm /tmp/$$.new"),
     "mv over it": ("mv", "echo 'the second text' > .fresh; mv .fresh NOTES.md"),
     "truncate and write": ("bash", "echo 'the second text' > NOTES.md"),
-    "delete and make again": ("rm", "rm NOTES.md; echo 'the second text' > NOTES.md"),
+    "delete and create again": ("rm", "rm NOTES.md; echo 'the second text' > NOTES.md"),
 }
 
 
 @pytest.mark.parametrize("how", EDITS)
-async def test_an_edit_becomes_one_revision_by_outside_that_the_feed_reports(
+async def test_an_outside_edit_becomes_one_revision_that_the_feed_reports(
     store: FilesystemStore, tmp_path: Path, how: str
 ) -> None:
     tool, script = EDITS[how]
@@ -99,7 +99,7 @@ async def test_a_read_right_after_an_edit_returns_the_edit_as_a_revision(
     assert await unwatched.read_document(KEY) == document
 
 
-async def test_a_write_that_expects_what_an_edit_has_superseded_conflicts_and_keeps_the_edit(
+async def test_a_write_that_expects_a_superseded_revision_conflicts_and_keeps_the_edit(
     unwatched: FilesystemStore, tmp_path: Path
 ) -> None:
     first = await unwatched.write_document(KEY, "one")
@@ -113,7 +113,7 @@ async def test_a_write_that_expects_what_an_edit_has_superseded_conflicts_and_ke
     assert [r.actor for r in await unwatched.document_history(KEY)] == ["host", "outside", "host"]
 
 
-async def test_an_append_goes_to_the_end_of_an_edit(unwatched: FilesystemStore, tmp_path: Path) -> None:
+async def test_an_append_goes_after_an_outside_edit(unwatched: FilesystemStore, tmp_path: Path) -> None:
     await unwatched.write_document(KEY, "one\n")
     file_of(tmp_path).write_text("one and a half\n")
     appended = await unwatched.append_document(KEY, "two\n")
@@ -121,7 +121,7 @@ async def test_an_append_goes_to_the_end_of_an_edit(unwatched: FilesystemStore, 
     assert file_of(tmp_path).read_text() == "one and a half\ntwo\n"
 
 
-async def test_a_deleted_file_is_an_empty_revision_and_the_past_can_be_restored(
+async def test_a_deleted_file_is_an_empty_revision_and_older_ones_can_be_restored(
     store: FilesystemStore, tmp_path: Path
 ) -> None:
     first = await store.write_document(KEY, "precious")
@@ -184,7 +184,7 @@ async def test_edits_made_while_the_store_was_closed_are_found_at_the_next_open(
 
 
 async def test_the_rescan_finds_an_edit_without_an_event(tmp_path: Path) -> None:
-    # The whole directory is replaced, so that inotify still watches the old one.
+    # Replace the whole directory, so that inotify still watches the old one.
     async with FilesystemStore(tmp_path / "memo", rescan_s=0.2) as store:
         await store.write_document(KEY, "one")
         since = await store.last_change()
@@ -199,7 +199,7 @@ async def test_the_rescan_finds_an_edit_without_an_event(tmp_path: Path) -> None
         assert change.revision == 2
 
 
-async def test_a_slow_writer_is_waited_for(tmp_path: Path) -> None:
+async def test_a_read_waits_for_a_slow_writer(tmp_path: Path) -> None:
     # A long settle time: on a busy machine the writer's pauses are longer than intended.
     async with FilesystemStore(tmp_path, watch=False, settle_s=3.0) as store:
         await store.write_document(KEY, "old")
@@ -238,13 +238,13 @@ async def test_an_unreadable_file_is_an_error_and_never_absent_or_overwritten(
 
 
 @pytest.mark.parametrize("existed", [True, False])
-async def test_an_edit_between_our_look_and_our_rename_is_kept(
+async def test_an_edit_between_the_stores_check_and_its_rename_is_kept(
     unwatched: FilesystemStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existed: bool
 ) -> None:
     if existed:
         await unwatched.write_document(KEY, "one")
     else:
-        await unwatched.write_document(DocumentKey.of("acme", "s1", "session", "OTHER.md"), "so that the place exists")
+        await unwatched.write_document(DocumentKey.of("acme", "s1", "session", "OTHER.md"), "so that it exists")
     rename = home._rename
 
     def save_then_rename(*args: Any) -> None:

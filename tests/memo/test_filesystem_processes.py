@@ -75,7 +75,7 @@ async def test_eight_processes_lose_no_update_and_the_feed_reports_all_of_them(t
             assert [revision for told_key, revision in told if told_key == key] == expected
             history = await store.document_history(key)
             assert [r.revision for r in reversed(history)] == expected
-            assert {r.actor for r in history} == {f"writer-{n}" for n in range(PROCESSES)}, "taken for an outside edit"
+            assert {r.actor for r in history} == {f"writer-{n}" for n in range(PROCESSES)}, "counted as an outside edit"
 
 
 @pytest.mark.timeout(900)
@@ -121,7 +121,7 @@ async def test_everything_acknowledged_survives_kill_9_and_nothing_is_torn(tmp_p
         changes = await changes_of(store)
         assert [revision for key, revision in changes if key == TEXT] == sorted(history)
         assert {key.tool_call for key, _ in changes if isinstance(key, ArtifactKey)} == artifacts
-        assert len(changes) == len(set(changes)), "a change was told twice"
+        assert len(changes) == len(set(changes)), "a change was reported twice"
     assert not left_behind(path)
 
 
@@ -156,7 +156,7 @@ async def test_a_writer_killed_at_any_step_leaves_the_old_state_or_the_new(tmp_p
             await VERBS["write_artifact"](store)
             await store.get_session("acme", "s2")
             assert not left_behind(path)
-    assert seen == sorted(seen, key=lambda state: state == new), "a later death has an older state"
+    assert seen == sorted(seen, key=lambda state: state == new), "a later kill left an older state"
     assert seen[0] == old
 
 
@@ -192,7 +192,7 @@ async def test_a_change_by_another_process_wakes_the_feed(tmp_path: Path) -> Non
             assert [(await anext(feed)).key for _ in range(2)] == [LINES, COUNTER]
 
 
-async def test_two_processes_take_one_outside_edit_for_one_revision(tmp_path: Path) -> None:
+async def test_two_processes_commit_an_outside_edit_once(tmp_path: Path) -> None:
     async with FilesystemStore(tmp_path) as one, FilesystemStore(tmp_path) as two:
         await one.write_document(TEXT, "one")
         (tmp_path / "tenants" / "acme" / "sessions" / "s1" / "TEXT.md").write_text("two")
@@ -204,7 +204,7 @@ async def test_two_processes_take_one_outside_edit_for_one_revision(tmp_path: Pa
         assert len(await two.document_history(TEXT)) == 2
 
 
-async def test_first_readers_of_the_pending_users_do_not_disturb_one_another(tmp_path: Path) -> None:
+async def test_concurrent_first_readers_of_pending_users_do_not_interfere(tmp_path: Path) -> None:
     async with FilesystemStore(tmp_path / "memo") as store:
         await store.get_or_create("acme", "ann", "a", "s1")
         await store.append_messages("acme", "s1", [{"role": "user", "content": "hello"}])

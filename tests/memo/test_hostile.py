@@ -1,4 +1,4 @@
-"""Hostile ids, names and contents on all three stores: the error says what is wrong, and nothing changed."""
+"""Hostile ids, names and contents on all three stores: the error says what is wrong, and nothing changes."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def _furnish(store: BaseStore) -> None:
 
 
 async def everything(store: BaseStore) -> list[object]:
-    """Return everything readable of the one session, and every byte of a directory."""
+    """Return everything readable in the one session, and every byte of a directory."""
     orchestration = _orchestration(store)
     files: dict[str, bytes] = {}
     if isinstance(store, FilesystemStore):
@@ -148,7 +148,7 @@ async def everything(store: BaseStore) -> list[object]:
 
 
 @pytest.mark.parametrize("bad", HOSTILE_IDS.values(), ids=HOSTILE_IDS)
-async def test_a_hostile_id_is_refused_by_its_noun_wherever_it_stands(store: BaseStore, bad: Any) -> None:
+async def test_a_hostile_id_is_refused_in_every_call_and_named_by_its_kind(store: BaseStore, bad: Any) -> None:
     before = await everything(store)
     for noun, call in ID_PLACES.values():
         with pytest.raises(InvalidKey, match=f"^cannot use this {noun}") as refused:
@@ -231,7 +231,9 @@ NO_JSON: dict[str, Any] = {
 
 @pytest.mark.parametrize("place", JSON_PLACES)
 @pytest.mark.parametrize("bad", NO_JSON.values(), ids=NO_JSON)
-async def test_a_batch_with_one_value_that_is_not_json_is_refused_whole(store: BaseStore, place: str, bad: Any) -> None:
+async def test_a_batch_with_one_value_that_is_not_json_is_refused_entirely(
+    store: BaseStore, place: str, bad: Any
+) -> None:
     before = await everything(store)
     with pytest.raises(InvalidContent, match=f"^cannot store this {place.removesuffix(' of a turn')}: "):
         await JSON_PLACES[place](store, bad)
@@ -261,7 +263,7 @@ OVER_LIMIT: dict[str, tuple[str, Call]] = {
 
 
 @pytest.mark.parametrize(("complaint", "call"), OVER_LIMIT.values(), ids=OVER_LIMIT)
-async def test_what_is_over_its_limit_is_refused_with_both_numbers(
+async def test_a_value_over_its_limit_is_refused_with_both_numbers(
     small_store: BaseStore, complaint: str, call: Call
 ) -> None:
     before = await everything(small_store)
@@ -270,7 +272,7 @@ async def test_what_is_over_its_limit_is_refused_with_both_numbers(
     assert await everything(small_store) == before
 
 
-async def test_what_is_just_at_its_limit_is_kept(small_store: BaseStore) -> None:
+async def test_a_value_exactly_at_its_limit_is_kept(small_store: BaseStore) -> None:
     await small_store.write_document(KEY, "é" * 50)
     await small_store.write_tool_result_artifact(REF, "call-1", "é" * 100)
     assert (await small_store.read_document(KEY)).content == "é" * 50  # type: ignore[union-attr]
@@ -325,7 +327,7 @@ async def test_a_hostile_group_of_a_record_is_refused(store: BaseStore, bad: Any
     assert await everything(store) == before
 
 
-async def test_twins_of_one_appearance_are_two_texts_and_two_records(store: BaseStore) -> None:
+async def test_texts_that_only_look_equal_stay_distinct(store: BaseStore) -> None:
     composed, decomposed = "caf\u00e9", "cafe\u0301"
     for text in (composed, decomposed):
         document = await store.write_document(KEY, text)
@@ -366,4 +368,4 @@ async def test_every_refusal_is_final(store: BaseStore) -> None:
     for call in refusals:
         with pytest.raises(MemoError) as refused:
             await call(store)
-        assert not refused.value.retryable, "trying again would be refused again"
+        assert not refused.value.retryable, "a retry would be refused again"

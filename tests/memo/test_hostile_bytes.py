@@ -1,6 +1,6 @@
 """Stored bytes that are not UTF-8, in every kind of text: an error that names the place, never "absent".
 
-The files are damaged from outside, with the store closed; a forger may even have mended the hash.
+The files are damaged from outside, with the store closed; in some cases the hash is forged to match.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ async def furnish(store: SQLiteStore | FilesystemStore) -> None:
     await store.apply_records([Put(FACTS.key("r1"), {"n": 1})])
 
 
-# What is damaged, by which statements, and how the error names it. `:bad` and `:hash` are the bytes and their hash.
+# What is damaged, the statements that do it, and how the error names it. `:bad` and `:hash` are the bytes and their
+# hash.
 IN_SQLITE: dict[str, tuple[list[str], str]] = {
     "document": (
         ["UPDATE contents SET body = :bad WHERE sha256 = (SELECT sha256 FROM documents)"],
@@ -139,7 +140,7 @@ async def test_an_error_names_the_row_of_an_sqlite_file_that_is_not_utf8(
         before = await store.last_change()
         with pytest.raises(Corrupt, match=f"^cannot read {complaint}$") as found:
             await ASK[place](store)
-        assert not found.value.retryable, "a damaged row does not mend by asking again"
+        assert not found.value.retryable, "a retry does not repair a damaged row"
         assert await store.last_change() == before
 
 
@@ -198,7 +199,7 @@ async def test_an_error_names_the_file_that_is_not_utf8_and_leaves_it_unchanged(
         assert await store.last_change() == before
 
 
-async def test_a_foreign_artifact_that_is_not_utf8_is_named_and_not_adopted(tmp_path: Path) -> None:
+async def test_an_outside_artifact_that_is_not_utf8_is_named_and_not_committed(tmp_path: Path) -> None:
     async with FilesystemStore(tmp_path, watch=False) as store:
         await furnish(store)
         file = tmp_path / "tenants" / "acme" / "sessions" / "s1" / "tool-results" / "call-9.txt"

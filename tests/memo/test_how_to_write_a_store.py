@@ -1,4 +1,4 @@
-"""The how-to's example is a program: its blocks are put together and run, in a directory of its own."""
+"""The how-to's example is a program: its blocks are assembled and run in their own directory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ BIN = Path(sys.executable).parent
 
 
 def write_program(page: str, directory: Path) -> None:
-    """Write the files that a reader has after this much of the page."""
+    """Write the files that a reader has at this point of the page."""
     blocks = _BLOCK.findall(page)
-    assert len(blocks) == page.count("```python"), "a block does not say which file it is part of"
+    assert len(blocks) == page.count("```python"), "a block does not say which file it belongs to"
     for name, code in blocks:
         with (directory / name).open("a") as file:
             file.write(code)
@@ -30,7 +30,7 @@ def run(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", command], cwd=directory, env=env, capture_output=True, text=True, timeout=110)
 
 
-def test_the_kit_passes_where_the_page_tells_to_run_it(tmp_path: Path) -> None:
+def test_the_kit_passes_at_each_step_where_the_page_runs_it(tmp_path: Path) -> None:
     so_far, command, _ = PAGE.read_text().partition(KIT)
     write_program(so_far, tmp_path)
     finished = run(command, tmp_path)

@@ -1,4 +1,4 @@
-"""The conformance kit catches every broken store, at the promise that it breaks."""
+"""The conformance kit catches every broken store and names the promise it breaks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CASES: list[tuple[Any, Check, str]] = [
         check_provider,
         "a stale write raises a conflict that holds the newer text",
     ),
-    (broken.ComparesTooEarly, check_provider, "of concurrent writes that expect no document one wins"),
+    (broken.ComparesTooEarly, check_provider, "one of several concurrent creates wins"),
     (broken.FindsAnyRequest, check_provider, "a request is found by its id without a write"),
     (broken.TearsWrites, check_provider, "readers never see half a document"),
     (broken.SwallowsWriteErrors, check_provider, "invalid text raises and changes nothing"),

@@ -1,4 +1,4 @@
-"""The pure decisions over any log: what fits a budget and where it is cut."""
+"""The pure decisions about any log: what fits a budget and where to cut."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def split_calls(log: list[StoredMessage], cut: int) -> set[str]:
 
 
 @given(logs(), st.integers(0, 400))
-def test_a_budget_keeps_a_tail_with_every_call_of_its_results(log: list[StoredMessage], budget: int) -> None:
+def test_a_budget_keeps_a_tail_and_the_call_of_every_result_in_it(log: list[StoredMessage], budget: int) -> None:
     kept = newest_within(iter(reversed(log)), budget)
     assert kept == log[len(log) - len(kept) :]
     assert bool(kept) == bool(log)
@@ -63,7 +63,7 @@ def test_a_tail_over_the_budget_is_the_shortest_that_splits_nothing(log: list[St
 
 
 @given(logs())
-def test_a_budget_that_is_great_enough_keeps_everything(log: list[StoredMessage]) -> None:
+def test_a_large_enough_budget_keeps_everything(log: list[StoredMessage]) -> None:
     assert newest_within(iter(reversed(log)), 10_000) == log
 
 
@@ -85,7 +85,7 @@ def test_the_open_calls_at_every_index_are_those_a_cut_would_split(log: list[Sto
             assert not split_calls(log, cut)
 
 
-def test_a_cut_is_at_the_fraction_when_nothing_is_in_the_way() -> None:
+def test_a_log_without_calls_is_cut_at_the_fraction() -> None:
     log = [StoredMessage(n, {"role": "user", "content": "x"}, 1) for n in range(9)]
     assert [cut_index(log, fraction) for fraction in (0.01, 0.5, 0.75, 1)] == [1, 4, 6, 8]
 

@@ -1,4 +1,4 @@
-"""The path grammar is total both ways: every key has one path, every text parses to one key or raises."""
+"""The path grammar: every key has one path, and every text parses to one key or raises."""
 
 from __future__ import annotations
 

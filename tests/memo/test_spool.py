@@ -1,4 +1,4 @@
-"""Spools in memory, on disk and in a store: exact bytes, read by line and range, written whole or not at all."""
+"""Spools in memory, on disk and in a store: exact bytes, read by line and range, written atomically."""
 
 from __future__ import annotations
 

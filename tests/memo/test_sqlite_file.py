@@ -1,4 +1,4 @@
-"""The SQLite file: damaged, foreign, of a newer version, locked, and after a redaction."""
+"""The SQLite file: damaged, from another program, of a newer version, locked, and after a redaction."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def change(path: Path, statement: str) -> None:
     db.close()
 
 
-async def test_what_was_written_is_there_after_opening_again(path: Path) -> None:
+async def test_written_documents_survive_a_reopen(path: Path) -> None:
     async with SQLiteStore(path) as store:
         document = await store.read_document(KEY)
         assert document is not None
@@ -66,7 +66,7 @@ async def test_what_was_written_is_there_after_opening_again(path: Path) -> None
         assert len(await store.load_all_messages("acme", "s1")) == 200
 
 
-async def test_the_file_is_for_its_owner_only_and_leaves_no_draft(path: Path) -> None:
+async def test_only_the_owner_can_access_the_file_and_no_draft_is_left(path: Path) -> None:
     assert mode_of(path) == 0o600
     assert names_in(path.parent) == ["memo.db", "memo.db-bell"]
 
@@ -84,7 +84,7 @@ async def test_a_truncated_file_is_corrupt_and_left_alone(path: Path, size: int)
 
 
 @pytest.mark.parametrize("offset", [20, 110, 5000, 30_000, 100_000])
-async def test_a_damaged_file_never_answers_like_an_empty_store(path: Path, offset: int) -> None:
+async def test_a_damaged_file_never_looks_like_an_empty_store(path: Path, offset: int) -> None:
     with path.open("r+b") as file:
         file.seek(offset)
         file.write(b"\xa5" * 3000)
@@ -123,7 +123,7 @@ async def test_the_database_of_another_program_is_refused(tmp_path: Path) -> Non
             pass
 
 
-async def test_a_newer_schema_is_refused_and_says_which(path: Path) -> None:
+async def test_a_newer_schema_is_refused_naming_its_version(path: Path) -> None:
     change(path, "PRAGMA user_version=999")
     with pytest.raises(Unsupported, match="its schema is version 999, newer than"):
         async with SQLiteStore(path):
@@ -193,7 +193,7 @@ async def test_a_corrupt_checkpoint_means_replay_from_the_first_event(path: Path
         assert (state.snapshot, state.events, state.source) == (None, [{"eventId": "e1"}], "corrupt checkpoint")
 
 
-async def test_redacted_text_is_in_no_file(tmp_path: Path) -> None:
+async def test_redacted_text_remains_in_no_file(tmp_path: Path) -> None:
     path = tmp_path / "memo.db"
     secret = "hunter2-" * 2000
     async with SQLiteStore(path) as store:
@@ -205,7 +205,7 @@ async def test_redacted_text_is_in_no_file(tmp_path: Path) -> None:
         assert (await store.read_document(KEY)).content == "clean"  # type: ignore[union-attr]
 
 
-async def test_redaction_spares_the_same_text_elsewhere(tmp_path: Path) -> None:
+async def test_redaction_keeps_the_same_text_in_other_documents(tmp_path: Path) -> None:
     async with SQLiteStore(tmp_path / "memo.db") as store:
         other = DocumentKey.of("acme", "s2", "session", "NOTES.md")
         await store.write_document(other, "shared")
@@ -217,7 +217,7 @@ async def test_redaction_spares_the_same_text_elsewhere(tmp_path: Path) -> None:
         assert await store.read_tool_result_artifact("acme:s1", "call") == "shared"
 
 
-async def test_texts_are_kept_once_and_dropped_with_their_last_user(tmp_path: Path) -> None:
+async def test_texts_are_stored_once_and_deleted_with_their_last_reference(tmp_path: Path) -> None:
     path = tmp_path / "memo.db"
     async with SQLiteStore(path) as store:
         for number in range(20):
@@ -229,7 +229,7 @@ async def test_texts_are_kept_once_and_dropped_with_their_last_user(tmp_path: Pa
     db.close()
 
 
-async def test_a_writer_that_cannot_have_the_lock_says_nothing_was_done(
+async def test_a_writer_that_cannot_get_the_lock_reports_that_nothing_changed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("memo.stores.sqlite.file.BUSY_TIMEOUT_MS", 50)
@@ -257,7 +257,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(directory)], check=True)
 
 
-async def test_a_full_disk_refuses_the_write_and_keeps_what_was_there(small_disk: Path) -> None:
+async def test_a_write_to_a_full_disk_fails_and_loses_nothing(small_disk: Path) -> None:
     async with SQLiteStore(small_disk / "memo.db") as store:
         kept = 0
         with pytest.raises(Unavailable, match="full") as caught:
@@ -294,7 +294,7 @@ async def test_a_closed_store_is_unavailable_and_opens_again(path: Path) -> None
         assert (await store.read_document(KEY)).revision == 50  # type: ignore[union-attr]
 
 
-async def test_a_file_that_vanished_does_not_come_back_empty(path: Path) -> None:
+async def test_a_deleted_file_does_not_come_back_empty(path: Path) -> None:
     async with SQLiteStore(path) as store:
         shutil.move(path, path.with_suffix(".away"))
         with pytest.raises(Unavailable, match="unable to open"):
@@ -302,7 +302,7 @@ async def test_a_file_that_vanished_does_not_come_back_empty(path: Path) -> None
     assert "memo.db" not in names_in(path.parent)
 
 
-async def test_a_missing_directory_is_not_invented(tmp_path: Path) -> None:
+async def test_a_missing_directory_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="cannot create the store"):
         async with SQLiteStore(tmp_path / "missing" / "deep" / "memo.db"):
             pass

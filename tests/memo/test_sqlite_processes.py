@@ -103,8 +103,8 @@ def is_whole(text: str) -> bool:
     return text == f"{text.split(' ', 1)[0]} " * 2000
 
 
-async def test_a_process_that_dies_leaves_the_next_one_a_store_that_opens(tmp_path: Path) -> None:
-    """A process killed while it creates the file leaves a whole store or none."""
+async def test_a_store_opens_after_a_process_was_killed_while_creating_it(tmp_path: Path) -> None:
+    """A process killed while it creates the file leaves a complete store or none."""
     for delay_ms in range(0, 60, 6):
         path = tmp_path / f"memo-{delay_ms}.db"
         code = (

@@ -1,4 +1,4 @@
-"""Queued writes share one commit and still fail alone; a cancelled call leaves nothing half done."""
+"""Queued writes share one commit but fail individually; a cancelled call leaves nothing half done."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 KEY = DocumentKey.of("acme", "s1", "session", "NOTES.md")
 
 
-async def test_a_refused_write_does_not_affect_the_writes_beside_it(tmp_path: Path) -> None:
+async def test_a_refused_write_does_not_affect_the_others_in_its_batch(tmp_path: Path) -> None:
     async with SQLiteStore(tmp_path / "memo.db") as store:
         await store.write_document(KEY, "start\n")
         refused: list[int] = []
@@ -121,7 +121,7 @@ def assert_nothing_was_done(error: BaseException | None) -> None:
     assert not error.outcome_unknown
 
 
-async def test_writers_that_cannot_have_the_lock_wait_for_it_once_and_not_one_by_one(
+async def test_writers_that_cannot_get_the_lock_wait_for_it_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("memo.stores.sqlite.file.BUSY_TIMEOUT_MS", 20)
@@ -181,7 +181,7 @@ async def test_a_call_cancelled_before_it_starts_does_nothing_and_one_cancelled_
             async def give_up_late() -> None:
                 with scope:
                     await lane.run(slow)
-                assert performed == ["slow"], "the caller went on before the work was done"
+                assert performed == ["slow"], "the caller continued before the work was done"
 
             tasks.start_soon(give_up_late)
             await anyio.to_thread.run_sync(begun.wait)

@@ -1,4 +1,4 @@
-"""Each store against a simple model: any sequence of calls has the same results."""
+"""Each store against a simple model: any sequence of calls gives the same results."""
 
 from __future__ import annotations
 

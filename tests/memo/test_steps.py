@@ -119,7 +119,7 @@ def test_a_step_survives_json(method: str) -> None:
     assert StorageStep.model_validate_json(step.model_dump_json()) == step
 
 
-def test_the_session_has_two_spellings_and_is_written_as_one() -> None:
+def test_the_session_may_be_spelled_two_ways_and_is_written_one_way() -> None:
     for spelling in ("sessionId", "session_id"):
         step = StorageStep(event={"method": "part.listBySession", spelling: "s1"})
         assert step.to_json() == {"event": {"method": "part.listBySession", "sessionId": "s1"}}
@@ -271,7 +271,7 @@ async def test_a_symlink_in_place_of_a_record_is_not_followed(tmp_path: Path) ->
     assert secret.read_text() == '{"password": 1}'
 
 
-async def test_no_update_of_another_process_is_lost(tmp_path: Path) -> None:
+async def test_no_update_from_another_process_is_lost(tmp_path: Path) -> None:
     storage = local_storage(dir=tmp_path)
     await storage(StorageStep(event={"method": "session.set", "id": "s", "value": {"id": "s"}}))
     program = (

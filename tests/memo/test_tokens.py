@@ -100,7 +100,7 @@ async def test_exact_counting_happens_off_the_event_loop() -> None:
     assert threading.get_ident() not in seen
 
 
-def test_an_image_costs_tokens_but_not_those_of_its_text() -> None:
+def test_the_tokens_of_an_image_do_not_depend_on_its_base64_text() -> None:
     image = {"type": "image", "data": "A" * 1_000_000, "mimeType": "image/png"}
     count = TokenCounter().count_message({"role": "user", "content": [{"type": "text", "text": "look"}, image]})
     assert count == TokenCount(1 + MEDIA_TOKENS + 4, exact=False)

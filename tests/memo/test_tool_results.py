@@ -38,7 +38,7 @@ async def test_a_long_result_is_stored_and_its_stub_names_the_path(store: BaseSt
 
     assert messages == given
     assert compacted == again
-    assert [compacted[i] for i in (0, 2, 4)] == [given[i] for i in (0, 2, 4)], "short, or recent, or no result"
+    assert [compacted[i] for i in (0, 2, 4)] == [given[i] for i in (0, 2, 4)], "short, or recent, or not a result"
     stub = compacted[1]["content"]
     assert stub.startswith("[Tool result of about 3750 tokens")
     assert "/workspace/memo/session/tool-results/call-1.txt" in stub
@@ -71,7 +71,7 @@ async def test_a_call_id_that_is_not_a_legal_id_still_gets_an_artifact() -> None
 
 async def test_a_result_that_cannot_be_stored_is_not_replaced() -> None:
     async def write(call: str, content: str) -> None:
-        raise ConnectionError("the store is away")
+        raise ConnectionError("the store is down")
 
     with pytest.raises(ConnectionError):
         await compact_tool_results([result("call-1", "x" * 10_000)], write, keep_recent=0)

@@ -22,7 +22,7 @@ async def test_a_failed_trace_write_is_counted_and_not_raised(caplog: pytest.Log
         await traces.append_envelope({"n": 2})
         assert traces.failures == 1
         assert await traces.load_envelopes() == [{"n": 1}, {"n": 2}]
-    assert "cannot write trace of session acme:s1 (1 lost)" in caplog.text
+    assert "cannot write the trace of session acme:s1 (1 lost)" in caplog.text
 
 
 async def test_the_store_itself_raises() -> None:
@@ -39,7 +39,7 @@ async def test_a_closed_store_refuses_traces() -> None:
         await traces.append_envelope({"n": 1})
 
 
-async def test_inspection_reads_everything_of_a_session() -> None:
+async def test_inspection_reads_everything_about_a_session() -> None:
     async with InMemoryStore() as store:
         await store.get_or_create("acme", "ann", "a", "s1")
         await store.append_turn("acme", "s1", [{"role": "user", "content": "hi"}], {"input": 3, "output": 4})

@@ -94,7 +94,7 @@ def test_an_object_that_is_not_a_provider_cannot_be_wrapped(wrap: Callable[[Any]
         wrap(object())
 
 
-def test_every_verb_of_a_store_is_known_to_the_wrappers() -> None:
+def test_the_wrappers_cover_every_verb_of_a_store() -> None:
     """A new method must be added to the table, or it would silently bypass every wrapper."""
     not_verbs = {"open", "aclose", "changes", "session_trace_store", "orchestration_persistence", "spool"}
     records = {"apply_records", "read_record", "list_records"}
@@ -103,7 +103,7 @@ def test_every_verb_of_a_store_is_known_to_the_wrappers() -> None:
     assert methods - not_verbs - records - ledger == set(VERBS)
 
 
-async def test_retry_repeats_what_surely_did_nothing() -> None:
+async def test_retry_repeats_a_call_that_certainly_changed_nothing() -> None:
     plain = Plain()
     store = RetryProvider(plain, first_wait_s=0.001)
     plain.failures = [Unavailable("cannot reach it"), Unavailable("cannot reach it")]
@@ -112,7 +112,7 @@ async def test_retry_repeats_what_surely_did_nothing() -> None:
 
 
 @pytest.mark.parametrize("error", [Corrupt("cannot read it"), OSError("broken"), ValueError("wrong")])
-async def test_retry_leaves_alone_what_is_not_marked_retryable(error: Exception) -> None:
+async def test_retry_does_not_repeat_an_error_that_is_not_retryable(error: Exception) -> None:
     plain = Plain()
     plain.failures = [error]
     with pytest.raises(type(error)):
@@ -129,7 +129,7 @@ async def test_retry_gives_up_with_the_last_error() -> None:
 
 
 class Forgetful(InMemoryStore):
-    """Commits, then loses the answers to the next `lost_appends` appends and `lost_reads` reads."""
+    """Commits, then loses the results of the next `lost_appends` appends and `lost_reads` reads."""
 
     lost_appends = 0
     lost_reads = 0
@@ -213,7 +213,7 @@ async def test_concurrent_and_waiting_calls_are_bounded() -> None:
     assert plain.calls == 3
 
 
-async def test_what_is_over_the_limit_never_reaches_the_provider() -> None:
+async def test_a_text_over_the_limit_never_reaches_the_provider() -> None:
     plain = Plain()
     store = LimitProvider(plain, limits=StoreLimits(document_bytes=10))
     await store.write_memory_document(*NAME, "x" * 10)
@@ -260,7 +260,7 @@ async def test_a_cancelled_call_is_logged_too() -> None:
     assert [entry["outcome"] for entry in lines] == ["cancelled"]
 
 
-async def test_retries_without_their_package_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_retrying_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "stamina", None)
     with pytest.raises(Unsupported, match=r"install sandboxd\[retry\]"):
         RetryProvider(InMemoryStore())

@@ -121,7 +121,7 @@ def test_promises_say_kept_and_not_reached() -> None:
     found.rates = [Rate("sandboxd", 32, 100, 400.0), Rate("docker exec, CLI", 32, 10, 10.0)]
     verdicts = {(p.text, p.wanted): p.is_kept for p in compare.promises_of(found)}
     assert verdicts == {
-        ("a command beside a bare process", "≤ 2.5 × posix_spawn"): False,
+        ("a command compared with a bare process", "≤ 2.5 × posix_spawn"): False,
         ("a command is faster", "≥ 2 × swe-rex"): True,
         ("commands a second, 32 clients", "≥ 30 × docker exec, CLI"): True,
     }

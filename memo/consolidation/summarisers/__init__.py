@@ -1,4 +1,4 @@
-"""Summarisers: they turn conversations into facts, and facts into a profile. The embedded one is the default."""
+"""Summarisers turn conversations into facts, and facts into a profile. The embedded one is the default."""
 
 from memo.consolidation.summarisers.embedded_summariser import EmbeddedSummariser
 from memo.consolidation.summarisers.settings import SummariserSettings, make_summariser

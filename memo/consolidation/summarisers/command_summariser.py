@@ -99,7 +99,7 @@ class CommandSummariser:
         return output
 
     async def _start(self, question: bytes) -> subprocess.Popen[bytes]:
-        """Start the command with the question in a memfd as stdin, so it need not be fed or read to the end."""
+        """Start the command with the question in a memfd as stdin: it needs no writer and may stop reading early."""
         stdin = os.memfd_create("question")
         try:
             os.write(stdin, question)
@@ -116,7 +116,7 @@ class CommandSummariser:
             self._command,
             stdin=stdin,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # it may quote the user, so it must not reach our log
+            stderr=subprocess.DEVNULL,  # it may quote the user, so it must not reach the log
             text=False,
             cwd="/",
             env=self._options.environment,
@@ -126,7 +126,7 @@ class CommandSummariser:
 
 
 async def _drain(process: subprocess.Popen[bytes]) -> bytes:
-    """Read to the end, or just past the limit of an answer that is too long."""
+    """Read to the end, or just past the limit if the answer is too long."""
     output = b""
     if process.stdout is None:
         return output
@@ -140,9 +140,9 @@ async def _drain(process: subprocess.Popen[bytes]) -> bytes:
 
 
 async def _end(process: subprocess.Popen[bytes], exited: int) -> None:
-    """Kill the process group and wait for it, so that nothing outlives the question.
+    """Kill the process group and wait for it, so that no process outlives the question.
 
-    The process is reaped last: until then its pid, and so the id of the group, cannot be reused.
+    The process is reaped last: until then its pid, and with it the group id, cannot be reused.
     """
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

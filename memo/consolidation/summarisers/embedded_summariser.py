@@ -20,7 +20,7 @@ from memo.consolidation.summarisers.summariser import Fact, ProfileRequest, Sess
 from memo.consolidation.transcript import Transcript
 
 MAX_OWN_CHARS = 1_500
-"""A longer paragraph is taken to be pasted, not typed."""
+"""A longer paragraph is assumed to be pasted, not typed."""
 MAX_CLAUSE_CHARS = 300
 MAX_CAPTURE_CHARS = 160
 RECURRING_SESSIONS = 2
@@ -130,7 +130,7 @@ def _reported(captured: str) -> str:
 
 
 def _subjects(text: str) -> set[str]:
-    """Return the words that look like names: capitalised inside a sentence, or with a digit, plus or hash."""
+    """Return the words that look like names: capitalised inside a sentence, or containing a digit, `+` or `#`."""
     found: set[str] = set()
     for sentence in _SENTENCE_END.split(text):
         for match in _SUBJECT.finditer(sentence):
@@ -144,9 +144,9 @@ def _subjects(text: str) -> set[str]:
 
 
 def _ranked(summaries: Iterable[SessionSummary]) -> list[Bullet]:
-    """Merge equal facts of all sessions and rank them by how many sessions state them, then by recency.
+    """Merge equal facts across sessions and rank them by how many sessions state them, then by recency.
 
-    Of facts in one slot, and of facts that differ only in word order, the newest holds.
+    Among facts in one slot, and among facts that differ only in word order, the newest wins.
     """
     merged: dict[tuple[Part, str], tuple[str, list[Source]]] = {}
     slots: set[str] = set()

@@ -1,4 +1,4 @@
-"""JsonEndpoint: an HTTP endpoint that takes and returns JSON, with bounded answers and retries that obey Retry-After.
+"""JsonEndpoint: an HTTP endpoint for JSON, with bounded responses and retries that honour Retry-After.
 
 Owns the connections and the key. The key goes into one header and never into an error, a log or a repr.
 """
@@ -67,7 +67,7 @@ class JsonEndpoint:
             await session.close()
 
     async def post(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the JSON object in the answer, after retries where they can help."""
+        """Return the JSON object in the response, retrying errors that may be temporary."""
         problem = SummariserUnavailable("cannot reach the summariser")
         for number in range(self._options.tries):
             try:
@@ -112,7 +112,7 @@ class JsonEndpoint:
 
 
 class _RetryableNow(SummariserUnavailable):
-    """A retry soon may help."""
+    """A failure that a quick retry may fix."""
 
     retryable_now = True
 

@@ -1,4 +1,4 @@
-"""Tables of English patterns for what speakers say about themselves, and how each is reported in the third person.
+"""Tables of English patterns for statements about oneself, each with its form in the third person.
 
 A sentence is reported, never repeated as an instruction: "never use emojis" becomes "Asks to never use emojis". A
 request to run, fetch, send or delete something is not a preference and has no pattern here.

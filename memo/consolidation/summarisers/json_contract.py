@@ -1,7 +1,7 @@
-"""The JSON that a model or command summariser is asked with and may answer, its schema, and its conversion to values.
+"""The JSON of the questions to a model or command summariser and of its answers: schema, and conversion to values.
 
 Answers are strict in form and untrusted in content: a source must be a message that was in the question. The text
-passes the content filter later, as every summariser's does.
+passes the content filter later, like that of every summariser.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def schema_of(answer: type[A]) -> dict[str, Any]:
 
 
 def parse_answer(answer: type[A], text: str) -> A:
-    """Parse an answer, or raise BadAnswer with the problems of its form and none of its content."""
+    """Parse an answer, or raise BadAnswer, which describes the problems of its form and quotes none of its content."""
     if len(text) > MAX_ANSWER_BYTES:
         raise BadAnswer(f"cannot use the answer: it is longer than {MAX_ANSWER_BYTES} bytes")
     try:

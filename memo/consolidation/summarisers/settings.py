@@ -1,6 +1,6 @@
 """SummariserSettings: which summariser to use, and `make_summariser`, which makes it.
 
-Model and command summarisers are imported only when they are chosen: the default needs neither.
+Model and command summarisers are imported only when chosen: the default needs neither.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from memo.errors import InvalidContent
 
 @dataclass(frozen=True, slots=True)
 class SummariserSettings:
-    """`key_file` wins over `key_variable`, an environment variable that defaults to the usual one of the kind."""
+    """`key_file` takes precedence over `key_variable`, an environment variable whose default depends on the kind."""
 
     kind: Literal["embedded", "openai", "anthropic", "command"] = "embedded"
     model: str = ""
@@ -28,7 +28,7 @@ class SummariserSettings:
     timeout_s: float = 120.0
     strict: bool = True
     environment: dict[str, str] = field(default_factory=dict)
-    """Environment variables of a command, in addition to PATH and LANG."""
+    """Environment variables for a command, in addition to PATH and LANG."""
 
 
 def make_summariser(settings: SummariserSettings | None = None) -> Summariser:

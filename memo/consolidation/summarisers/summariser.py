@@ -1,7 +1,7 @@
-"""Summariser: the contract. It extracts facts from one part of a session, and makes a profile of all sessions' facts.
+"""Summariser: the contract for extracting facts from parts of sessions and making a profile from all facts.
 
-It never sees a store. Its answers are untrusted: they pass the content filter, their sources are checked, and what
-people wrote themselves wins.
+A summariser has no access to a store. Its answers are untrusted: they pass the content filter, their sources are
+checked, and what people wrote themselves takes precedence.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from memo.ids import SessionId
 
 
 class SummariserError(MemoError):
-    """`retry_after_s` is the delay that the summariser asked for."""
+    """`retry_after_s` is the delay that the summariser requested."""
 
     code = "memo.summariser"
     retryable = True
@@ -43,7 +43,7 @@ class BadAnswer(SummariserError):
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A statement about the user, in one line. Only the newest fact of a `slot`, such as `name`, holds."""
+    """A statement about the user, in one line. Of facts with the same `slot`, such as `name`, the newest wins."""
 
     part: Part
     text: str
@@ -58,7 +58,7 @@ class SessionSummary:
     updated_at: datetime
     facts: tuple[Fact, ...]
     subjects: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """The names that the session is about, each with the numbers of its messages."""
+    """The names that the session is about, each with the numbers of the messages that mention it."""
 
 
 @dataclass(frozen=True, slots=True)

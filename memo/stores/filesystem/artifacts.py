@@ -1,6 +1,6 @@
-"""Artifacts on disk: tool-results/ID.txt, one file for each different text, hard-linked under every id that has it.
+"""Artifacts on disk: tool-results/ID.txt, one file per distinct text, hard-linked under every id that has it.
 
-An artifact is written by the store or found on disk, and is not edited: a text that no longer matches its hash is
+An artifact is written by the store or found on disk, and is never edited: a text that no longer matches its hash is
 Corrupt until it is written again. Every function works on a locked home.
 """
 

@@ -1,7 +1,7 @@
 """ChangeLog: one durable line for every finished commit of the store, in order. The change feed reads it.
 
 The number of a change is its cursor. Lines are found by bisection, so resuming is cheap however long the log is. A
-commit that is not in the log was interrupted, and is finished before the next one of the same owner.
+commit that is not in the log was interrupted; it is finished before the owner's next commit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BLOCK = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """One change of one commit. `name` is an artifact's id if `artifact`, else a document's name."""
+    """One change of one commit. `name` is an artifact's id if `artifact` is set, else a document's name."""
 
     name: str
     revision: int
@@ -62,7 +62,7 @@ class ChangeLog:
     def publish(self, owner: Owner, number: int, announcements: list[Announcement]) -> None:
         """Append the changes of a finished commit. After this, the feed yields them."""
         of_commit = {"tenant": owner.tenant, "scope": str(owner.scope), "owner": owner.owner, "commit": number}
-        # The threads of this process share the open file and so its flock: they need a lock of their own.
+        # The threads of this process share the open file and therefore its flock, so they also need their own lock.
         with disk_errors(f"write {self._place}"), self._turn, locked(self._fd, self._place, exclusive=True):
             end = end_of_lines(self._fd)
             cursor = self._last_cursor(end)
@@ -114,7 +114,7 @@ class ChangeLog:
         return low
 
     def _records(self, since_byte: int, *, is_boundary: bool = True) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield every record from a byte on, with its end; if that byte is inside a line, from the next line."""
+        """Yield every record from a byte onwards, with its end; inside a line, start at the next one."""
         if self._fd < 0:
             raise Unavailable("cannot use this store: it is closed")
         place, rest = since_byte, b""
@@ -148,7 +148,7 @@ class ChangeLog:
             )
         except (KeyError, TypeError, ValueError, InvalidKey):
             raise Corrupt(f"cannot read {self._place}: the line that ends at byte {end} is damaged") from None
-        self._found = (change.cursor, end)  # one tuple, so that another thread sees the old pair or the new one
+        self._found = (change.cursor, end)  # one tuple, so that another thread sees either the old pair or the new one
         return change
 
 

@@ -1,7 +1,7 @@
-"""The commit log of one owner: append-only lines, each one commit, and the state that they add up to.
+"""The commit log of one owner: append-only lines, one per commit, and the state that results from them.
 
 The line is the commit: once it is durable the change has happened, and any process can do the rest (put files in place,
-publish the change). Nothing here touches a file other than the log.
+publish the change). This module touches no file except the log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from memo.stores.timestamps import from_micros, to_micros
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One revision of one document, without its text: a redacted text must not stay anywhere."""
+    """One revision of one document, without its text: a redacted text must not remain anywhere."""
 
     name: str
     revision: Revision
@@ -30,7 +30,7 @@ class Version:
     tokens_exact: bool
     request: str | None = None
     outside: bool = False
-    """The text was found in the visible file, so there is nothing to write there."""
+    """Whether the text was found in the visible file, so there is nothing to write there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class OwnerState:
     documents: dict[str, list[Version]] = field(default_factory=dict)
     artifacts: dict[str, ArtifactVersion] = field(default_factory=dict)
     tool_call_with: dict[str, str] = field(default_factory=dict)
-    """Maps the hash of a text to the artifact that had it last."""
+    """Maps the hash of a text to the artifact last written with it."""
     last: Commit | None = None
     is_finished: bool = True
     inode: int = 0
@@ -106,7 +106,7 @@ class OwnerState:
 
 
 def refresh(state: OwnerState, hidden: Directory) -> bool:
-    """Add the commits that the state lacks. Return whether there were any."""
+    """Read the commits that the state lacks. Return whether there were any."""
     fd = hidden.open_file(COMMITS)
     if fd is None:
         was_known = state.end > 0
@@ -117,7 +117,7 @@ def refresh(state: OwnerState, hidden: Directory) -> bool:
         if found.st_ino == state.inode and found.st_size == state.end:
             return False
         if found.st_ino != state.inode or found.st_size < state.end:
-            state.forget()  # the directory was replaced by another
+            state.forget()  # another directory is now at this path
             state.inode = found.st_ino
         end = end_of_lines(fd)
         os.lseek(fd, state.end, os.SEEK_SET)

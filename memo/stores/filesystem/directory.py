@@ -1,7 +1,7 @@
-"""Directories and files by descriptor: durable replacement, logs of lines that only grow, and file locks.
+"""Directories and files by descriptor: durable replacement, append-only logs of lines, and file locks.
 
 Every name is one path component and is opened without following links, so a planted link cannot lead out of the tree.
-A missing file is None; every other failure is an exception. Blocking; knows nothing of documents.
+A missing file is None; every other failure is an exception. Blocking; independent of documents.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Directory:
 
     @classmethod
     def open(cls, path: str) -> Directory:
-        """Open the root of a store. Only here are links followed: the path is the operator's."""
+        """Open the root of a store. Links are followed only here, because the operator chose the path."""
         return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), ".")
 
     def __enter__(self) -> Self:
@@ -138,7 +138,7 @@ class Directory:
             os.close(fd)
 
     def read(self, name: str, limit_bytes: int | None = None) -> bytes | None:
-        """Return the whole file, None if it does not exist; of a longer one, the limit plus one byte."""
+        """Return the file, at most one byte past the limit, or None if it does not exist."""
         fd = self.open_file(name)
         if fd is None:
             return None
@@ -164,7 +164,7 @@ class Directory:
             os.fsync(self.fd)
 
     def move(self, name: str, target: Directory, new_name: str) -> None:
-        """Move a staged file into place, durably. A reader sees the old file or the new one, never half of either."""
+        """Move a staged file into place, durably. A reader sees the old file or the new one, never a part of either."""
         with disk_errors(f"write {target.where(new_name)}"):
             os.rename(name, new_name, src_dir_fd=self.fd, dst_dir_fd=target.fd)
             os.fsync(target.fd)
@@ -210,7 +210,7 @@ def write_all(fd: int, content: bytes) -> None:
 
 
 def end_of_lines(fd: int) -> int:
-    """Return where the last complete line ends; bytes after it belong to a write that never finished."""
+    """Return where the last complete line ends; the bytes after it belong to an unfinished write."""
     end, block = os.fstat(fd).st_size, _FIRST_BLOCK
     while end > 0:
         start, block = max(0, end - block), min(block * 4, _LARGEST_BLOCK)
@@ -222,7 +222,7 @@ def end_of_lines(fd: int) -> int:
 
 
 def append_lines(fd: int, lines: bytes, end: int) -> int:
-    """Write complete lines at `end`, durably, and return the new end. On failure nothing of them stays."""
+    """Write complete lines at `end`, durably, and return the new end. On failure none of them remain."""
     if os.fstat(fd).st_size > end:
         os.ftruncate(fd, end)  # never acknowledged: every acknowledged line ends at or before `end`
     os.lseek(fd, end, os.SEEK_SET)
@@ -262,7 +262,7 @@ def locked(fd: int, place: str, *, exclusive: bool, timeout_s: float = LOCK_TIME
     """Hold the flock of an open file, shared or exclusive. Raise Unavailable after the timeout.
 
     The kernel releases the lock of a dead process. It cannot wait for a lock with a deadline, and a stopped process
-    must not block this one, so the lock is polled with a short backoff.
+    must not block this one, so this polls with a short backoff.
     """
     operation = (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB
     deadline = time.monotonic() + timeout_s

@@ -1,9 +1,9 @@
 """Documents on disk: the visible file holds the newest revision, the hidden directory the text of every revision.
 
-The visible file may be edited with any program. A file that differs from the newest revision is newer, and becomes a
-revision by the actor `outside`. A deleted file becomes an empty revision, so that None keeps meaning "never written".
-A file that cannot be read, is not UTF-8 or exceeds the limit raises an error until it is repaired, and is never
-overwritten. Every function works on a locked home; what a change means is decided in `memo.documents`.
+The visible file may be edited with any program. A file that differs from the newest revision is newer, and is committed
+as a revision by the actor `outside`. A deleted file becomes an empty revision, so that None keeps meaning "never
+written". A file that cannot be read, is not UTF-8 or exceeds the limit raises an error until it is repaired, and is
+never overwritten. Every function works on a locked home; what a change means is decided in `memo.documents`.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def draft_of(home: Home, name: str, text: PreparedText, author: Author, *, outsi
 
 
 def stage(home: Home, draft: Draft) -> None:
-    """Make everything durable that the commit needs."""
+    """Make durable everything that the commit needs."""
     home.keep_text(draft.version.name, draft.encoded, draft.version.revision.sha256)
     home.hidden.stage(STAGED, draft.encoded)
 
@@ -134,7 +134,7 @@ def _commit(home: Home, draft: Draft, text: str) -> Document:
 
 
 def find_request(home: Home, key: DocumentKey, request: str | None) -> Document | None:
-    """Return the revision that this request already committed, if any: a retry adds none."""
+    """Return the revision that this request already committed, if any: a retry commits nothing."""
     if request is None:
         return None
     versions = home.state.documents.get(key.name, [])
@@ -195,7 +195,7 @@ def is_current(version: Version | None, seen: Seen) -> bool:
 
 
 def reconcile(home: Home, name: str) -> Current | None:
-    """Return the newest revision; commit an outside edit first. Raise StillChanging if the edit is too fresh."""
+    """Return the newest revision; commit an outside edit first. Raise StillChanging if the edit is too recent."""
     newest = home.state.newest(name)
     seen = look(home, name)
     if is_current(newest, seen):
@@ -203,7 +203,7 @@ def reconcile(home: Home, name: str) -> Current | None:
     if not home.is_exclusive:
         raise NeedsExclusiveLock
     if 0 <= time.time_ns() - seen.changed_at_ns < home.settle_s * 1e9:
-        raise StillChanging  # an editor may have truncated the file and not written it yet
+        raise StillChanging  # an editor may have truncated the file and not yet written it
     return _adopt(home, name, seen, newest)
 
 

@@ -1,7 +1,8 @@
-"""Home: the directory of one owner, a session or a user, while its lock is held; and how a change is committed there.
+"""Home: the directory of one owner (a session or user) while its lock is held, and how a change is committed there.
 
 Before the commit's line is written only the hidden directory changes. After it every step can be repeated, by this
-process or by the next one that opens the home: a killed writer leaves nothing, or something that can be finished.
+process or by the next one that opens the home. A killed writer therefore leaves either nothing or a commit that can be
+finished.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Home:
     options: StoreOptions
     is_exclusive: bool
     settle_s: float
-    """How long a file must have been unchanged to be taken for complete."""
+    """How long a file must have been unchanged to count as complete."""
 
     def keep_text(self, name: str, encoded: bytes, sha256: str) -> None:
         """Make the text of a revision durable, before the commit that names it."""
@@ -78,7 +79,7 @@ class Home:
         redaction: Redaction | None = None,
         session: dict[str, Any] | None = None,
     ) -> None:
-        """Commit and finish. An error before the line is written means nothing happened; after it, outcome unknown."""
+        """Commit and finish. An error before the line is written means no change; after it, the outcome is unknown."""
         change = Commit(self.state.next_number, self.log.end(), documents, artifacts, redaction, session)
         commit_log.append(self.state, self.hidden, change)
         try:
@@ -117,9 +118,9 @@ class Home:
         self.state.is_finished = True
 
     def _install_document(self, version: Version) -> None:
-        """Swap the staged text with the visible file, then check what came out, so that no outside edit is lost.
+        """Swap the staged text with the visible file, then check the old file, so that no outside edit is lost.
 
-        A file that was saved since it was last read is swapped back, and becomes the next revision.
+        A file that was saved since it was last read is swapped back and becomes the next revision.
         """
         target, name = self.directory, version.name
         before = self.state.documents[name][-2] if len(self.state.documents[name]) > 1 else None

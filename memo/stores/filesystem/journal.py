@@ -1,6 +1,6 @@
 """The logs and slots of one session on disk: trace/events.jsonl and the files of orchestration/.
 
-Each log is locked by its own file, so that a trace never waits for a document. The store passes in the function that
+Each log has its own lock file, so that a trace never waits for a document. The store passes in the function that
 runs blocking work.
 """
 

@@ -1,4 +1,4 @@
-"""The layout on disk: which file is what, which file names are documents, and the version of the format.
+"""The layout on disk: the files, which of their names are documents, and the version of the format.
 
 .memo/{format, changes.jsonl, bell, pending/.indexed}        of the store itself
 .memo/records/T/records.{jsonl, lock, next}, .memo/spools/T/…             records, and bytes too large for a record
@@ -81,7 +81,7 @@ class Owner:
 
     @classmethod
     def at(cls, tenant: str, directory: str, owner: str) -> Self | None:
-        """Return the owner of a directory; None if its name is not that of an owner."""
+        """Return the owner of a directory; None if the directory does not belong to an owner."""
         try:
             return cls(TenantId(tenant), _SCOPES[directory], OwnerId(owner))
         except (InvalidKey, KeyError):
@@ -99,7 +99,7 @@ def document_name(file: str) -> DocumentName | None:
 
 
 def is_adoptable(file: str) -> bool:
-    """Return whether a new file that another program created becomes a document by itself.
+    """Return whether a file created by another program automatically becomes a document.
 
     It needs a suffix that is not an editor's: vim probes a directory with a file named 4913, sed -i writes to a file
     like sedRkQ2XW. Such a file can still be read by its name.
@@ -125,7 +125,7 @@ def make_root(path: Path) -> None:
 
 
 def check_format(hidden: Directory) -> None:
-    """Refuse a directory of a newer format; write the version to a new one."""
+    """Refuse a directory with a newer format; write the version to a new directory."""
     with locked(hidden.fd, hidden.path, exclusive=True):
         content = hidden.read(_FORMAT)
         if content is None:

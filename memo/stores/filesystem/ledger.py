@@ -109,7 +109,7 @@ class FilesystemLedger(ABC):
             content = change.content
             text = await self._on_root(lambda _: prepare_document(content, self.options))
         left = (await self._on_root(lambda root: _state_of(root, lease.user))).get("settled", {})
-        await self._unmark(lease.user, left)  # finish what a killed run left, before its list is replaced
+        await self._unmark(lease.user, left)  # finish what a killed run left before replacing its list
         written = await self._write(Owner.of_user(lease.user), lambda home: settle(home, lease, settlement, text))
         await self._unmark(lease.user, settlement.settled)
         return written
@@ -162,7 +162,7 @@ def settle(home: Home, lease: Lease, settlement: Settlement, text: PreparedText 
     check_fence(read_lease(home, lease.user), lease, home.options.clock())
     before = _read_state(home)
     memory = before.get("memory", {}) if settlement.memory is None else settlement.memory
-    # `settled` is part of the state because marks are removed afterwards, which a killed run may not reach.
+    # `settled` is part of the state because the marks are removed afterwards, a step that a killed run may not reach.
     state: Json = {"standing": settlement.standing, "memory": memory, "settled": dict(settlement.settled)}
     change, written = settlement.document, None
     if change is not None and text is not None:

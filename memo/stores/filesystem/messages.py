@@ -1,8 +1,8 @@
-"""Messages on disk: messages.jsonl is the visible log, one message a line; archives hold what compaction cut.
+"""Messages on disk: messages.jsonl is the visible log, one message per line; archives hold what compaction cut.
 
 A turn is durable in messages.jsonl before the line of session.jsonl that makes it count. A compaction is one commit:
-archive and shortened log are durable before its line, and finishing the commit puts them in place. Every function
-works on a locked home.
+the archive and the shortened log are durable before its line, and finishing the commit puts them in place. Every
+function works on a locked home.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Records on disk: one log for each tenant, in which one line is one batch, and an index of where each record is.
+"""Records on disk: one log per tenant, with one line per batch, and an index of where each record is.
 
-The line is the commit. A line that a crash cut short never happened, and the next batch overwrites it. The first line
-names the log, so that an index notices when another log has replaced it. Values stay on disk; the index holds their
+The line is the commit. A line that a crash cut short does not count, and the next batch overwrites it. The first line
+names the log, so that an index can detect that another log has replaced it. Values stay on disk; the index holds their
 locations. Everything is below the store's hidden directory, which is neither edited nor watched.
 """
 
@@ -61,7 +61,7 @@ COMPACT_ABOVE_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Location:
-    """Where a record's value is: its line, and its number in the batch."""
+    """Where a record's value is: the line, and the position in its batch."""
 
     offset: int
     length: int
@@ -130,7 +130,7 @@ class RecordLog:
             if _NAME.fullmatch(name) is None:
                 raise self._damaged()
             if name != self._name:
-                self._forget()  # the log was rewritten: every location has changed
+                self._forget()  # the log was rewritten, so every location has changed
                 self._name, self._end = name, len(name)
             for line in _lines(fd, self._end, end):
                 self._fold(self._decode_line(line), self._end, len(line))
@@ -198,7 +198,7 @@ class RecordLog:
             _log.warning("cannot compact %s, so it keeps growing: %s", directory.where(LOG), error)
 
     def _compact(self, directory: Directory, fd: int) -> None:
-        """Rewrite the log with the live records. A reader that has the old file open keeps using it."""
+        """Rewrite the log with the live records. A reader that has the old file open continues to use it."""
         directory.stage(NEXT, _new_name())
         with disk_errors(f"write {directory.where(NEXT)}"):
             target = os.open(NEXT, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.fd)
@@ -226,7 +226,7 @@ class _OpenLog:
         self._fd = self._directory.open_file(LOG, os.O_RDWR)
         if self._fd is None and self._create:
             self._directory.stage(NEXT, _new_name())
-            self._directory.move(NEXT, self._directory, LOG)  # a log always has its name
+            self._directory.move(NEXT, self._directory, LOG)  # a log always starts with its name
             self._fd = self._directory.open_file(LOG, os.O_RDWR)
         return self._fd
 
@@ -279,7 +279,7 @@ class RecordLogs:
             self._logs.move_to_end(tenant)
             log, turn = self._logs[tenant]
             while len(self._logs) > self.MOST:
-                self._logs.popitem(last=False)  # a thread may go on using it; it is only an index
+                self._logs.popitem(last=False)  # a thread may still use it; it is only an index
         with turn:
             return work(log)
 
@@ -291,7 +291,7 @@ class FilesystemRecords(ABC):
 
     @abstractmethod
     async def _on_root(self, work: Callable[[Directory], R]) -> R:
-        """Run the work in a thread with the open root; Unavailable if the store is closed."""
+        """Run the work in a thread with the open root, or raise Unavailable if the store is closed."""
 
     async def apply_records(self, changes: Sequence[RecordChange]) -> list[Value | None]:
         if not changes:

@@ -1,7 +1,7 @@
-"""session.jsonl: the owner of a session, then one line for every turn, each with the totals up to it.
+"""session.jsonl: the owner of a session, then one line per turn with the running totals.
 
-The last complete line is the state, so reading it costs the same however long the session is. The state says how much
-of messages.jsonl counts; bytes after that were never acknowledged.
+The last complete line is the state, so reading it takes the same time however long the session is. The state says how
+much of messages.jsonl counts; bytes after that were never acknowledged.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def with_state(record: dict[str, Any], state: SessionState) -> dict[str, Any]:
 
 
 def finish_compaction(directory: Directory, hidden: Directory, line: dict[str, Any]) -> None:
-    """Move the shortened log into place and append its line, unless that has been done."""
+    """Move the shortened log into place and append its line, unless that is already done."""
     if hidden.stat(STAGED_MESSAGES) is not None:
         hidden.move(STAGED_MESSAGES, directory, MESSAGES)
     fd = directory.open_file(SESSION)
@@ -155,7 +155,7 @@ class RequestIndex:
         self._lock = threading.Lock()
 
     def is_first(self, owner: Owner, directory: Directory, request: str) -> bool:
-        """Return whether the request is new. The caller holds the owner's lock, so the answer stays true."""
+        """Return whether the request is new. The caller holds the owner's lock, so the answer stays valid."""
         found = directory.stat(SESSION)
         inode = found.st_ino if found else 0
         with self._lock:

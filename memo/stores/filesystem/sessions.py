@@ -1,9 +1,9 @@
-"""Sessions on disk: making, finding and listing them, by user without walking over all of them.
+"""Sessions on disk: creating, finding and listing them, by user without a walk over all sessions.
 
-A user's directory names the user's sessions, durably, before the session itself exists; a name without a session is
-left by a killed process and ignored. `.memo/pending/T/S` is an empty file for each session that has messages which no
-consolidation has settled. It is written before the message and removed under the session's lock, so that a message is
-never without it; a file too many only costs one look.
+A user's directory names the user's sessions, durably, before the session itself exists; a name without a session was
+left by a killed process and is ignored. `.memo/pending/T/S` is an empty file for each session that has messages which
+no consolidation has settled. It is written before the message and removed under the session's lock, so that no message
+is ever without it; an extra file only costs one check.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def revision_of(record: SessionRecord) -> int:
 
 
 def index_pending_once(root: Directory) -> None:
-    """Mark the sessions that are older than the marks. Runs once in the life of a store."""
+    """Mark the sessions from before marks existed. Runs once per store."""
     with root.make_path(HIDDEN, _PENDING) as pending:
         if pending.stat(_INDEXED) is not None:
             return

@@ -1,6 +1,6 @@
 """FilesystemStore: plain files in a directory, readable and editable by any program; `layout.py` describes them.
 
-Thin: every method takes the owner's lock in a thread and calls one function of the modules beside this one. Any number
+Thin: every method takes the owner's lock in a thread and calls one function of a module in this package. Any number
 of processes may open the same directory.
 """
 
@@ -59,7 +59,7 @@ R = TypeVar("R")
 _NOTIFIER = "bell"
 _THREADS = 8
 _PATIENCE = 20
-"""How often a call waits for a file that is being written, before it uses the file as it is."""
+"""How many times a call waits for a file that is being written before it uses the file as it is."""
 
 
 class FilesystemStore(FilesystemRecords, FilesystemLedger, BaseStore):
@@ -109,7 +109,7 @@ class FilesystemStore(FilesystemRecords, FilesystemLedger, BaseStore):
             root.make_child(TENANTS).close()
             with root.make_child(HIDDEN) as hidden:
                 check_format(hidden)
-                hidden.check_file(_NOTIFIER)  # it is opened by its path, so it must not be a planted link
+                hidden.check_file(_NOTIFIER)  # it is opened by path, so it must not be a planted link
                 with disk_errors(f"open {hidden.where(_NOTIFIER)}"):
                     notifier = FileNotifier(self.path / HIDDEN / _NOTIFIER, self.options.feed_check_s)
                 undo.callback(notifier.close)
@@ -154,7 +154,7 @@ class FilesystemStore(FilesystemRecords, FilesystemLedger, BaseStore):
             try:
                 return await self._in_thread(lambda tree: work(tree, self._settle_s))
             except StillChanging:
-                await anyio.sleep(self._settle_s)  # the only sign that an editor is done is that it does no more
+                await anyio.sleep(self._settle_s)  # inactivity is the only sign that an editor is done
         return await self._in_thread(lambda tree: work(tree, 0))
 
     async def _read(self, owner: Owner, query: Callable[[Home | None], R]) -> R:

@@ -1,4 +1,4 @@
-"""Tree: access to the home of one owner, under its lock, with its commits read and the last one finished.
+"""Tree: access to an owner's home, under its lock, with all commits read and the last one finished.
 
 Readers share the lock. A reader that finds something to repair raises `NeedsExclusiveLock` and runs again as a writer.
 """
@@ -55,7 +55,7 @@ class Tree:
                 self._left.notify_all()
 
     def close(self) -> None:
-        """Refuse new users and close after the last one has left: descriptors in use must stay open."""
+        """Refuse new users and close after the last one is done: descriptors in use must stay open."""
         with self._left:
             self._is_closed = True
             self._left.wait_for(lambda: self._inside == 0)
@@ -73,7 +73,7 @@ class Tree:
 
     @contextmanager
     def _shared(self, owner: Owner, settle_s: float) -> Iterator[Home | None]:
-        """Yield None if the directory does not exist: then nothing was ever written there."""
+        """Yield None if the directory does not exist, which means that nothing was ever written there."""
         with ExitStack() as stack:
             directory = self.root.descend(*owner.path)
             if directory is None:
@@ -107,7 +107,7 @@ class Tree:
             yield home
 
     def _take_lock(self, stack: ExitStack, hidden: Directory, *, exclusive: bool) -> None:
-        """Take the lock through a gate: a waiting writer holds the gate, so that new readers wait behind it.
+        """Take the lock through a gate: a waiting writer holds the gate, so new readers queue behind it.
 
         Without the gate, overlapping readers could starve a writer.
         """

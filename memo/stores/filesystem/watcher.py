@@ -1,6 +1,6 @@
 """Watcher: finds edits by other programs, from inotify events and from a scan at the start and every `rescan_s`.
 
-An event only says where to look; what is there is decided under the owner's lock. The watcher owns one thread, which
+An event only says where to look; the file is examined under the owner's lock. The watcher owns one thread, which
 `stop` joins. A failure with one owner is logged and does not affect the others.
 """
 
@@ -63,7 +63,7 @@ class Watcher:
         )
         try:
             self._follow(hints)
-        except (OSError, RuntimeError) as error:  # no inotify, or its watches are used up
+        except (OSError, RuntimeError) as error:  # inotify is unavailable or out of watches
             _log.warning("cannot watch %s, scanning every %g s instead: %s", self._tenants, self._rescan_s, error)
             while not self._stop.wait(self._rescan_s):
                 self._scan(self._all_owners())

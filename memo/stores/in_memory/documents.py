@@ -53,7 +53,7 @@ class InMemoryDocuments:
         return _document(key, versions[number - 1]) if 1 <= number <= len(versions) else None
 
     def find_request(self, key: DocumentKey, request: str | None) -> Document | None:
-        """Return the revision that this request already committed, if any: a retry adds none."""
+        """Return the revision that this request already committed, if any: a retry commits nothing."""
         if request is None:
             return None
         versions = self._documents.get(key, [])

@@ -1,4 +1,4 @@
-"""Records in memory. A batch is computed beside the records and swapped in between two awaits.
+"""Records in memory. A batch is computed on a copy, which replaces the records between two awaits.
 
 A mixin for a store that has `_turn`. Values are stored as JSON text, so that a caller cannot change a record through a
 value that it passed in or received.
@@ -50,7 +50,7 @@ class RecordBook:
             pending[key] = kept
             steps.append((key, kept))
             results.append(None if after is None else after.value)
-        for key, kept in steps:  # nothing can fail from here on
+        for key, kept in steps:  # from here on nothing can fail
             if kept is None:
                 self.scopes.get(key.scope, {}).pop(key.id, None)
             else:

@@ -1,4 +1,4 @@
-"""The SQLite store, the default. Nothing outside this package knows SQL."""
+"""The SQLite store, the default. No SQL outside this package."""
 
 from memo.stores.sqlite.store import SQLiteStore
 

@@ -1,4 +1,4 @@
-"""Artifacts in SQLite: one text for each tool call, shared by hash with every other use of the same text.
+"""Artifacts in SQLite: one text per tool call, shared by hash with every other use of the same text.
 
 Every function runs inside a transaction of the caller.
 """

@@ -1,7 +1,7 @@
 """The contents table: texts by hash, each kept once and shared by every document and artifact that has it.
 
 A text is deleted with its last reference. A stored text is checked before it is returned: damage raises Corrupt and
-names the place, because SQLite's own error names no row and shows the text.
+names the place, because SQLite's own error does not name the row and quotes the text.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Database: transactions on the SQLite file, with one writer thread and several reader threads.
 
-Knows transactions but not tables. Writes that are queued together are committed together: each has its own savepoint,
+It handles transactions, not tables. Writes that are queued together are committed together: each has its own savepoint,
 so that a refused write does not affect the others, and one disk sync serves them all.
 """
 
@@ -37,7 +37,7 @@ class _Alone:
 
 
 class Database:
-    """Owns connections and work queues. A read sees one committed state; a write commits entirely or not at all."""
+    """Owns connections and work queues. A read sees one committed state; a write is atomic."""
 
     def __init__(self, path: Path, *, committed: Callable[[], None]) -> None:
         self.path = path
@@ -73,7 +73,7 @@ class Database:
         return await self._writes.run(commit)
 
     async def erase(self, commit: Callable[[sqlite3.Connection], R]) -> R:
-        """Write, and erase what was deleted from every file: free pages and the log included."""
+        """Write, and erase deleted text from every file, including free pages and the log."""
         self._require_open()
         erased: R = await self._writes.run(_Alone(lambda db: self._erase(db, commit)))
         return erased
@@ -117,7 +117,7 @@ class Database:
         for number, job in enumerate(batch):
             try:
                 job.succeed(job.work(self._writer) if isinstance(job.work, _Alone) else self._commit(job.work))
-            except Exception as error:  # noqa: BLE001  belongs to this job; its caller raises it
+            except Exception as error:  # noqa: BLE001  the job's caller raises it
                 job.error = error
                 if _is_locked_out(error):
                     for waiting in batch[number + 1 :]:
@@ -159,7 +159,7 @@ class Database:
             job.succeed(job.work(self._writer))
         except sqlite3.Error:
             raise
-        except Exception as error:  # noqa: BLE001  belongs to this job, not to the others; its caller raises it
+        except Exception as error:  # noqa: BLE001  it affects this job only; the job's caller raises it
             job.error = error
             self._writer.execute("ROLLBACK TO job")
 
@@ -192,7 +192,7 @@ class Database:
 def _begin(db: sqlite3.Connection) -> None:
     """Take the write lock, or raise Unavailable if another process holds it for the whole busy timeout.
 
-    Translated here, so that it is not taken for the failure of one job: the next job would wait just as long again.
+    Translated here, so that it does not count as the failure of one job: the next job would wait just as long.
     """
     try:
         db.execute("BEGIN IMMEDIATE")

@@ -191,7 +191,7 @@ def _commit(
 
 
 def find_request(db: sqlite3.Connection, key: DocumentKey, request: str | None) -> Document | None:
-    """Return the revision that this request already committed, if any: a retry adds none."""
+    """Return the revision that this request already committed, if any: a retry commits nothing."""
     if request is None:
         return None
     row = db.execute(

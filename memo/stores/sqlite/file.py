@@ -1,6 +1,7 @@
 """The SQLite file: how it is created, opened, checked and migrated, and how its errors are translated.
 
-A file that is damaged, foreign or of a newer version is refused; it is never taken for an empty store or repaired.
+A file that is damaged, from another program or of a newer version is refused; it is never treated as an empty store or
+repaired.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def open_file(path: Path) -> sqlite3.Connection:
     if is_new:
         create(path)
     elif is_empty:
-        raise Corrupt(f"cannot open {path}: the file is empty, which a store never is; remove it to start anew")
+        raise Corrupt(f"cannot open {path}: the file is empty, and a store never is; remove it to create a new store")
     with translated():
         db = connect(path)
         try:
@@ -51,7 +52,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def create(path: Path) -> None:
-    """Create a store under a temporary name and link it into place, so that no process sees half of one."""
+    """Create a store under a temporary name and link it into place, so that no process sees an incomplete one."""
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         draft = path.parent / f".{path.name}.{os.getpid()}.{threading.get_ident()}.new"
@@ -68,7 +69,7 @@ def create(path: Path) -> None:
                 _migrate(db, draft)
             finally:
                 db.close()  # closing the last connection moves the log into the main file
-        with suppress(FileExistsError):  # another process was first; use its store
+        with suppress(FileExistsError):  # another process created it first; use that store
             os.link(draft, path)
         _sync_directory(path.parent)
     finally:
@@ -118,7 +119,7 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
 
 
 def roll_back(db: sqlite3.Connection) -> None:
-    if db.in_transaction:  # some errors roll back by themselves
+    if db.in_transaction:  # some errors have already rolled back
         db.execute("ROLLBACK")
 
 

@@ -169,7 +169,7 @@ def _listed_standing(body: bytes | None, user: str) -> Json:
     """Return the standing for one line of a scan; a damaged one must not hide the other users.
 
     A damaged standing is replaced by a value that no parser accepts, so that using this line raises Corrupt like
-    `read_ledger`. It is never empty: that would mean a user without a run (I4).
+    `read_ledger`. It is never empty, which would mean a user without a run (I4).
     """
     try:
         return _decoded(body, "standing", user)

@@ -1,4 +1,4 @@
-"""Records in SQLite: one row for each, one transaction for a batch. Row ids keep the order of the first puts.
+"""Records in SQLite: one row per record, one transaction per batch. Row ids preserve the order of the first puts.
 
 The functions run inside a transaction of the caller; the class is a mixin for the store.
 """

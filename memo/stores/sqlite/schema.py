@@ -17,8 +17,8 @@ _RECORDS: tuple[str, ...] = (
     "CREATE INDEX records_by_group ON records (tenant, kind, place, group_name, position)",
 )
 
-# Triggers keep pending_sessions up to date, so appending a message needs no knowledge of consolidation and a scan reads
-# only what changed. Sessions that exist before this migration become pending.
+# Triggers keep pending_sessions up to date, so the code that appends messages does not depend on consolidation, and a
+# scan reads only what changed. Sessions that exist before this migration become pending.
 _CONSOLIDATION: tuple[str, ...] = (
     """CREATE TABLE leases (
         tenant TEXT NOT NULL, user_id TEXT NOT NULL,
@@ -94,7 +94,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (tenant, session)
         )""",
         "CREATE INDEX sessions_by_user ON sessions (tenant, user_id, updated_at)",
-        # Clustered by session, so that the newest 50 messages are neighbours on disk however many there are in all.
+        # Clustered by session, so that the newest 50 messages are adjacent on disk however long the session is.
         """CREATE TABLE messages (
             tenant TEXT NOT NULL, session TEXT NOT NULL, position INTEGER NOT NULL,
             body TEXT NOT NULL, tokens INTEGER NOT NULL, expands INTEGER,

@@ -1,7 +1,7 @@
-"""Sessions in SQLite: their visible messages, their turns, and the archives that compaction leaves.
+"""Sessions in SQLite: visible messages, turns, and the archives that compaction creates.
 
-Every function runs inside a transaction of the caller. What fits a budget and what is cut is decided in
-`memo.messages` and `memo.compaction`, never here.
+Every function runs inside a transaction of the caller. `memo.messages` decides what fits a budget, and
+`memo.compaction` what is cut.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def commit_turn(
            message_count = message_count + ?, message_tokens = message_tokens + ?,
            turns = turns + ?, tokens = tokens + ? WHERE tenant = ? AND session = ?""",
         (
-            max(updated_at, now),  # the order must hold even if the clock is set back
+            max(updated_at, now),  # sessions must stay in order even if the clock is set back
             len(messages),
             len(messages),
             sum(m.tokens for m in messages),
@@ -212,7 +212,7 @@ def compact(
     author = Author("compaction", ref.session, "conversation summary")
     try:
         documents.append(db, DocumentKey.of_session(ref, NOTES), compaction.notes_section, author, options)
-    except TooLarge:  # raised before any of it is written
+    except TooLarge:  # raises before anything is written
         notes_do_not_fit(ref)
     return True
 

@@ -1,4 +1,4 @@
-"""Snapshots: the whole memory of a session at one moment, first as a list, then the texts that the caller wants.
+"""Snapshots: the whole memory of a session at one moment, first as a list, then the texts that the caller requests.
 
 Texts are returned without checking their hashes: the caller compares them with the list.
 """

@@ -1,6 +1,6 @@
-"""SQLiteStore: one SQLite file, durable commits, one writer at a time, readers in parallel, any number of processes.
+"""SQLiteStore: one SQLite file, durable commits, one writer at a time, parallel readers, any number of processes.
 
-Thin: each method is one transaction over the functions of the modules beside it.
+Thin: each method is one transaction that calls functions of the other modules in this package.
 """
 
 from __future__ import annotations

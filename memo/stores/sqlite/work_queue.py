@@ -1,4 +1,4 @@
-"""WorkQueue: jobs of an event loop, run by dedicated threads in batches. Knows nothing of what a job does.
+"""WorkQueue: jobs of an event loop, run by dedicated threads in batches. It does not look inside a job.
 
 Handing a job to anyio's thread pool costs more than most reads of a store; this costs a quarter of that. A thread takes
 all waiting jobs at once, so that one commit can serve many writers. A job that has started always finishes, even if its
@@ -79,7 +79,7 @@ class WorkQueue:
         try:
             await job.done.wait()
         except anyio.get_cancelled_exc_class():
-            if not job.claim():  # it has started: wait, so that nothing runs on after the call
+            if not job.claim():  # it has started: wait, so that nothing runs after the call returns
                 with anyio.CancelScope(shield=True):
                     await job.done.wait()
             raise
@@ -103,21 +103,21 @@ class WorkQueue:
             return True
         try:
             self._perform(batch)
-        except BaseException as error:  # noqa: BLE001  it belongs to the waiting callers, not to this thread
+        except BaseException as error:  # noqa: BLE001  the waiting callers raise it, not this thread
             for job in batch:
                 job.error = error
         try:
             self._call_soon(_set_done, batch)
         except RuntimeError:
-            return False  # the event loop is closed, and its callers with it
+            return False  # the event loop is closed, so no caller is waiting
         return True
 
 
 def _calls_to(loop: Any) -> Callable[..., object]:
-    """Return a function that calls another on the loop, from a thread, without waiting for it.
+    """Return a function that schedules a call on the loop from a thread, without waiting for it.
 
-    The loop's own, because anyio's `from_thread.run_sync` waits for the result: two more thread switches, a tenth of
-    the time of a durable write.
+    It uses the loop's own method, because anyio's `from_thread.run_sync` waits for the result: two more thread
+    switches, a tenth of the time of a durable write.
     """
     if hasattr(loop, "call_soon_threadsafe"):
         return loop.call_soon_threadsafe  # type: ignore[no-any-return]  # asyncio

@@ -1,4 +1,4 @@
-"""Stores with a clock that moves only when told. A test that uses `store` runs on each of them."""
+"""Stores with a clock that moves only when the test moves it. A test that uses `store` runs on each of them."""
 
 from __future__ import annotations
 

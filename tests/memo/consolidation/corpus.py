@@ -1,4 +1,4 @@
-"""Conversations and the bullets expected from them: section, text, then the messages it was said in."""
+"""Conversations and the bullets expected from them: section, text, and the messages that state it."""
 
 from __future__ import annotations
 

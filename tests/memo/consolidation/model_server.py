@@ -20,7 +20,7 @@ PROFILE = {
 
 
 class ModelServer:
-    """`faults` are used one per request; once they are used up it answers correctly."""
+    """`faults` are used one per request; after the last one the server answers correctly."""
 
     def __init__(self, *faults: Any) -> None:
         self.faults = list(faults)

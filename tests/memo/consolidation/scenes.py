@@ -54,7 +54,7 @@ async def revisions(store: Any, user: UserRef = ANN) -> int:
 
 
 class Scripted(EmbeddedSummariser):
-    """The embedded summariser, with a hook of the test before each answer."""
+    """The embedded summariser, with a hook that the test can run before each answer."""
 
     def __init__(
         self,

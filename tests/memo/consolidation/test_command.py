@@ -1,4 +1,4 @@
-"""A command as a summariser: JSON in and out, unprivileged, within a time limit, with nothing left behind."""
+"""A command as a summariser: JSON in and out, unprivileged, with a time limit, leaving nothing behind."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_processes_that_a_command_leaves_behind_are_killed(script: Script,
 
 
 def dies(pid: int) -> bool:
-    """Return whether a process is dead or dies soon: a signal takes a moment on a busy machine."""
+    """Return whether a process is dead or dies soon: on a busy machine a signal takes a moment."""
     try:
         watched = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -127,7 +127,7 @@ def dies(pid: int) -> bool:
         ("exec 1>&-; exit 0", "not valid JSON"),
     ],
 )
-async def test_any_other_behaviour_of_a_command_is_a_bad_answer(script: Script, body: str, problem: str) -> None:
+async def test_any_misbehaviour_of_a_command_is_a_bad_answer(script: Script, body: str, problem: str) -> None:
     with pytest.raises(BadAnswer, match=problem) as caught:
         await CommandSummariser(script(body), CommandOptions(timeout_s=30)).summarise(TRANSCRIPT, Budget())
     assert "short answers" not in str(caught.value)

@@ -47,7 +47,7 @@ async def profile(*summaries: SessionSummary) -> dict[Part, list[str]]:
     return {part: [b.text for b in draft.bullets if b.part is part] for part in Part}
 
 
-async def test_the_newest_value_of_a_slot_holds() -> None:
+async def test_the_newest_value_of_a_slot_wins() -> None:
     old = await summary("s1", [("user", "Please answer in German. I live in Bonn. I prefer tabs over spaces.")])
     new = await summary("s2", [("user", "Please answer in French. I live in Lyon. I prefer spaces over tabs.")], day=1)
     found = await profile(new, old)

@@ -1,4 +1,4 @@
-"""The how-to page is run as it is."""
+"""Runs the how-to page unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Summarisers over HTTP, against a real server with faults."""
+"""Summarisers over HTTP, against a real server with injected faults."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_a_failure_that_persists_is_unavailable(kind: str, fault: Any) -> 
         assert "secret" not in str(caught.value)
 
 
-async def test_a_short_retry_after_is_obeyed(kind: str) -> None:
+async def test_a_short_retry_after_is_honoured(kind: str) -> None:
     async with asked(kind, (429, {"Retry-After": "1"})) as (server, summariser):
         await summariser.summarise(TRANSCRIPT, Budget())
         assert len(server.requests) == 2

@@ -59,7 +59,7 @@ async def test_a_lease_lasts_while_it_is_renewed(store: AnyStore, clock: Clock) 
         await store.renew_lease(lease, 10)
 
 
-async def test_a_released_lease_cannot_be_renewed_or_free_another(store: AnyStore) -> None:
+async def test_a_released_lease_cannot_be_renewed_or_release_another(store: AnyStore) -> None:
     lease = await take(store)
     await store.release_lease(lease)
     with pytest.raises(LeaseLost):
@@ -70,7 +70,7 @@ async def test_a_released_lease_cannot_be_renewed_or_free_another(store: AnyStor
     await store.release_lease(other)
 
 
-async def test_a_late_write_of_a_stalled_holder_is_rejected(store: AnyStore, clock: Clock) -> None:
+async def test_a_late_write_by_a_stalled_holder_is_rejected(store: AnyStore, clock: Clock) -> None:
     await say(store, "s1", "hello")
     stalled = await take(store)
     clock.advance(seconds=11)
@@ -88,7 +88,7 @@ async def test_a_late_write_of_a_stalled_holder_is_rejected(store: AnyStore, clo
     assert await page(store) == "on time"
 
 
-async def test_settling_is_all_or_nothing(store: AnyStore) -> None:
+async def test_settling_is_atomic(store: AnyStore) -> None:
     await say(store, "s1", "hello")
     await write_page(store, "by hand")
     lease = await take(store)
@@ -126,7 +126,7 @@ async def test_a_session_is_pending_until_its_revision_is_settled(store: AnyStor
     assert found == {"s1": (3, True), "s2": (1, False)}
 
 
-async def test_a_turn_without_messages_changes_nothing_but_keeps_a_user_active(store: AnyStore, clock: Clock) -> None:
+async def test_a_turn_without_messages_changes_nothing_but_keeps_the_user_active(store: AnyStore, clock: Clock) -> None:
     await say(store, "s1", "one")
     clock.advance(minutes=5)
     await store.record_turn("acme", "s1", {"input": 1})
@@ -165,10 +165,10 @@ async def test_an_old_directory_is_indexed_once(tmp_path: Path) -> None:
         assert (pending.user, pending.changed) == (ANN, 1)
 
 
-async def test_a_run_killed_after_writing_its_document_still_knows_its_lines(
+async def test_the_lines_of_a_run_killed_after_writing_its_document_count_as_generated(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Intent before effect: otherwise the next run would take generated lines for hand-written ones."""
+    """Intent before effect: otherwise the next run would treat generated lines as hand-written."""
 
     class Killed(BaseException):
         pass
@@ -206,7 +206,7 @@ async def test_a_scan_reads_an_index_and_no_sessions(sqlite: SQLiteStore) -> Non
 
 
 @pytest.mark.parametrize("damage", ["'{\"runs\":'", "'[]'", "''", "CAST(x'7bff' AS TEXT)"])
-async def test_an_unreadable_standing_hides_no_user_and_is_not_a_new_user(
+async def test_an_unreadable_standing_neither_hides_its_user_nor_looks_new(
     sqlite: SQLiteStore, clock: Clock, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     await say(sqlite, "s1", "I prefer short answers.")
@@ -230,7 +230,7 @@ async def test_an_unreadable_standing_hides_no_user_and_is_not_a_new_user(
     assert "cannot consolidate user acme:ann" in caplog.text
 
 
-async def test_a_store_without_a_ledger_is_rejected_with_what_it_lacks(clock: Clock) -> None:
+async def test_a_store_without_a_ledger_is_rejected_naming_what_it_lacks(clock: Clock) -> None:
     with pytest.raises(Unsupported, match="acquire_lease"):
         service_of(object(), clock)
 

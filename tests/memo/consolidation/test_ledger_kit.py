@@ -1,4 +1,4 @@
-"""The conformance check of a ledger: our stores pass it, and each broken one fails the promise it breaks."""
+"""The conformance check of a ledger: our stores pass it, and each broken store fails the promise it breaks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_store_keeps_every_promise_of_a_ledger(make: Callable[[], Any]) ->
 
 
 class GrantsTwice(InMemoryStore):
-    """Checks, then grants, and lets others in between."""
+    """Checks, then grants, with a gap for other tasks in between."""
 
     async def acquire_lease(self, user: UserRef, holder: str, ttl_s: float) -> Lease | Held:
         entry = await self.read_ledger(user)
@@ -63,7 +63,7 @@ class ReusesTokens(InMemoryStore):
 
 
 class NeverExpires(InMemoryStore):
-    """Keeps a lease for an hour longer than it says."""
+    """Holds a lease for an hour longer than stated."""
 
     async def acquire_lease(self, user: UserRef, holder: str, ttl_s: float) -> Lease | Held:
         granted = await super().acquire_lease(user, holder, ttl_s + 3600)
@@ -130,16 +130,16 @@ class SwallowsLostLeases(InMemoryStore):
 
 
 CASES: list[tuple[Any, str]] = [
-    (GrantsTwice, "of many concurrent requests one is granted"),
-    (ReusesTokens, "one holder has the lease and every grant a higher token"),
+    (GrantsTwice, "one of many concurrent requests is granted"),
+    (ReusesTokens, "a lease has one holder and every grant a higher token"),
     (NeverExpires, "a lease expires unless it is renewed"),
     (SwallowsLostLeases, "a lease expires unless it is renewed"),
     (HasNoFence, "a late settlement is refused and changes nothing"),
-    (Overwrites, "a settlement is kept whole or not at all"),
-    (SettlesByHalves, "a settlement is kept whole or not at all"),
+    (Overwrites, "a settlement is atomic"),
+    (SettlesByHalves, "a settlement is atomic"),
     (SettlesWhatItHasNotSeen, "a session is pending from its message until that revision is settled"),
-    (HidesStandings, "a scan names every pending user with their standing"),
-    (AppliesOneByOne, "a batch of records is kept whole or not at all"),
+    (HidesStandings, "a scan returns every pending user and their standing"),
+    (AppliesOneByOne, "a batch of records is atomic"),
 ]
 
 

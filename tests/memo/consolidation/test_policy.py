@@ -43,7 +43,7 @@ CASES = [
     ("five changed, recent run", activity(5, 30), after(1), Why.SESSIONS, None),
     ("five changed, but not idle", activity(5, 9), after(1), Why.ACTIVE, NOW + timedelta(minutes=1)),
     ("one changed, a day old", activity(1, 30), after(24), Why.AGE, None),
-    ("one changed, a day but a second", activity(1, 30), after(24 - 1 / 3600), Why.RECENT, NOW + timedelta(seconds=1)),
+    ("one changed, just under a day", activity(1, 30), after(24 - 1 / 3600), Why.RECENT, NOW + timedelta(seconds=1)),
     ("in the future", Activity(1, NOW + timedelta(hours=1)), Standing(), Why.ACTIVE, NOW + timedelta(minutes=70)),
     ("failed, still resting", activity(9, 99), Standing(failure=Failure(1, "x", LATER)), Why.BACKING_OFF, LATER),
     ("failed, rested", activity(9, 99), Standing(failure=Failure(1, "x", EARLIER)), Why.FIRST, None),
@@ -75,7 +75,7 @@ def test_every_limit_of_the_policy_can_be_set() -> None:
     assert decide(Activity(1, NOW), after(0.01), NOW, quick).why is Why.AGE
 
 
-def test_a_backoff_doubles_up_to_its_maximum_and_obeys_retry_after() -> None:
+def test_a_backoff_doubles_up_to_its_maximum_and_honours_retry_after() -> None:
     backoff = Backoff(timedelta(minutes=1), timedelta(minutes=5))
     assert [backoff.pause(n).total_seconds() for n in (1, 2, 3, 4, 99)] == [60, 120, 240, 300, 300]
     first = Failure.after(None, "busy", NOW, backoff, retry_after_s=600)

@@ -1,4 +1,4 @@
-"""Merging into a page that people edit: their text wins unchanged, deletions hold, bad drafts are refused."""
+"""Merging into a page that people edit: their text stays unchanged, deletions persist, bad drafts are refused."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def test_generated_bullets_are_added_changed_and_removed() -> None:
     assert "- Prefers tea over coffee <!-- from s9#2 s1#1 -->" in second.text
     assert TABS not in second.text
     assert (second.added, second.changed, second.gone) == (0, 1, 1)
-    assert second.memory.tombstones == (), "what we take out ourselves may come back"
+    assert second.memory.tombstones == (), "what a merge removes may come back"
 
 
-def test_a_deleted_bullet_does_not_come_back_even_in_other_words() -> None:
+def test_a_deleted_bullet_does_not_come_back_even_rephrased() -> None:
     first = merge_profile("", ProfileMemory(), draft(TEA, TABS), NOW)
     page = first.text.replace(bullet(TEA).line + "\n", "")
     for said in (TEA, "Prefers tea", "The user prefers tea over coffee.", "prefers  TEA over coffee!"):
@@ -212,7 +212,7 @@ def test_deletions_by_hand_do_not_count_as_shrinking() -> None:
     assert merge_profile(page, first.memory, draft(*(f"Likes thing{n}" for n in range(8))), NOW).text == page
 
 
-def test_a_summary_changed_or_deleted_by_hand_stays_so() -> None:
+def test_a_summary_changed_or_deleted_by_hand_is_left_alone() -> None:
     first = merge_profile("", ProfileMemory(), draft(TEA, summary="one two"), NOW)
     for page in (first.text.replace("one two", "mine"), first.text.split("\n", 1)[1]):
         merged = merge_profile(page, first.memory, draft(TEA, TABS, summary="three four"), NOW)

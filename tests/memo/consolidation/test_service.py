@@ -68,7 +68,7 @@ async def test_five_changed_sessions_make_a_user_due(store: BaseStore, clock: Cl
     assert (result.why, len(result.sessions)) == (Why.SESSIONS, 6)
 
 
-async def test_a_user_who_is_being_served_is_not_run(store: BaseStore, clock: Clock) -> None:
+async def test_a_busy_user_is_not_run(store: BaseStore, clock: Clock) -> None:
     await say(store, "s1", "I prefer short answers.")
     clock.advance(hours=1)
     busy = {ANN}
@@ -117,7 +117,7 @@ async def test_a_human_edit_during_a_slow_run_survives_unchanged(store: BaseStor
 async def test_an_edit_between_read_and_write_is_merged_not_overwritten(
     store: BaseStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another writer changes the page just before the commit, five times in a row."""
+    """Another writer changes the page just before the commit, five consecutive times."""
     settle: Any = store.settle  # type: ignore[attr-defined]
     edits = 0
 
@@ -171,7 +171,7 @@ async def test_sessions_without_facts_are_settled_without_a_page(store: BaseStor
     assert await service.run_once() == []
 
 
-async def test_a_session_that_always_fails_backs_off_and_stops_nothing_else(store: BaseStore, clock: Clock) -> None:
+async def test_a_session_that_always_fails_backs_off_without_stopping_others(store: BaseStore, clock: Clock) -> None:
     async def fail_for_bad(transcript: Transcript, budget: Budget) -> None:
         if transcript.session == "bad":
             raise BadAnswer("cannot use the answer: it is not valid JSON")
@@ -227,7 +227,7 @@ async def test_a_failure_for_one_user_does_not_delay_others(store: BaseStore, cl
     assert outcomes(await service.run_once()) == {"acme:ann": Outcome.FAILED}
 
 
-async def test_a_foreign_error_fails_its_user_and_its_text_is_not_kept(store: BaseStore, clock: Clock) -> None:
+async def test_a_third_party_error_fails_its_user_and_its_text_is_not_kept(store: BaseStore, clock: Clock) -> None:
     async def explode(request: ProfileRequest, budget: Budget) -> None:
         raise ValueError("the user said: secret")
 
@@ -273,7 +273,7 @@ async def test_a_run_stopped_by_its_budget_is_continued_by_the_next(store: BaseS
         (result,) = await service.run_once()
         runs.append((result.why, result.calls, len(result.sessions)))
     assert runs == [(Why.FIRST, 4, 4), (Why.UNFINISHED, 4, 8), (Why.UNFINISHED, 2, 10)]
-    assert len(summariser.sessions) == len(set(summariser.sessions)) + 2, "two calls found the budget spent"
+    assert len(summariser.sessions) == len(set(summariser.sessions)) + 2, "two calls found the budget exhausted"
     assert await service.run_once() == []
     assert (await page(store)).count("- Likes topic") == 10
 
@@ -318,7 +318,7 @@ async def test_any_revision_can_be_restored_and_missing_bullets_stay_deleted(sto
     assert "- Prefers short answers" in await page(store)
 
 
-async def test_the_mirrors_are_refreshed_and_a_broken_one_fails_nothing(store: BaseStore, clock: Clock) -> None:
+async def test_the_mirrors_are_refreshed_and_a_broken_one_does_not_fail_the_run(store: BaseStore, clock: Clock) -> None:
     class Mirrors:
         def __init__(self) -> None:
             self.told: list[tuple[str, ...]] = []
@@ -374,7 +374,7 @@ async def test_every_settlement_goes_through_the_given_writer(
     settled: list[Settlement] = []
 
     async def forbidden(*_: Any) -> None:
-        raise AssertionError("a settlement went around the writer")
+        raise AssertionError("a settlement bypassed the writer")
 
     class Writer:
         async def settle(self, lease: Lease, settlement: Settlement) -> Document | None:
@@ -431,7 +431,7 @@ async def test_all_users_can_be_run_at_once(store: BaseStore, clock: Clock) -> N
     assert outcomes(await service.run_once([BOB])) == {"acme:bob": Outcome.UNCHANGED}
 
 
-async def test_a_profile_contains_nothing_of_another_user(store: BaseStore, clock: Clock) -> None:
+async def test_a_profile_contains_nothing_from_another_user(store: BaseStore, clock: Clock) -> None:
     await say(store, "s1", "I prefer short answers.")
     await say(store, "s2", "I like graphs.", user="bob")
     await say(store, "s1", "I like maps.", tenant="other")

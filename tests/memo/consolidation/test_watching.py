@@ -85,10 +85,10 @@ async def test_watching_survives_an_unavailable_store(sqlite: SQLiteStore, monke
     assert "Prefers short answers" in await page(sqlite)
 
 
-async def test_watching_survives_any_error_of_a_foreign_store(
+async def test_watching_survives_any_error_of_a_third_party_store(
     sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A foreign error in a scan, a lease and a mirror refresh costs one attempt each."""
+    """A third-party error in a scan, a lease or a mirror refresh costs one attempt each."""
     finished: list[RunResult] = []
     scanned, noted, done = anyio.Event(), anyio.Event(), anyio.Event()
     broken = {"list_pending": scanned, "acquire_lease": anyio.Event()}

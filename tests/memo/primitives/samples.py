@@ -1,4 +1,4 @@
-"""One valid value of every primitive, as keyword arguments to change one at a time."""
+"""One valid value of every primitive, as keyword arguments that a test changes one at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes of media and artifacts: read on demand, and found again after loading."""
+"""Bytes of media and artifacts: read on demand, and available again after loading."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ REJECTED: list[tuple[str, type[Any], dict[str, Any]]] = [
     ("arguments are JSON", ToolCall, {"args": {"f": object()}}),
     ("a tool call is complete", ToolCall, {"is_complete": False}),
     ("text results are a single text", ToolCall, {"results": ["a", "b"]}),
-    ("results are of one kind, not of two", ToolCall, {"results": [picture(), artifact()]}),
+    ("results are of one kind, not two", ToolCall, {"results": [picture(), artifact()]}),
     ("results are not empty", ToolCall, {"results": []}),
     ("results are not missing", ToolCall, {"results": None}),
     ("a result is not raw bytes", ToolCall, {"results": b"raw"}),
@@ -189,7 +189,7 @@ def test_both_roles_may_have_attachments_without_content(role: str) -> None:
     [
         ("a thought is the assistant's", Thought, "identity", ASSISTANT),
         ("a tool call is shown inline", ToolCall, "inline", True),
-        ("a tool call is no artifact tool's", ToolCall, "from_artifact_tool", False),
+        ("a tool call is not an artifact tool's", ToolCall, "from_artifact_tool", False),
         ("a tool call is complete", ToolCall, "is_complete", True),
         ("a message has no attachments", Message, "attachments", None),
         ("a thought without payload needs no tag", Thought, "payload", None),

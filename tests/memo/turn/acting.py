@@ -1,4 +1,4 @@
-"""Small scripted turns: what an executor does is a function of its context."""
+"""Small scripted turns: each executor is a function of its context."""
 
 from __future__ import annotations
 

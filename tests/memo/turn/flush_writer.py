@@ -1,7 +1,7 @@
-"""Write through turns, get killed, and check what is left, many times over.
+"""Repeatedly write through turns, kill the writer, and check what remains.
 
-Run as a program: `flush_writer KIND DIRECTORY ROUNDS`. It forks a writer for every round, so that the imports are paid
-for once, kills it with SIGKILL at a random moment of its flushes, and forks a reader. Prints one line of JSON.
+Run as a program: `flush_writer KIND DIRECTORY ROUNDS`. It forks a writer for every round, so that imports run only
+once, kills it with SIGKILL at a random moment of its flushes, and forks a reader. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -107,10 +107,10 @@ def one_round(kind: str, path: Path, number: int, source: random.Random) -> tupl
         found = file.read()
     _, status = os.waitpid(reader, 0)
     if status or len(json.loads(found)) != 1:
-        raise AssertionError(f"after {acked} were acknowledged and {began} begun, there is {found!r}")
+        raise AssertionError(f"after {acked} were acknowledged and {began} begun, found {found!r}")
     (left,) = json.loads(found)
     if not acked <= left <= began:
-        raise AssertionError(f"{acked} were acknowledged and {began} begun, and {left} is there")
+        raise AssertionError(f"{acked} were acknowledged and {began} begun, but found {left}")
     return left, began > acked
 
 

@@ -1,4 +1,4 @@
-"""Stores that keep records, opened by name, for every test of the turn contract."""
+"""Stores that keep records, opened by name, for all tests of the turn contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No-op callbacks and those over real stores: the conformance check, what it catches, and who owns which records."""
+"""No-op callbacks and those over real stores: the conformance check, what it catches, and the owners of records."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def test_stored_bytes_are_found_by_the_primitive_that_names_them(kind: str
         assert result.error is None
     if kind == "memory":
         return
-    async with opened(kind, tmp_path) as store:  # as another process opens it
+    async with opened(kind, tmp_path) as store:  # as another process would open it
         callbacks = store_callbacks(store)
         (message,) = await callbacks["fetch_messages_callback"](None)
         assert await message.attachments[0].as_bytes() == b"\x89PNG" * 100_000
@@ -197,7 +197,7 @@ def test_a_store_without_records_is_rejected_at_once() -> None:
         store_callbacks(object())
 
 
-async def test_artifact_tools_give_bounded_answers_and_are_never_offered_over_them() -> None:
+async def test_artifact_tools_give_bounded_answers_and_are_never_offered_for_them() -> None:
     log = SpooledArtifact(BytesReader(b"".join(b"line %d\n" % n for n in range(5000))), "log")
     data = SpooledArtifact(BytesReader(b'{"items": [{"id": 1}, {"id": 2}]}'), "data")
     calls = [

@@ -1,4 +1,4 @@
-"""Queued changes: visible at once to their iteration, stored at its end, in order, all or nothing."""
+"""Queued changes: visible at once to their iteration, and stored at its end, in order and atomically."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CountingStore(InMemoryStore):
         return await super().apply_records(changes)
 
 
-async def test_a_change_is_visible_at_once_in_the_sets_of_its_iteration_only() -> None:
+async def test_a_change_is_visible_at_once_but_only_in_its_iteration() -> None:
     log, callbacks = recording()
 
     async def act(ctx: Any, helpers: Any) -> None:
@@ -123,7 +123,7 @@ async def test_a_failed_iteration_stores_nothing_and_earlier_ones_are_kept(
 
 async def test_a_failed_flush_ends_the_turn_and_stores_nothing() -> None:
     store = CountingStore()
-    store.failure = Unavailable("cannot use this store: it is away")
+    store.failure = Unavailable("cannot use this store: it is down")
 
     async def act(ctx: Any, helpers: Any) -> None:
         await ctx.store_message(sample("message"))
@@ -138,7 +138,7 @@ async def test_a_failed_flush_ends_the_turn_and_stores_nothing() -> None:
     assert await store.list_records(RecordScope.of("local", "turn.message", "session:local")) == []
 
 
-async def test_a_callback_that_fails_during_a_flush_stops_all_changes() -> None:
+async def test_a_callback_that_fails_during_a_flush_discards_all_changes() -> None:
     store = InMemoryStore()
 
     async def fails(ctx: Any, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""The how-to pages and the example are run as they are."""
+"""Runs the how-to pages and the example unchanged."""
 
 from __future__ import annotations
 

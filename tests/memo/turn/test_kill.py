@@ -1,4 +1,4 @@
-"""kill -9 during flushes: each flush is stored whole or not at all. `make test-all` kills a hundred times per store."""
+"""kill -9 during flushes: each flush is atomic. `make test-all` kills a hundred times per store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROUNDS = {"sqlite": 100, "filesystem": scaled(40, 100)}
 
 
 @pytest.mark.parametrize(("kind", "rounds"), ROUNDS.items())
-def test_a_killed_flush_is_stored_whole_or_not_at_all(kind: str, rounds: int, tmp_path: Path) -> None:
+def test_a_killed_flush_is_atomic(kind: str, rounds: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.memo.turn.flush_writer", kind, str(tmp_path), str(rounds)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -57,7 +57,7 @@ async def look(ctx: Any, args: Any) -> str:
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-async def test_a_foreign_owner_is_rejected_before_the_store_is_called(name: str) -> None:
+async def test_another_owner_is_rejected_before_the_store_is_called(name: str) -> None:
     store = Watched()
     callback = store_callbacks(store, **ADA, tools=[Tool("look", "Look.", look)])[name]
     for owner in FOREIGN:
@@ -70,7 +70,7 @@ async def test_a_foreign_owner_is_rejected_before_the_store_is_called(name: str)
 
 
 async def test_a_turn_without_an_owner_is_served_as_the_bound_owner() -> None:
-    """It used to be served as `local`, so every owner of a store shared one memory."""
+    """If it were served as `local`, every owner of a store would share one memory."""
     store = InMemoryStore()
     found: dict[str, list[Any]] = {}
 

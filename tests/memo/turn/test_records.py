@@ -1,4 +1,4 @@
-"""Records: ordered, atomic batches on every store; and what a crash may leave of a log."""
+"""Records: ordered, atomic batches on every store; and what a crash may leave in a log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def values(store: Any, scope: RecordScope = NOTES, group: str | None = Non
 
 @pytest.mark.parametrize("kind", STORES)
 class TestEveryStore:
-    async def test_puts_merges_and_deletions_do_what_they_say(self, kind: str, tmp_path: Path) -> None:
+    async def test_puts_merges_and_deletions_take_effect(self, kind: str, tmp_path: Path) -> None:
         async with opened(kind, tmp_path) as store:
             results = await store.apply_records(
                 [
@@ -59,7 +59,7 @@ class TestEveryStore:
                     await store.apply_records([*good, bad])
                 assert await values(store) == {"a": {"x": 1}}
 
-    async def test_the_order_is_that_of_the_first_put(self, kind: str, tmp_path: Path) -> None:
+    async def test_records_keep_the_order_of_their_first_put(self, kind: str, tmp_path: Path) -> None:
         async with opened(kind, tmp_path) as store:
             for id in ("c", "a", "b"):
                 await store.apply_records([Put(NOTES.key(id), {"n": 1})])
@@ -85,7 +85,7 @@ class TestEveryStore:
                 await store.apply_records([Delete(scope.key("a"))])
             assert await values(store) == {"a": {"x": 1}}
 
-    async def test_a_kept_record_cannot_be_changed_from_outside(self, kind: str, tmp_path: Path) -> None:
+    async def test_a_stored_record_cannot_be_changed_from_outside(self, kind: str, tmp_path: Path) -> None:
         async with opened(kind, tmp_path) as store:
             value: dict[str, Any] = {"list": [1]}
             await store.apply_records([Put(NOTES.key("a"), value)])
@@ -117,7 +117,7 @@ class TestEveryStore:
 
 
 @pytest.mark.parametrize("id", ["", "a\0b", "x" * 600, "\ud800", 7])
-def test_an_id_that_no_store_can_keep_is_rejected(id: Any) -> None:
+def test_an_id_that_no_store_can_hold_is_rejected(id: Any) -> None:
     with pytest.raises(InvalidKey):
         NOTES.key(id)
 

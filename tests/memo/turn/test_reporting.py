@@ -55,7 +55,7 @@ async def test_a_report_of_a_tool_call_keeps_earlier_fields() -> None:
 
 @pytest.mark.parametrize("first", ["message", "thought", "tool_call"])
 @pytest.mark.parametrize("second", ["message", "thought", "tool_call"])
-async def test_a_completed_id_takes_no_more_reports_of_any_kind(first: str, second: str) -> None:
+async def test_a_completed_id_accepts_no_more_reports(first: str, second: str) -> None:
     async def act(ctx: Any, helpers: Any) -> None:
         await ctx.store_message(sample("message"))
         await getattr(helpers, f"report_{first}")("x", is_complete=True)

@@ -1,4 +1,4 @@
-"""A turn from the outside: what is called when, what ends it, what is reported."""
+"""A turn from the outside: the order of calls, what ends it, and what is reported."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_turn_starts_with_only_what_it_was_given() -> None:
     }  # fmt: skip
 
 
-async def test_nothing_is_fetched_unless_asked_for() -> None:
+async def test_nothing_is_fetched_until_requested() -> None:
     fetched: list[str] = []
 
     def watcher(name: str) -> Any:
@@ -286,7 +286,7 @@ async def test_an_executor_can_wait_for_an_abort() -> None:
     assert heard == ["stop"]
 
 
-async def test_a_turn_that_is_aborted_beforehand_runs_nothing() -> None:
+async def test_a_turn_aborted_before_it_starts_runs_nothing() -> None:
     signal = AbortSignal()
     signal.abort()
     ran: list[str] = []
@@ -326,7 +326,7 @@ async def test_bytes_are_stored_at_once_and_appear_in_no_set_or_event() -> None:
         assert b"".join([block async for block in reader.stream()]) == b"bytes"
         assert await page.read_all() == b"text"
         assert (len(ctx.pending), len(ctx.turn_messages), len(ctx.turn_retrievables)) == (0, 0, 0)
-        ctx.nack(RuntimeError("bytes are no change, so this discards none"))
+        ctx.nack(RuntimeError("bytes are not a change, so this discards none"))
 
     callbacks = store_callbacks(InMemoryStore())
     turns = runner(act, callbacks)
