@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class Limits(BaseModel):
     """The resource limits of one sandbox; part of the create request, so it is validated as input."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     memory_mb: int = Field(default=512, ge=32, le=1_048_576)
     """Memory in MiB."""
