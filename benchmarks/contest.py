@@ -50,7 +50,7 @@ class Worker:
             last = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()][-1:]
             raise Absent(f"it died: {' '.join(last)[:200]}") from None
         except TimeoutError:
-            raise Absent(f"it did not answer for {_ANSWER_S} s") from None
+            raise Absent(f"it did not answer within {_ANSWER_S} s") from None
         if "absent" in answer:
             raise Absent(answer["absent"])
         return answer

@@ -131,7 +131,7 @@ async def work(api: AsyncClient, session: str, user: str, call: int, dice: rando
 
 def check(what: str, found: object, wanted: object) -> None:
     if found != wanted:
-        raise RuntimeError(f"cannot continue: {what} should be {wanted!r} and is {found!r}")
+        raise RuntimeError(f"cannot continue: {what} should be {wanted!r} but is {found!r}")
 
 
 async def leave_in_the_middle(api: AsyncClient, session: str) -> None:

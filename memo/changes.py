@@ -62,7 +62,7 @@ class ChangeStream(AsyncIterator[Change]):
     async def __anext__(self) -> Change:
         while not self._page:
             page = [] if self._closed else await self._read(self._cursor, self.PAGE)
-            if self._closed:  # before the read, or by another task during it
+            if self._closed:  # closed before the read, or by another task during it
                 raise StopAsyncIteration
             self._page.extend(page)
             if not page:

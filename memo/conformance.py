@@ -23,7 +23,7 @@ class BrokenPromise(AssertionError):
 
 @asynccontextmanager
 async def made(make: Factory) -> AsyncIterator[Any]:
-    """Hold what a factory returns: the backend, an awaitable of it, or an async context manager."""
+    """Hold open what a factory returns: the backend, an awaitable of it, or an async context manager."""
     backend = make()
     if inspect.isawaitable(backend):
         backend = await backend

@@ -110,7 +110,7 @@ class TokenCounter:
 
     @property
     def may_be_exact(self) -> bool:
-        """False once every count is known to be an estimate, which costs little."""
+        """False once every count is known to be an estimate, which is cheap to make."""
         return not self._settled or self._table is not None
 
     def count(self, text: str) -> TokenCount:

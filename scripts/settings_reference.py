@@ -31,10 +31,11 @@ _HEAD = """\
 
 Written by `scripts/settings_reference.py` from the settings model; do not edit it by hand.
 
-A value comes from the command line (`sandboxd serve --pool 4`), else from the variable, else from a file, else it is
-the default. The files are `/etc/sandboxd/sandboxd.toml`, `~/.config/sandboxd/sandboxd.toml` and `sandboxd.toml` in the
-working directory, of which a later one wins, or only the file that `SANDBOXD_CONFIG` names. A TOML key with a dot is a
-key in a table: `limits.memory_mb` is `memory_mb` under `[limits]`. A name that is not a setting is refused.
+A value comes from the command line (`sandboxd serve --pool 4`), else from the variable, else from a file; otherwise it
+is the default. The files are `/etc/sandboxd/sandboxd.toml`, `~/.config/sandboxd/sandboxd.toml` and `sandboxd.toml` in
+the working directory, where a later file takes precedence, or only the file that `SANDBOXD_CONFIG` names. A TOML key
+with a dot is a key in a table: `limits.memory_mb` is `memory_mb` under `[limits]`. A name that is not a setting is
+refused.
 """
 
 

@@ -64,7 +64,7 @@ class Peer(Protocol):
         """Wait for background work to finish, which would otherwise affect the figures of the next contender."""
 
     async def open(self, name: str) -> Session:
-        """Make a sandbox."""
+        """Create a sandbox."""
 
 
 class NothingBeforehand:

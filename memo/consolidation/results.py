@@ -50,7 +50,7 @@ class RunResult:
     tokens: int = 0
     is_dry: bool = False
     until: datetime | None = None
-    """If another run holds the user: when its lease expires."""
+    """When the lease expires, if another run holds the user."""
     code: str = ""
     """The code of the MemoError that ended the run, otherwise empty."""
     retry_after_s: float | None = None

@@ -34,7 +34,7 @@ async def check_handlers(make: Factory) -> None:
 
 async def _check_all_there(handlers: _Handlers) -> None:
     missing = [method for method in METHODS if method not in handlers]
-    _promise(not missing, f"all fifteen handlers are there, but {missing} are missing")
+    _promise(not missing, f"all fifteen handlers exist, but {missing} are missing")
 
 
 async def _check_kinds(handlers: _Handlers) -> None:

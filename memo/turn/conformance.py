@@ -58,7 +58,7 @@ async def check_callbacks(make: Factory, *, remembers: bool = True) -> None:
 
 async def _check_parameters(callbacks: dict[str, Any]) -> None:
     problems = [problem for problem in problems_of(callbacks) if not problem.startswith("executor_callback")]
-    _promise(not problems, f"all 27 callbacks are there with the right parameters: {problems}")
+    _promise(not problems, f"all 27 callbacks exist with the right parameters: {problems}")
 
 
 def sample(noun: Noun, id: str = "one", text: str = "first") -> Any:

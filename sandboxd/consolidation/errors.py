@@ -1,4 +1,4 @@
-"""The errors of a consolidation run that failed.
+"""The errors of a failed consolidation run.
 
     ConsolidationFailed (a DependencyError)
     ├─ ConsolidationHeld · ConsolidationLost      another run holds the user, or took over
@@ -25,13 +25,13 @@ class ConsolidationFailed(DependencyError):
 
 
 class ConsolidationHeld(ConsolidationFailed):
-    """Another run holds this user, in this daemon or in another on the same store."""
+    """Another run holds this user, in this daemon or in another one on the same store."""
 
     code = "consolidation.held"
 
 
 class ConsolidationLost(ConsolidationFailed):
-    """The run lost its lease to another one. Nothing was changed."""
+    """The run lost its lease to another run. Nothing was changed."""
 
     code = "consolidation.lost"
 

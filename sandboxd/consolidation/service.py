@@ -1,6 +1,6 @@
 """ConsolidationService: consolidation in the daemon, in the background and on demand, with events and metrics.
 
-Owns memo's service and its one task; `memo.consolidation` decides everything about profiles. With a store that keeps no
+Owns memo's service and its one task; `memo.consolidation` decides everything about profiles. If the store has no
 ledger, consolidation is off; `refusal` and every call then say why.
 """
 
@@ -35,11 +35,11 @@ from sandboxd.metrics import Metrics
 _log = structlog.get_logger()
 
 BUSY_CACHE_S = 0.1
-"""How long the set of busy users is cached: a scan asks for every user."""
+"""How long the set of busy users is cached, because a scan needs it for every user."""
 
 
 def make_service(store: Any, options: ConsolidationOptions, **more: Any) -> UserMemoryConsolidationService:
-    """Make memo's service. Raise Unsupported if the store keeps no ledger, InvalidRequest if a setting is invalid."""
+    """Make memo's service. Raise Unsupported if the store has no ledger, InvalidRequest if a setting is invalid."""
     try:
         summariser: Summariser = make_summariser(options.summariser_settings())
     except MemoError as error:
@@ -84,7 +84,7 @@ class ConsolidationService(anyio.AsyncContextManagerMixin):
 
     @property
     def is_running(self) -> bool:
-        """Whether it runs users in the background."""
+        """Whether it consolidates users in the background."""
         return self._service is not None and self.options.enabled and self._deadline is None
 
     @asynccontextmanager
@@ -106,18 +106,18 @@ class ConsolidationService(anyio.AsyncContextManagerMixin):
             await self._service.aclose()
 
     def stop(self) -> None:
-        """Start no more users. Running ones may continue for the drain time; then they and their leases are dropped."""
+        """Start no more runs. Active runs may continue for the drain time; then they and their leases are dropped."""
         if self._deadline is None and self._service is not None:
             self._deadline = anyio.current_time() + self._drain_s
             self._service.stop()
 
     def stop_now(self) -> None:
-        """Drop the running users without waiting for them."""
+        """Drop the active runs without waiting for them."""
         self.stop()
         self._is_over.set()
 
     async def drain(self) -> None:
-        """Stop, and wait for the running users until the drain time is over."""
+        """Stop, and wait for the active runs until the drain time is over."""
         self.stop()
         if not self.options.enabled or self._deadline is None:
             return
@@ -185,7 +185,7 @@ class ConsolidationService(anyio.AsyncContextManagerMixin):
 
 
 class _BusyUsers:
-    """The users being served, cached so that a scan of many users does not compute the set for each."""
+    """Return the busy users, cached so that a scan does not compute the set for each user."""
 
     def __init__(self, busy_users: Callable[[], set[UserRef]]) -> None:
         self._busy_users = busy_users

@@ -61,7 +61,7 @@ def ask_daemon(socket: Path) -> DaemonReport:
 
 
 async def examine(settings: Settings, daemon: DaemonReport | None = None) -> list[Finding]:
-    """Examine this host; without a daemon, also test the places that these settings name."""
+    """Examine this host; without a daemon, also test the engine, store and data directory of these settings."""
     if daemon is not None and daemon.engine:
         engine = "bubblewrap" if daemon.engine == "bubblewrap" else "docker"
         settings = settings.model_copy(update={"engine": engine, "data": Path(daemon.data)})
@@ -74,7 +74,7 @@ async def examine(settings: Settings, daemon: DaemonReport | None = None) -> lis
             *await _examine_workspaces(settings),
             await _examine_store(settings),
         ]
-    with tempfile.TemporaryDirectory(prefix="sandboxd-doctor-") as state:  # a daemon may be at work in the real one
+    with tempfile.TemporaryDirectory(prefix="sandboxd-doctor-") as state:  # a daemon may be using the real one
         of_engine = await _examine_engine(settings, Path(state))
     return findings + [one for one in of_engine if daemon is None or one.subject != "engine choice"]
 
@@ -91,7 +91,7 @@ def _examine_figures(metrics: str) -> list[Finding]:
     pool = figures.pop("pool", 0)
     counts = ", ".join(f"{count} {state}" for state, count in figures.items() if count) or "none"
     return [
-        Finding("daemon's sandboxes", "ok", f"{counts}, of all tenants"),
+        Finding("daemon's sandboxes", "ok", f"{counts}, across all tenants"),
         Finding("daemon's pool", "ok", f"{pool} warm"),
     ]
 
@@ -133,7 +133,7 @@ def _examine_tls(settings: Settings) -> list[Finding]:
         read_tls(settings.tls_cert, settings.tls_key)
     except SandboxdError as error:
         return [Finding("certificate", "missing", str(error), "give a certificate and its private key")]
-    return [Finding("certificate", "ok", "it fits its key, and only the daemon's user can read the key")]
+    return [Finding("certificate", "ok", "it matches its key, and only the daemon's user can read the key")]
 
 
 async def _examine_store(settings: Settings) -> Finding:
@@ -175,7 +175,7 @@ async def _examine_image(engine: Engine, image: str) -> Finding:
 
 
 async def _examine_runtime(engine: Engine, settings: Settings, state: Path) -> Finding:
-    """A runtime other than the usual ones is tried with one small container."""
+    """Test an unusual runtime with one small container."""
     try:
         instance = f"doctor-{uuid.uuid4().hex}"
         weakness = await check_runtime(engine, settings, instance=instance, state_dir=state)

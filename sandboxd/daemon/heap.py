@@ -1,8 +1,8 @@
-"""The C library's heap: large blocks go back to the system as soon as they are freed.
+"""The C library's heap: return large blocks to the system as soon as they are freed.
 
 glibc raises its threshold for separate mappings to the size of the largest block that was freed. After one large
 answer, later ones come from the heap, which keeps their memory: 16 answers of 20 MB left 270 MB behind, and 80 MB with
-a fixed threshold. Other C libraries are not changed.
+a fixed threshold. Other C libraries are not affected.
 """
 
 from __future__ import annotations

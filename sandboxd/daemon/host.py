@@ -14,7 +14,7 @@ from sandboxd.engine.protocol import Finding
 from sandboxd.settings import Settings
 
 _LEAST_KERNEL = (5, 8)
-"""The first kernel with every system call that workspaces and mirrors use."""
+"""The oldest kernel with every system call that workspaces and mirrors use."""
 _LEAST_FREE_BYTES = 2 * 1024**3
 _LEAST_FREE_INODES = 100_000
 _GIB = 1024**3
@@ -33,7 +33,7 @@ def diagnose_agent_user(uid: int) -> Finding:
 
 
 def diagnose_open_files(settings: Settings, open_files: int | None = None) -> Finding:
-    """Report how many sandboxes the limit on open files allows, once a daemon has raised it as far as it may."""
+    """Report how many sandboxes the limit on open files allows once a daemon has raised it as far as permitted."""
     limit = reachable_open_files() if open_files is None else open_files
     engines = ["docker", "bubblewrap"] if settings.engine == "auto" else [settings.engine]
     has_tcp = settings.tcp is not None

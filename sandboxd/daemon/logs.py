@@ -1,4 +1,4 @@
-"""Logging: one line per event on stderr, coloured for a person and JSON for a machine. Stdout is for results."""
+"""Logging: one line per event on stderr, coloured for people or JSON for machines. Stdout is for results."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Unfailing:
 
 
 class _Forward(logging.Handler):
-    """Render records of the library `memo`, which uses the standard logging module, like all others."""
+    """Render the records of `memo`, which uses the standard logging module, like all others."""
 
     def emit(self, record: logging.LogRecord) -> None:
         structlog.get_logger(record.name).log(record.levelno, record.getMessage())

@@ -1,7 +1,7 @@
 """A thread that ends the process when its event loop stalls, or when its shutdown takes too long.
 
-A restart is safe by design; a daemon that neither serves nor exits is not. The thread sleeps between checks, so an idle
-daemon wakes up for it twice a minute. It cannot run while the loop holds the interpreter lock without releasing it.
+A restart is safe by design; a daemon that neither serves nor exits is not. The thread sleeps between checks and wakes
+an idle daemon only twice a minute. It cannot run while the loop holds the interpreter lock without releasing it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EXIT_CODE = 70
 """`EX_SOFTWARE`: the daemon ended itself because it could not continue."""
 _LOOKS_PER_STALL = 2
 _SLICES = 12
-"""A stall is counted in slices, so that a process that was stopped or frozen as a whole does not count as one."""
+"""A stall is counted in slices, so that it does not count time in which the whole process was stopped or frozen."""
 _LAST_WORDS_S = 5.0
 
 
@@ -66,7 +66,7 @@ class LoopWatchdog:
                 self._end(f"the daemon did not exit within {self._deadline_s:g} s of its shutdown")
                 return
             if self._stall_s and not self._turns():
-                self._end(f"the event loop did not turn for {self._stall_s:g} s")
+                self._end(f"the event loop was blocked for {self._stall_s:g} s")
                 return
 
     def _sleep_s(self) -> float | None:
@@ -91,6 +91,6 @@ def _end_process(reason: str) -> NoReturn:
     words = threading.Timer(_LAST_WORDS_S, os._exit, (EXIT_CODE,))
     words.daemon = True
     words.start()
-    _log.critical("cannot go on: ending the process", reason=reason)
+    _log.critical("cannot continue: ending the process", reason=reason)
     faulthandler.dump_traceback(sys.stderr, all_threads=True)
     os._exit(EXIT_CODE)

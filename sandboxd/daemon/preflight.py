@@ -1,7 +1,7 @@
-"""What can be seen to be wrong before the daemon starts: its data directory, token, certificate and image.
+"""Checks made before the daemon starts: its data directory, token, certificate and image.
 
-They change nothing. The daemon itself refuses the same, but later and in general terms; here the reader has just typed
-a command and is told what to type instead.
+They change nothing. The daemon itself refuses the same settings, but later and in general terms; here the user has just
+typed a command, and the error says what to type instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The daemon's life, top to bottom: settings → manager → listeners → ready → SIGTERM → drain → exit 0.
+"""The life of the daemon, from top to bottom: settings → manager → listeners → ready → SIGTERM → drain → exit 0.
 
 It owns the process: its signals and its one line on stdout. Sandboxes keep running when it exits.
 """
@@ -50,11 +50,11 @@ _log = structlog.get_logger()
 
 
 _EXIT_MARGIN_S = 15.0
-"""Time for closing everything, beyond the drain time."""
+"""Time allowed for closing everything, in addition to the drain time."""
 _THREADS_END_S = 2.0
-"""Time for worker threads to end once everything is closed."""
+"""Time allowed for worker threads to end once everything is closed."""
 _SPARE_CONNECTIONS = 4
-"""Connections on the unix socket for health checks while the limit of calls is reached."""
+"""Extra connections on the unix socket, for health checks while the limit on calls is reached."""
 
 
 def main(settings: Settings) -> None:
@@ -74,9 +74,9 @@ def main(settings: Settings) -> None:
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001  # the process ends here and logs why
         causes = _causes(error)
         if not watchdog.is_ending and isinstance(causes[0], SandboxdError | MemoError):
-            raise causes[0] from None  # it could not start
+            raise causes[0] from None  # the daemon could not start
         reasons = "; ".join(dict.fromkeys(f"{type(cause).__name__}: {cause}" for cause in causes))
-        _log.critical("cannot go on: a part of the daemon failed", reason=reasons, exc_info=error)
+        _log.critical("cannot continue: a part of the daemon failed", reason=reasons, exc_info=error)
         raise SystemExit(EXIT_CODE) from None
     finally:
         watchdog.release()
@@ -103,8 +103,8 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
     # With more calls than connections, clients would only see closed connections; a refused call says why.
     max_calls = min(settings.max_calls, settings.wire.unix_connections(soft_open_files()) - _SPARE_CONNECTIONS)
     tls = read_tls(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
-    make_data_directory(settings.data)  # before the store is opened, which may be in it
-    Reserve(settings.data / RESERVE).spend_if_short()  # before the store is opened, which needs a little space as well
+    make_data_directory(settings.data)  # before the store is opened, which may be in this directory
+    Reserve(settings.data / RESERVE).spend_if_short()  # before the store is opened, which also needs some space
     # Nested blocks, not an exit stack: see SandboxManager. Listeners come first: without them nothing is started.
     with unix_listener(settings.socket) as unix_socket, _tcp_sockets(settings) as tcp_sockets:
         async with (

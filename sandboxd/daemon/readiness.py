@@ -1,4 +1,4 @@
-"""Readiness: whether engine, store and disk work, each checked on demand and within a deadline.
+"""Readiness: whether engine, store and disk work, each checked on demand and with a deadline.
 
 A check that hangs is not started again; once it is late, the result is a failure until it returns. Nothing is repaired
 here, except that the disk reserve is created again when there is space.
@@ -107,7 +107,7 @@ class ReadinessChecks:
             await self._manager.engine.find_runtime(runtime)
 
     async def _look_at_store(self) -> None:
-        """Check the store by reading a document that was never written: it must answer that it is absent."""
+        """Check the store by reading a document that was never written: the store must report it as absent."""
         if self._manager.memory is not None:
             await self._manager.memory.read(DocumentKey.of("readiness", "readiness", "session", "NOTES.md"))
 
@@ -126,7 +126,7 @@ def look_at_disk(data: Path, reserve: Reserve) -> None:
     if status.f_files and status.f_favail < _LEAST_FREE_INODES:
         raise OSError(f"only {status.f_favail} inodes are free; remove some files")
     if not reserve.is_whole and not reserve.fill():
-        raise OSError("there is no space for the reserve that removing a sandbox may need; free some space")
+        raise OSError("there is no space for the reserve needed to remove a sandbox; free some space")
     probe = data / _PROBE
     fd = os.open(probe, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:

@@ -30,7 +30,7 @@ _PATH_BYTES = 107
 
 
 class Server(uvicorn.Server):
-    """uvicorn without its signal handlers and its ten wake-ups a second: an idle daemon uses no CPU."""
+    """uvicorn without its signal handlers and its ten wake-ups per second, so that an idle daemon uses no CPU."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class Server(uvicorn.Server):
             has_ended = not self.force_exit
         finally:
             if not has_ended:
-                # Cancelled because another part of the daemon failed, or told not to wait: tasks that uvicorn started
-                # do not end by themselves.
+                # Cancelled because another part of the daemon failed, or because of a second signal: tasks that uvicorn
+                # started do not end on their own.
                 for server in getattr(self, "servers", ()):
                     server.close()
                 with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _LIFESPAN_END_S):
@@ -91,7 +91,7 @@ class Server(uvicorn.Server):
         yield  # signals belong to the daemon
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # uvicorn's own TLS would be on every socket; the unix socket is locked by its mode and stays plain.
+        # uvicorn's own TLS would apply to every socket; the unix socket is protected by its mode and stays plain.
         plain = [one for one in sockets or () if self._tls is None or one.family == socket.AF_UNIX]
         await super().startup(plain)
         self.has_started.set()
@@ -112,16 +112,17 @@ class Server(uvicorn.Server):
 
 
 def settle_collector() -> None:
-    """Keep garbage collection out of calls: freeze what is loaded, and do not collect for long lists."""
+    """Keep garbage collection out of calls: freeze loaded objects, and do not collect because of long lists."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
 
 
 def go_first(nice: int) -> None:
-    """Raise the priority of this thread, the event loop's, but not that of its threads and children.
+    """Raise the priority of this thread, which runs the event loop, but not that of other threads and children.
 
-    A daemon that was started with a niceness other than 0 keeps it. Only root can raise it; for others nothing changes.
+    A daemon that was started with a niceness other than 0 keeps it. Only root can raise it; for other users nothing
+    changes.
     """
     if os.getpriority(os.PRIO_PROCESS, 0) == 0:
         with contextlib.suppress(PermissionError):
@@ -144,7 +145,7 @@ def unix_listener(path: Path) -> Iterator[socket.socket]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
-        before = os.umask(0o177)  # the socket must never have a wider mode, not even for a moment
+        before = os.umask(0o177)  # the socket must not have a wider mode even for a moment
         try:
             listener.bind(str(path))
         finally:

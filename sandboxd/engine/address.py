@@ -1,6 +1,6 @@
 """The address of a container engine: the configured one, or the first socket found in the usual places.
 
-It never connects; the engine that uses the address finds out whether anything answers.
+It never connects; the engine that uses the address discovers whether anything answers.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 class EngineAddress:
     url: str
     is_configured: bool
-    """Whether DOCKER_HOST names it; otherwise it was found."""
+    """Whether DOCKER_HOST names it; otherwise it was found in a usual place."""
 
     def __str__(self) -> str:
         return f"{self.url} (from DOCKER_HOST)" if self.is_configured else self.url
 
 
 def find_address() -> EngineAddress | None:
-    """Return the address of an engine, whether or not it answers; None if this host has no engine's socket."""
+    """Return the address of an engine, whether or not it answers; None if this host has no engine socket."""
     if url := os.environ.get("DOCKER_HOST"):
         return EngineAddress(url, is_configured=True)
     places = ["/var/run/docker.sock", "/run/docker.sock"]

@@ -1,6 +1,6 @@
 """The contract of an engine: launch, remove, inspect, find by label, events, stats.
 
-An engine knows containers. It knows nothing of sessions, mirrors or tools; the daemon gives it opaque names and labels.
+An engine handles containers only, not sessions, mirrors or tools; the daemon gives it opaque names and labels.
 `tests/conformance/test_engine.py` checks every engine against this contract.
 """
 
@@ -32,7 +32,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """What to launch. What is the same for every sandbox is in `spec.HARDENING` instead."""
+    """What to launch. Values that are the same for every sandbox are in `spec.HARDENING` instead."""
 
     name: str
     image: str
@@ -105,7 +105,7 @@ class Engine(Protocol):
     name: str
 
     async def launch(self, spec: ContainerSpec) -> Container:
-        """Start a hardened container and return it running. If this raises, nothing of it is left behind.
+        """Start a hardened container and return it running. If this raises, nothing is left behind.
 
         It waits as long as the container makes progress; the caller sets a deadline by cancelling.
         """
@@ -129,9 +129,9 @@ class Engine(Protocol):
         """Return whether a container can be launched from this image without fetching anything."""
 
     async def find_runtime(self, name: str | None) -> str | None:
-        """Return the runtime that containers get under this name, or without one; None if the engine offers none.
+        """Return the runtime that containers get for this name, or by default; None if the engine has no runtimes.
 
-        Raise EngineRefused, with the names that there are, if it does not have this one.
+        Raise EngineRefused, naming the available ones, if it does not have this one.
         """
 
     async def diagnose(self) -> list[Finding]:

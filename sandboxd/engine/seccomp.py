@@ -44,7 +44,7 @@ def _calls(text: str) -> tuple[str, ...]:
 
 
 def _at_least(index: int, power: int, bits: int = 32) -> Iterator[tuple[ArgumentCondition, ...]]:
-    """Return conditions for arguments whose low 32 bits are at least 2 ** `power`; negative ones name nothing."""
+    """Return conditions for arguments whose low 32 bits are at least 2 ** `power`; negative values are never valid."""
     for bit in range(power, bits):
         yield (ArgumentCondition(index, 1 << bit, 1 << bit),)
 
@@ -135,7 +135,7 @@ def _socket_rules() -> Iterator[Rule]:
 
 
 def _file_node_rules() -> Iterator[Rule]:
-    """FIFOs, sockets and plain files; never a device, whatever the capabilities."""
+    """FIFOs, sockets and regular files; never a device, whatever the capabilities."""
     for kind in (0, stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK):
         yield Rule(("mknod",), (ArgumentCondition(1, kind, stat.S_IFMT(0xFFFF)),))
         yield Rule(("mknodat",), (ArgumentCondition(2, kind, stat.S_IFMT(0xFFFF)),))
@@ -148,21 +148,22 @@ RULES: tuple[Rule, ...] = (
     Rule(("clone3",), error=errno.ENOSYS),
     # Limits and priorities of the caller only, never of PID 1 and its threads.
     Rule(("prlimit64", "sched_setattr", "sched_setparam", "sched_setscheduler"), (_SELF,)),
-    Rule(("prlimit64",), (ArgumentCondition(2, 0),)),  # no new limit: it only reads
+    Rule(("prlimit64",), (ArgumentCondition(2, 0),)),  # without a new limit it only reads
     # Programs pin their threads by id. Ids below 16 are the runner's: it starts first, and the kernel never reuses an
     # id below 300.
     *(Rule(("sched_setaffinity",), conditions) for conditions in ((_SELF,), *_at_least(0, _RUNNER_TASKS_POWER))),
     Rule(("setpriority",), (ArgumentCondition(0, 0), ArgumentCondition(1, 0))),
     Rule(("ioprio_set",), (ArgumentCondition(0, 1), ArgumentCondition(1, 0))),
     *(Rule(("personality",), (ArgumentCondition(0, value),)) for value in (0, _ADDR_NO_RANDOMIZE, _ASK_PERSONALITY)),
-    # Everything but pushing characters into a terminal's input, where another process of the terminal would read them.
+    # Everything except injecting characters into a terminal's input, where another process on the terminal would read
+    # them.
     *(Rule(("ioctl",), conditions) for conditions in _all_but(1, _TIOCSTI)),
     *_file_node_rules(),
     *_socket_rules(),
 )
 
 _SHARED_NUMBERS = range(424, 548)
-"""New calls have the same number on every architecture, from 424 on."""
+"""From this number on, a call has the same number on every architecture."""
 
 
 def allowed_calls() -> frozenset[str]:
@@ -235,7 +236,7 @@ def _is_known(pyseccomp: Any, call: str | int) -> bool:
         resolved: int | bytes = pyseccomp.resolve_syscall(pyseccomp.system_arch(), call)
     except ValueError:
         return False
-    return isinstance(resolved, bytes) or resolved >= 0  # a call of another architecture has a negative number
+    return isinstance(resolved, bytes) or resolved >= 0  # a call from another architecture has a negative number
 
 
 def _bpf_argument(pyseccomp: Any, condition: ArgumentCondition) -> Any:

@@ -1,7 +1,7 @@
-"""Selects the engine that this daemon uses: the configured one, or the best that this host has. Keeps no state.
+"""Selects the engine of this daemon: the configured one, or the best available on this host. Keeps no state.
 
 An engine that is configured or present but does not answer is refused, not replaced: bubblewrap isolates less than
-Docker does, and a weaker sandbox must be the operator's decision.
+Docker, and a weaker sandbox must be the operator's decision.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Selection:
 
 
 async def open_engine(choice: EngineChoice, state_dir: Path, *, fallback: bool = False) -> Engine:
-    """Return an engine that answers, and log which and why. Raise EngineUnavailable with the next step if none does."""
+    """Return an engine that answers and log the choice. Raise EngineUnavailable with the next step if none does."""
     selection = await select_engine(choice, state_dir, fallback=fallback)
     log = _log.warning if selection.is_fallback else _log.info
     log("engine selected", engine=selection.engine.name, why=selection.why)

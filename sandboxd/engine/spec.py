@@ -25,7 +25,7 @@ class Ulimit:
 
 @dataclass(frozen=True, slots=True)
 class Hardening:
-    """What is the same for every sandbox on every engine."""
+    """The settings that are the same for every sandbox on every engine."""
 
     hostname: str = "sandbox"
     network: str = "none"
@@ -77,7 +77,7 @@ HARDENING = Hardening()
 
 
 def ulimits_of(spec: ContainerSpec, hardening: Hardening = HARDENING) -> tuple[Ulimit, ...]:
-    """Return the limits of every process. No nproc, which the kernel counts across sandboxes; `pids` bounds it."""
+    """Return the limits of every process. No nproc: the kernel counts it across sandboxes. `pids` is the limit."""
     largest_file = spec.limits.disk_mb * _MIB
     return (
         Ulimit("core", hardening.core_bytes, hardening.core_bytes),
@@ -93,7 +93,7 @@ def tmp_options(spec: ContainerSpec, hardening: Hardening = HARDENING) -> str:
 
 
 def environment_of(spec: ContainerSpec) -> list[str]:
-    """Return the environment as `NAME=value` lines; refuse what no process could receive."""
+    """Return the environment as `NAME=value` lines; refuse values that no process could receive."""
     for name, value in spec.env.items():
         if not name or "=" in name or "\0" in name or "\0" in value:
             raise EngineRefused(
@@ -105,7 +105,7 @@ def environment_of(spec: ContainerSpec) -> list[str]:
 def render_container(
     spec: ContainerSpec, seccomp: str, hardening: Hardening = HARDENING, *, is_podman: bool = False
 ) -> dict[str, Any]:
-    """The body of the create call. `seccomp` is the profile in the form this engine takes."""
+    """Return the body of the create call. `seccomp` is the profile in the form that the engine expects."""
     if not spec.command:
         raise EngineRefused("cannot launch: the command is empty")
     if spec.uid == 0 or spec.gid == 0:
@@ -133,12 +133,12 @@ def render_container(
 def render_host_config(
     spec: ContainerSpec, seccomp: str, hardening: Hardening = HARDENING, *, is_podman: bool = False
 ) -> dict[str, Any]:
-    """The part that decides isolation. What is off is written as off, so that inspection can be compared."""
+    """Return the part that decides isolation. Disabled features are explicit, so that inspection can be compared."""
     memory_bytes = spec.limits.memory_mb * _MIB
     security = [f"seccomp={seccomp}"]
     if hardening.no_new_privileges:
         security.insert(0, "no-new-privileges")
-    if is_podman:  # it ignores MaskedPaths, and takes them as an option that Docker does not know
+    if is_podman:  # it ignores MaskedPaths, and takes them as an option that Docker does not support
         security.append(f"mask={':'.join(hardening.masked_paths)}")
     rendered: dict[str, Any] = {
         "Privileged": False,
@@ -186,6 +186,6 @@ def _render_mount(mount: Mount) -> dict[str, Any]:
         "Source": str(mount.source),
         "Target": mount.target,
         "ReadOnly": mount.read_only,
-        # Not recursive, because a mount below the source would be shown too, and writable.
+        # Not recursive: a mount below the source would be visible too, and writable.
         "BindOptions": {"Propagation": "rprivate", "NonRecursive": True},
     }

@@ -1,4 +1,4 @@
-"""Workspaces: each sandbox's own directory, limited in bytes and files."""
+"""Workspaces: the directory of each sandbox, limited in bytes and files."""
 
 from sandboxd.workspace.limit import inode_limit, is_over
 from sandboxd.workspace.workspaces import Workspaces, temporary_of

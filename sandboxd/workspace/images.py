@@ -1,6 +1,6 @@
-"""Filesystem images: a template for each size, and sparse copies of it.
+"""Filesystem images: one template per size, and sparse copies of it.
 
-A template gets its name once it is complete, and at most a few sizes are kept. Everything here blocks.
+A template gets its name once it is complete, and only a few sizes are kept. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Templates:
         return self._root / f"{disk_mb}-{self._owner.replace(':', '-')}"
 
     def make(self, disk_mb: int) -> Path:
-        """Return the template of this size, and make it if there is none."""
+        """Return the template of this size, creating it if necessary."""
         path = self.path(disk_mb)
         if path.exists():
-            os.utime(path)  # the least recently used go first
+            os.utime(path)  # the least recently used are removed first
             return path
         make_private(self._root)
         draft = self._root / f".new-{secrets.token_hex(6)}"
@@ -63,7 +63,7 @@ class Templates:
                     entry.unlink()
 
     def clear_drafts(self) -> None:
-        """Remove the drafts of a daemon that died while it made a template."""
+        """Remove the drafts of a daemon that died while creating a template."""
         if not self._root.exists():
             return
         for entry in self._root.iterdir():
@@ -88,7 +88,7 @@ class Templates:
 
 
 def _furnish(image: Path, target: Path) -> None:
-    """Make the directories that every new workspace has."""
+    """Create the directories that every new workspace has."""
     target.mkdir(mode=PRIVATE_DIRECTORY)
     loop.mount_image(image, target)
     try:
@@ -101,13 +101,13 @@ def _furnish(image: Path, target: Path) -> None:
 
 
 def make_memo(files: Path) -> None:
-    """Make the mount point of the mirror, and the temporary directory below it."""
+    """Create the mount point of the mirror, and the temporary directory below it."""
     (files / MEMO).mkdir(mode=PRIVATE_DIRECTORY)
     make_temporary(files)
 
 
 def make_temporary(files: Path) -> None:
-    """Make the temporary directory of a workspace without a container, unless it exists or there is no room for it.
+    """Create the temporary directory of a workspace without a container, unless it exists or there is no room for it.
 
     The name MEMO can be trusted: it is a mount point in every container, and the kernel refuses to rename those.
     """
@@ -117,7 +117,7 @@ def make_temporary(files: Path) -> None:
             raise OSError(errno.EPERM, f"{MEMO} in a workspace is not the daemon's own directory")
         with contextlib.suppress(FileExistsError):
             os.mkdir(TEMPORARY, PRIVATE_DIRECTORY, dir_fd=memo)
-        os.chmod(TEMPORARY, TEMPORARY_MODE, dir_fd=memo)  # every time, because a daemon may have died before this line
+        os.chmod(TEMPORARY, TEMPORARY_MODE, dir_fd=memo)  # every time, because a daemon may have died just before this
     except OSError as error:
         # An older daemon's workspace that is full still starts, without its own /var/tmp.
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -127,7 +127,7 @@ def make_temporary(files: Path) -> None:
 
 
 def copy_sparse(source: Path, target: Path) -> None:
-    """Copy only the written blocks; holes stay holes. The kernel shares blocks if the filesystem can."""
+    """Copy only the written blocks; holes stay holes. The kernel shares blocks if the filesystem supports it."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with open(source, "rb") as reader, open(os.open(target, flags, PRIVATE_FILE), "wb") as writer:
         size = os.fstat(reader.fileno()).st_size
@@ -149,7 +149,7 @@ def copy_sparse(source: Path, target: Path) -> None:
 
 
 def check(image: Path) -> None:
-    """Repair an image that was not unmounted, for example after a crash of the host. A clean one takes a few ms."""
+    """Repair an image that was not unmounted, for example after a crash of the host. A clean image takes a few ms."""
     run_tool("e2fsck", "-p", str(image), accepted=(0, 1, 2))
 
 

@@ -1,4 +1,4 @@
-"""The limit of a workspace, in bytes and files. Pure: a filesystem enforces it, or a caller that measures."""
+"""The limit of a workspace, in bytes and files. Pure: a filesystem enforces it, or a caller that measures usage."""
 
 from __future__ import annotations
 

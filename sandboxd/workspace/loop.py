@@ -1,4 +1,4 @@
-"""Loop devices and mounts, by system call, because starting a program would cost more than the work itself.
+"""Loop devices and mounts, by system call, because starting a program would take longer than the work itself.
 
 The kernel frees a device with its last use, so a crash between any two calls leaks none.
 It never opens a file inside what it mounts. Everything here blocks.
@@ -62,7 +62,7 @@ def is_mounted(target: Path) -> bool:
 
 
 def parse_mount_points(mountinfo: str) -> list[Path]:
-    """Return all mount points, which the kernel lists with blanks and backslashes in octal."""
+    """Return all mount points, which the kernel lists with spaces and backslashes in octal."""
     points = (line.split(" ")[4] for line in mountinfo.splitlines())
     return [Path(_OCTAL.sub(lambda digits: chr(int(digits[1], 8)), point)) for point in points]
 

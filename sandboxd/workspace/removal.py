@@ -1,7 +1,7 @@
-"""Deletes a directory that a container has written: any depth, any permissions, no link followed.
+"""Deletes a directory that a container has written, whatever its depth and permissions, following no link.
 
-Works on descriptors with two directories open, and moves deep directories up instead of descending, so neither
-a tree of a million levels nor one that changes under it can exhaust or mislead it.
+It holds two directories open by descriptor, and moves deep directories up instead of descending, so a tree of a million
+levels cannot exhaust it and a tree that changes meanwhile cannot mislead it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def delete_tree(path: Path) -> None:
 
 
 def _flatten(top: int, child: str) -> None:
-    """Remove one directory of the top: delete its files, and move its directories up beside it."""
+    """Remove one directory at the top: delete its files, and move its directories up next to it."""
     directory = _open_directory(top, child)
     try:
         for grandchild in _delete_files(directory):

@@ -50,7 +50,7 @@ class Workspaces:
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
     async def open(self) -> None:
-        """Make the root, remove the drafts of a dead daemon, and find out what the host offers."""
+        """Create the root, remove the drafts of a dead daemon, and determine what the host supports."""
         await self._run("open the workspaces", self._open)
 
     def _open(self) -> None:
@@ -64,7 +64,7 @@ class Workspaces:
         self.kind = "watchdog" if self._why_watchdog else "loop"
 
     def _probe(self) -> str:
-        """Try every step of a create and a remove once. Return the reason if one fails."""
+        """Try every step of a create and a remove once. Return the reason if a step fails."""
         if os.geteuid() != 0:
             return "only root may mount"
         if not loop.CONTROL.exists():
@@ -81,7 +81,7 @@ class Workspaces:
             loop.mount_image(trial / _IMAGE, trial / _FILES)
             self._delete(trial)
         except OSError as error:
-            # On a full disk a trial proves nothing. Mounted workspaces prove that this host could do it before.
+            # On a full disk a trial proves nothing. Mounted workspaces prove that this host supports it.
             if error.errno in _FULL:
                 self._delete(self._root / f"{_DRAFT}trial")
                 return "" if self._has_images() else f"a trial mount failed: {error.strerror}"
@@ -129,13 +129,13 @@ class Workspaces:
                 images.make_memo(draft / _FILES)
                 if os.geteuid() == 0:
                     os.chown(draft / _FILES, self._uid, self._gid)
-            draft.rename(home)  # atomic: all of it or nothing
+            draft.rename(home)  # atomic
         except BaseException:
             self._delete(draft)
             raise
 
     async def rest(self, workspace_id: str) -> None:
-        """Unmount it, so that a workspace without a container takes only disk space. `create` mounts it again."""
+        """Unmount the workspace, so that without a container it takes only disk space. `create` mounts it again."""
         _check(workspace_id)
         async with self._alone(workspace_id):
             await self._run(f"unmount workspace {workspace_id}", self._rest, workspace_id)
@@ -147,10 +147,10 @@ class Workspaces:
                 loop.unmount(files)
         except OSError as error:
             if error.errno != errno.EBUSY:
-                raise  # busy: a process of the host uses it, so it stays mounted
+                raise  # busy: a process on the host uses it, so it stays mounted
 
     async def remove(self, workspace_id: str) -> bool:
-        """Unmount and delete; return whether there was one. Also deletes one that was only partly removed."""
+        """Unmount and delete a workspace, even one that is partly removed; return whether there was one."""
         _check(workspace_id)
         async with self._alone(workspace_id):
             return await self._run(f"remove workspace {workspace_id}", self._remove, workspace_id)
@@ -160,7 +160,7 @@ class Workspaces:
         self._unmount(home / _FILES)
         draft = self._root / f"{_DRAFT}{secrets.token_hex(8)}"
         try:
-            home.rename(draft)  # first, so that half a workspace is never found under its name
+            home.rename(draft)  # first, so that a partly removed workspace is never found under its name
         except FileNotFoundError:
             return False
         self._delete(draft)
@@ -177,12 +177,12 @@ class Workspaces:
             except OSError as error:
                 if error.errno != errno.EBUSY:
                     raise
-                # A process of the host uses it. The name is removed now, and the device when that process is done.
+                # A process on the host uses it. The name is removed now, and the device when that process is done.
                 loop.unmount(files, lazily=True)
                 self._lazily_unmounted += 1
 
     async def drop_templates(self) -> None:
-        """Free the disk space of the templates. The next create makes the one that it needs."""
+        """Free the disk space of the templates. The next create makes the template that it needs."""
         async with self._alone(_TEMPLATES):
             await self._run("drop the workspace templates", self._templates.drop)
 
@@ -200,7 +200,7 @@ class Workspaces:
 
     def diagnose(self) -> list[Finding]:
         if self.kind == "loop":
-            detail = "each is its own filesystem: bytes and files are limited; together they may promise more"
+            detail = "each is its own filesystem: bytes and files are limited; their limits may add up to more"
             found = [Finding("workspaces", "ok", f"{detail} than the disk has")]
         else:
             found = [
@@ -234,7 +234,7 @@ class Workspaces:
 
 
 def temporary_of(files: Path) -> Path | None:
-    """Return the directory to mount at /var/tmp beside these files at /workspace; None if there was no room for it."""
+    """Return the directory to mount at /var/tmp for these files at /workspace; None if there was no room for it."""
     path = files / images.MEMO / images.TEMPORARY
     return path if path.is_dir() else None
 

@@ -59,7 +59,7 @@ def test_a_background_task_that_dies_ends_the_process_with_one_message(bubblewra
     ask_for_a_sandbox(bubblewrapped)
     assert bubblewrapped.wait() == EXIT_CODE
     (failure,) = log_of(bubblewrapped, "critical")
-    assert failure["event"].startswith("cannot go on")
+    assert failure["event"].startswith("cannot continue")
     assert "a failpoint stands for a bug" in failure["reason"]
     assert "Traceback" in failure["exception"]
     assert not any(line.startswith("Traceback") for line in bubblewrapped.log.read_text().splitlines())
@@ -72,7 +72,7 @@ def test_a_blocked_event_loop_ends_the_process_and_shows_where_it_was(
     ask_for_a_sandbox(bubblewrapped)
     assert bubblewrapped.wait() == EXIT_CODE
     (failure,) = log_of(bubblewrapped, "critical")
-    assert "did not turn" in failure["reason"]
+    assert "was blocked" in failure["reason"]
     assert "failpoints.py" in bubblewrapped.log.read_text()
 
 

@@ -5,7 +5,7 @@
     acknowledged filesystem_writer.py PATH step VERB MOST       fork writers in copies PATH/VERB-N of PATH/VERB, each of
     which dies at its Nth change to the disk; print the N of the one that survived
 
-A fork has everything imported already, so that hundreds of writers can die in seconds.
+A fork inherits all imports, so that hundreds of writers can die in seconds.
 """
 
 from __future__ import annotations

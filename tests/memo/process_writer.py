@@ -3,7 +3,7 @@
     process_writer.py PATH count NUMBER TURNS    append TURNS lines, and add TURNS to a counter by compare-and-swap
     process_writer.py PATH die ROUNDS SEED       fork writers, kill each at a random moment, print what was acknowledged
 
-A fork has everything imported already, so that hundreds of writers can die in seconds.
+A fork inherits all imports, so that hundreds of writers can die in seconds.
 """
 
 from __future__ import annotations

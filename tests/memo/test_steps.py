@@ -72,7 +72,7 @@ async def test_all_fifteen_keep_their_promises_on_disk(tmp_path: Path) -> None:
     [
         ("a session that was never set is None", "session.get"),
         ("a setup keeps every field", "setup.set"),
-        ("all fifteen handlers are there", "part.listBySession"),
+        ("all fifteen handlers exist", "part.listBySession"),
         ("updating a session returns the merged record", "session.update"),
         ("every message of a session is listed", "message.listBySession"),
     ],

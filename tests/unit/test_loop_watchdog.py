@@ -49,5 +49,5 @@ def test_a_running_loop_is_left_alone_and_a_blocked_one_is_not() -> None:
             time.sleep(0.01)  # the loop does not turn
 
     asyncio.run(work())
-    assert "did not turn for 0.4 s" in reasons.get_nowait()
+    assert "was blocked for 0.4 s" in reasons.get_nowait()
     watchdog.release()

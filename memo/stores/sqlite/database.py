@@ -169,7 +169,7 @@ class Database:
         except sqlite3.Error as error:
             roll_back(self._writer)
             if primary_code(error) == sqlite3.SQLITE_FULL:
-                raise  # the commit frame is written last, and was not written
+                raise  # the commit frame is written last, so it was not written
             raise ProviderError(
                 f"cannot tell whether the change was committed: {error}; read before writing again",
                 outcome_unknown=True,

@@ -31,7 +31,7 @@ class Job(Generic[R]):
         self._claim = threading.Lock()
 
     def claim(self) -> bool:
-        """Return True to the first claim: by the thread that runs the job, or by a caller that was cancelled."""
+        """Return True for the first claim, made either by the thread that runs the job or by a cancelled caller."""
         return self._claim.acquire(blocking=False)
 
     def succeed(self, result: R) -> None:

@@ -1,7 +1,7 @@
 """Control groups of containers: limits, counters and removal, in version 1 and version 2.
 
-Each container has the group `sandboxd/NAME`. A process joins before it does any work; nothing here starts or signals
-one, and outside `sandboxd/` only the controllers that version 2 needs are switched on.
+Each container has the group `sandboxd/NAME`. A process joins before it does any work. Nothing here starts or signals a
+process, and outside `sandboxd/` it only enables the controllers that version 2 needs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Setting:
 
 
 def parse_hierarchy(mountinfo: str) -> Hierarchy | None:
-    """Find the hierarchy that has every controller needed. A host may mount both versions, of which one has them."""
+    """Find the hierarchy that has every required controller. A host may mount both versions."""
     legacy: dict[str, Path] = {}
     unified: Path | None = None
     for line in mountinfo.splitlines():
@@ -64,7 +64,7 @@ def parse_hierarchy(mountinfo: str) -> Hierarchy | None:
 
 
 def plan_settings(version: Literal[1, 2], limits: Limits) -> list[Setting]:
-    """Return what to write, in order. Swap counts as memory if the kernel can count it."""
+    """Return the values to write, in order. Swap counts as memory if the kernel can count it."""
     memory, quota = str(limits.memory_mb * _MIB), str(int(limits.cpus * _PERIOD_US))
     if version == 1:
         return [
@@ -83,7 +83,7 @@ def plan_settings(version: Literal[1, 2], limits: Limits) -> list[Setting]:
 
 
 def probe() -> tuple[Hierarchy | None, str]:
-    """Return the hierarchy if the daemon may make groups in it, else None and the reason."""
+    """Return the hierarchy if the daemon may create groups in it, else None and the reason."""
     hierarchy = parse_hierarchy(Path("/proc/self/mountinfo").read_text())
     if hierarchy is None:
         return None, "no hierarchy has the memory, pids and cpu controllers"
@@ -109,7 +109,7 @@ def _switch_on(directory: Path) -> None:
 
 
 def create(hierarchy: Hierarchy, name: str, limits: Limits) -> None:
-    """Make the group with its limits set. An empty group of that name, left by a crash, is reused."""
+    """Create the group and set its limits. An empty group of that name, left by a crash, is reused."""
     for directory in hierarchy.directories(name):
         directory.mkdir(exist_ok=True)
     for setting in plan_settings(hierarchy.version, limits):
@@ -131,14 +131,14 @@ def members(hierarchy: Hierarchy, name: str) -> set[int]:
 
 
 def oom_kills(hierarchy: Hierarchy, name: str) -> int:
-    """Return how many of the group's processes the kernel killed for memory."""
+    """Return how many of the group's processes the kernel killed because memory ran out."""
     directory = hierarchy.roots["memory"] / PARENT / name
     file = directory / ("memory.oom_control" if hierarchy.version == 1 else "memory.events")
     return _read_fields(file).get("oom_kill", 0)
 
 
 def read_stats(hierarchy: Hierarchy, name: str) -> Stats:
-    """Return the group's usage. Cache that the kernel can drop at once does not count as memory."""
+    """Return the group's usage. Page cache that the kernel can drop at once does not count as memory."""
     memory, pids = hierarchy.roots["memory"] / PARENT / name, hierarchy.roots["pids"] / PARENT / name
     if hierarchy.version == 1:
         usage, droppable = "memory.usage_in_bytes", "total_inactive_file"
@@ -169,7 +169,7 @@ def _read_fields(file: Path) -> dict[str, int]:
 
 
 def remove(hierarchy: Hierarchy, name: str) -> bool:
-    """Delete the group, unless it is gone already. Return False if it still has a process."""
+    """Delete the group if it exists. Return False if it still has a process."""
     is_gone = True
     for directory in hierarchy.directories(name):
         try:

@@ -30,9 +30,9 @@ def diagnose(hierarchy: Hierarchy | None, why_no_cgroup: str, has_filter: bool) 
             "root filesystem",
             "weak",
             "there is no separate image: the host's /usr is shown read-only, with its set-uid files (without effect)",
-            "use docker, or give a directory with a root filesystem as the image",
+            "use Docker, or give a directory with a root filesystem as the image",
         ),
-        Finding("mandatory access control", "weak", "no AppArmor or SELinux profile is applied", "use docker for one"),
+        Finding("mandatory access control", "weak", "no AppArmor or SELinux profile is applied", "use Docker"),
     ]
 
 
@@ -43,7 +43,7 @@ def _program() -> Finding:
         return Finding("engine", "missing", f"bwrap does not run: {error}", "install the package bubblewrap")
     version = answer.stdout.split()[-1]
     if tuple(int(part) for part in version.split(".")[:2]) < (0, 8):
-        return Finding("engine", "missing", f"bwrap {version} cannot switch off user namespaces", "install 0.8.0")
+        return Finding("engine", "missing", f"bwrap {version} cannot disable user namespaces", "install 0.8.0")
     return Finding("engine", "ok", f"bwrap {version}")
 
 
@@ -65,13 +65,13 @@ def _limits(hierarchy: Hierarchy | None, why: str) -> Finding:
         "weak",
         f"{why}; only rlimits: memory per process, processes per container, no limit on CPU, "
         "and an out-of-memory kill is not reported as such",
-        "run the daemon as root, or use docker",
+        "run the daemon as root, or use Docker",
     )
 
 
 def _filter(has_filter: bool) -> Finding:
     if has_filter:
-        return Finding("seccomp", "ok", "the same filter as with docker")
+        return Finding("seccomp", "ok", "the same filter as with Docker")
     return Finding("seccomp", "weak", "libseccomp is not installed: no filter", "install libseccomp2")
 
 

@@ -1,4 +1,4 @@
-"""The embedded engine: containers made by bubblewrap, which a restarted daemon finds again.
+"""The embedded engine: bubblewrap containers, which survive a restart of the daemon.
 
 A container is a detached bwrap process with PID 1 inside, a record in the state directory and, if the host allows it, a
 control group. The engine never runs a process as the host's root, never uses a shell, and keeps no state in memory: it
@@ -101,7 +101,7 @@ class BubblewrapEngine:
             await self._run(cgroups.create, self._hierarchy, record.name, spec.limits)
         launch = await self._run(plan.spawn)
         try:
-            # The process waits for its plan, so it is recorded and limited before it does anything.
+            # The process waits for its plan, so it is recorded and limited before it runs anything.
             record = replace(record, monitor=launch.monitor)
             await self._run(self._records.update, record)
             if self._hierarchy is not None:
@@ -141,7 +141,7 @@ class BubblewrapEngine:
             await self._destroy(record)
 
     async def _destroy(self, record: ContainerRecord) -> None:
-        """Kill the whole container and remove its record. An earlier daemon may have died after any step."""
+        """Kill the whole container and remove its record. A previous daemon may have died after any step."""
         for process in await self._run(self._processes_of, record):
             processes.signal_group(process, signal.SIGKILL)
             processes.kill(process)
@@ -170,8 +170,8 @@ class BubblewrapEngine:
         return found
 
     async def _remove_cgroup(self, hierarchy: cgroups.Hierarchy, name: str) -> None:
-        # A dead process leaves its group shortly after its pidfd is readable, without an event; on a busy host that
-        # takes as long as the kernel needs to schedule the rest of its exit.
+        # A dead process leaves its group shortly after its pidfd becomes readable, without an event; on a busy host
+        # that takes as long as the kernel needs to schedule the rest of its exit.
         pause_s = _FIRST_PAUSE_S
         with anyio.move_on_after(_CLEANUP_S):
             while not await self._run(cgroups.remove, hierarchy, name):
@@ -287,7 +287,7 @@ class BubblewrapEngine:
 
     async def _explain(self, container_id: str) -> ContainerDied:
         container = await self.inspect(container_id)
-        if container is None or container.cause is None:  # removed meanwhile, which kills it
+        if container is None or container.cause is None:  # removed in the meantime, which kills it
             return ContainerDied(container_id, "killed", _KILLED_EXIT_CODE)
         return ContainerDied(container_id, container.cause, container.exit_code)
 
@@ -316,5 +316,5 @@ def _refusal(name: str, error: OSError) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         return HostFull(f"cannot launch {name}: {error.strerror}")
     if isinstance(error, FileExistsError):
-        return EngineRefused(f"cannot launch {name}: a container of that name was launched at the same moment")
+        return EngineRefused(f"cannot launch {name}: a container of that name was launched at the same time")
     return EngineRefused(f"cannot launch {name}: {error.strerror}")

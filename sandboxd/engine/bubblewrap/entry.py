@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # this program starts with every container, and importing `ty
 
 PLAN_FD = 3
 FIRST_FOREIGN_FD = 8
-"""Descriptors 0 to 7 are passed on purpose; any other leaked from the process that started the daemon."""
+"""Descriptors 0 to 7 are passed deliberately; any other leaked from the process that started the daemon."""
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
@@ -52,7 +52,7 @@ def unshare_user(uid: int, gid: int, flags: int) -> None:
 
 
 def build_stage(stage: str, steps: list[list[str]]) -> None:
-    """Fill a tmpfs with only what bwrap and the container may see."""
+    """Fill a tmpfs with exactly what bwrap and the container may see."""
     _mount("none", "/", "", MS_REC | MS_PRIVATE)
     _mount("stage", stage, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=16m")
     for verb, first, path in steps:
@@ -77,7 +77,7 @@ def build_stage(stage: str, steps: list[list[str]]) -> None:
                 with open(first, "rb") as reader, open(target, "wb") as writer:
                     writer.write(reader.read())
             case _:
-                raise ValueError(f"cannot build a stage: unknown step {verb}")
+                raise ValueError(f"cannot build the stage: unknown step {verb}")
 
 
 def enter_stage(stage: str) -> None:
@@ -120,7 +120,7 @@ def run(plan: dict[str, Any]) -> None:
         _, hard = resource.getrlimit(number)
         bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(number, (bound, bound))
-    os.execve(plan["argv"][0], plan["argv"], {})  # noqa: S606 - no shell is the point
+    os.execve(plan["argv"][0], plan["argv"], {})  # noqa: S606 - deliberately without a shell
 
 
 def main() -> None:

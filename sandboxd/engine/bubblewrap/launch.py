@@ -1,4 +1,4 @@
-"""The launch of one bubblewrap container: the descriptors, the plan, and the process that waits for it.
+"""The launch of one bubblewrap container: its descriptors, its plan, and the process that waits for the plan.
 
 Owns what exists only during a launch. Its caller writes the record and the control group between `spawn` and
 `send_plan`, while the new process waits.
@@ -74,8 +74,8 @@ class LaunchPlan:
         plan_here, plan_there = socket.socketpair()
         ready_here, ready_there = socket.socketpair()
         error_read, error_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        # Open for reading and writing, so that a container that writes to it is never killed by SIGPIPE, never blocks,
-        # and can fill no more than a pipe.
+        # Open for reading and writing, so that a container that writes to it is never killed by SIGPIPE and can fill no
+        # more than the pipe's buffer.
         error_both = os.open(f"/proc/self/fd/{error_read}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         status = os.open(self.status_path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -112,7 +112,7 @@ class LaunchPlan:
 
 
 class PendingLaunch:
-    """Owns the daemon's ends of a launch under way."""
+    """Owns the daemon's ends of a launch in progress."""
 
     def __init__(
         self, monitor: ProcessRef, plan_text: bytes, plan: socket.socket, ready: socket.socket, error_fd: int
@@ -147,15 +147,14 @@ class PendingLaunch:
 
 
 def rlimits_of(spec: ContainerSpec, *, has_cgroup: bool) -> list[tuple[int, int]]:
-    """Return the limits of each process; without a control group also the closest substitute for limits of the
-    container.
+    """Return the limits of each process; without a control group, also the closest substitute for container limits.
 
     Memory is then limited per process only. Processes are counted per user and user namespace, and the container has
     its own namespace.
     """
     limits = [(getattr(resource, f"RLIMIT_{ulimit.name.upper()}"), ulimit.hard) for ulimit in ulimits_of(spec)]
     if not has_cgroup:
-        # Threads reserve far more addresses than they use: with less than this, an interpreter cannot start.
+        # Threads reserve far more address space than they use: with less than this, an interpreter cannot start.
         address_space = max(spec.limits.memory_mb * _MIB, _LEAST_ADDRESS_SPACE)
         limits += [(resource.RLIMIT_AS, address_space), (resource.RLIMIT_NPROC, spec.limits.pids)]
     return limits

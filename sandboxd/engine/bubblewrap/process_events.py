@@ -1,8 +1,8 @@
-"""What happens to the PID 1 of many containers, whichever process started them: deaths and pauses.
+"""Deaths and pauses of the PID 1 of many containers, whichever process started them.
 
-Each PID 1 has a pidfd in one epoll set, and the set itself is waited for, so a death is told at once. The kernel tells
-only a parent that its child was stopped, and the parent is bwrap: so once a second one pass looks for that. A stream
-never ends or signals a process.
+Each PID 1 has a pidfd in one epoll set, and the stream waits on the set, so a death is reported at once. The kernel
+reports a stopped child only to its parent, which is bwrap, so pauses are polled for once a second. A stream never ends
+or signals a process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAUSE_LOOK_S = 1.0  # I10: state is true within 2 s
 
 
 class ProcessEvents:
-    """Owns the pidfds of one listener. An async iterator that never ends by itself."""
+    """Owns the pidfds of one listener. An async iterator that never ends on its own."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ProcessEvents:
         self._epoll.register(fd, select.EPOLLIN)
 
     def note_pause(self, container_id: str) -> None:
-        """Take over that the engine has called a container paused, so that its resumption will be told."""
+        """Record that the engine has reported a container as paused, so that its resumption is reported."""
         if container_id in self._lives:
             self._stopped.add(container_id)
 
@@ -78,13 +78,13 @@ class ProcessEvents:
             self._collect()
         if self._pauses:
             return self._pauses.popleft()
-        # Looked at, told, then taken: a listener that is cancelled in between must not lose a death.
+        # Read, yield, then remove: a listener that is cancelled in between must not lose a death.
         event = await self._explain(self._dead[0])
         self._known.discard(self._dead.popleft())
         return event
 
     def _compare(self, stopped: set[str]) -> None:
-        stopped &= self._lives.keys()  # one may have died while we looked
+        stopped &= self._lives.keys()  # one may have died during the check
         self._pauses += [ContainerPaused(container_id) for container_id in stopped - self._stopped]
         self._pauses += [ContainerResumed(container_id) for container_id in self._stopped - stopped]
         self._stopped = stopped
@@ -102,7 +102,7 @@ class ProcessEvents:
             self._dead.append(container_id)
 
     def close(self) -> None:
-        """Let go of every descriptor. A stream that is no longer referenced closes itself."""
+        """Close every descriptor. A stream that is no longer referenced closes itself."""
         if self._epoll.closed:
             return
         self._epoll.close()

@@ -1,4 +1,4 @@
-"""Processes that may not be the daemon's children: identity, death and signals, safe against reused pids.
+"""Processes that need not be the daemon's children: identity, death and signals, safe against pid reuse.
 
 A process is identified by its pid and the tick at which it started. Waiting uses a pidfd, never polling. Nothing here
 starts a process.
@@ -19,7 +19,7 @@ _DEAD_STATES = frozenset("ZXx")
 
 @dataclass(frozen=True, slots=True)
 class ProcessRef:
-    """The identity of one process: a pid may be reused, a pid with its start time is not."""
+    """The identity of one process: a pid may be reused, but not together with its start time."""
 
     pid: int
     start_ticks: int
@@ -47,7 +47,7 @@ def boot_id() -> str:
 
 
 def parse_stat(text: str) -> ProcessStat:
-    """Parse /proc/PID/stat. The program's name may contain spaces and brackets, so the last bracket ends it."""
+    """Parse /proc/PID/stat. The program's name may contain spaces and parentheses, so the last parenthesis ends it."""
     head, _, tail = text.rpartition(")")
     pid, _, program = head.partition(" (")
     fields = tail.split()
@@ -73,12 +73,12 @@ def is_alive(ref: ProcessRef) -> bool:
 
 
 def open_pidfd(ref: ProcessRef) -> int | None:
-    """Return a descriptor that is readable once this process is dead, or None if it is dead already."""
+    """Return a descriptor that is readable once this process is dead, or None if it is already dead."""
     try:
         fd = os.pidfd_open(ref.pid)
     except ProcessLookupError:
         return None
-    # Checked after the pidfd is open, so that the descriptor and the answer are about the same process.
+    # Checked after the pidfd is open, so that the descriptor and the check refer to the same process.
     if is_alive(ref):
         return fd
     os.close(fd)
@@ -101,7 +101,7 @@ async def wait_gone(ref: ProcessRef, timeout_s: float) -> bool:
 async def wait_exit(ref: ProcessRef, patience_s: float) -> bool:
     """Wait for a process that is about to end. Return False once it has been stuck for the whole patience.
 
-    A process that is runnable, or that has used CPU time since the last check, is late on a busy host, not stuck.
+    A process that is runnable, or that has used CPU time since the last check, is only slow, not stuck.
     """
     used_ticks = -1
     while not await wait_gone(ref, patience_s):
@@ -115,7 +115,7 @@ async def wait_exit(ref: ProcessRef, patience_s: float) -> bool:
 
 
 def kill(ref: ProcessRef) -> None:
-    """Send SIGKILL to exactly this process, unless it is dead already."""
+    """Send SIGKILL to exactly this process, unless it is already dead."""
     fd = open_pidfd(ref)
     if fd is None:
         return
@@ -127,20 +127,20 @@ def kill(ref: ProcessRef) -> None:
 
 
 def signal_group(leader: ProcessRef, number: signal.Signals) -> None:
-    """Signal every process of the group that this one leads, all at once. A dead leader has no group."""
+    """Signal every process in the group that this process leads, all at once. A dead leader has no group."""
     if is_alive(leader):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(leader.pid, number)
 
 
 def reap(ref: ProcessRef) -> None:
-    """Reap a dead child. The host's init reaps one that another daemon started."""
+    """Reap a dead child. The host's init reaps a process that another daemon started."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(ref.pid, os.WNOHANG)
 
 
 def descendants(pid: int) -> list[int]:
-    """Return this pid and everything below it, as the kernel lists children now."""
+    """Return this pid and all its descendants, as the kernel lists them now."""
     found, open_ends = [pid], [pid]
     while open_ends:
         parent = open_ends.pop()

@@ -1,7 +1,7 @@
 """Durable records of bubblewrap containers: one directory each, written before the container exists.
 
-bubblewrap keeps no list of containers, so this directory is the list. A record has the intent and the resulting
-processes; the kernel knows whether they are alive. Nothing here starts or ends a process.
+bubblewrap keeps no list of containers, so this directory is the list. A record holds the intent and the resulting
+processes; the kernel tells whether they are alive. Nothing here starts or ends a process.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class ContainerRecord:
     monitor: ProcessRef | None = None
     """The bwrap process outside, which lives as long as the container and writes its exit code."""
     init: ProcessRef | None = None
-    """PID 1 of the container, as the host numbers it. None until the container is complete."""
+    """The host's pid of the container's PID 1. None until the container is complete."""
 
     @property
     def life(self) -> ProcessRef | None:
-        """The process that lives as long as the container: PID 1, or the one that is still becoming it."""
+        """The process that lives as long as the container: PID 1, or the one that will become it."""
         return self.init or self.monitor
 
 
@@ -56,7 +56,7 @@ def mint_id(name: str) -> str:
 
 
 def name_of(container_id: str) -> str | None:
-    """Return the name inside an id, or None if this engine cannot have made the id."""
+    """Return the name in an id, or None if the id cannot be from this engine."""
     name, _, token = container_id.rpartition("-")
     return name if token and is_legal_name(name) else None
 
@@ -94,7 +94,7 @@ class Records:
         self._root = root
 
     def open(self) -> None:
-        """Make the directory, and remove a dead daemon's drafts and records that a host crash left incomplete."""
+        """Create the directory, and remove the drafts of a dead daemon and records left incomplete by a host crash."""
         make_private(self._root)
         for entry in self._root.iterdir():
             if entry.name.startswith(_DRAFT):
@@ -104,8 +104,8 @@ class Records:
             try:
                 self.read(entry.name)
             except ValueError:
-                # Records are renamed into place, so only a crash of the host can leave one incomplete, and that ended
-                # every container.
+                # Records are renamed into place, so only a crash of the host can leave one incomplete, and such a crash
+                # ends every container.
                 self.delete(entry.name)
 
     def stage_path(self, name: str) -> Path:

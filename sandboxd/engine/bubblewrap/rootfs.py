@@ -29,9 +29,9 @@ _ENVIRONMENT = {
 }
 """The environment that an image would set; the spec's own values override it."""
 _SPARE_PLACE = "/usr/local/sbin"
-"""On the PATH of every command, and empty on nearly every host."""
+"""It is on the PATH of every command, and empty on nearly every host."""
 _SOURCES = "sandbox"
-"""The directory of the stage with what bwrap binds into the container."""
+"""The directory in the stage that holds what bwrap binds into the container."""
 
 Step = tuple[str, str, str]
 
@@ -83,7 +83,7 @@ def isolation_arguments(spec: ContainerSpec, hardening: Hardening = HARDENING) -
     arguments += ["--unshare-uts", "--unshare-cgroup", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
     arguments += ["--hostname", hardening.hostname, "--uid", str(spec.uid), "--gid", str(spec.gid)]
     arguments += ["--chdir", "/", "--clearenv"]
-    environment_of(spec)  # raises for what no process could receive
+    environment_of(spec)  # raises for a value that no process could receive
     for name, value in {**_ENVIRONMENT, **spec.env}.items():
         arguments += ["--setenv", name, value]
     return arguments
@@ -115,7 +115,7 @@ def _parts(mount: Mount) -> tuple[str, ...]:
 
 
 def _has_place(image: str, parts: tuple[str, ...]) -> bool:
-    """Return whether a directory of the image can be this mount point: it is shown, and no part of it is a link."""
+    """Return whether this path of the image can be a mount point: it is visible, and no part of it is a link."""
     if image == HOST_IMAGE or len(parts) < 3:
         return False
     places = [Path(image, *parts[1:end]) for end in range(2, len(parts) + 1)]
@@ -123,7 +123,7 @@ def _has_place(image: str, parts: tuple[str, ...]) -> bool:
 
 
 def _python_without_a_plain_name() -> str | None:
-    """Return the host's `python3` if the host has no `python` and there is a place for a link of that name."""
+    """Return the host's `python3` if the host has no `python` and there is a directory for a link of that name."""
     places = [Path(place) for place in _ENVIRONMENT["PATH"].split(":")]
     if any(os.path.lexists(place / "python") for place in places):
         return None

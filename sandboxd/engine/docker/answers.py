@@ -1,6 +1,6 @@
-"""Reading what the Docker API answers: containers, events, stats, and refusals in our own words.
+"""Parses the responses of the Docker API: containers, events, stats, and errors in our own words.
 
-Pure: JSON values and text in, our values out. Nothing of an environment or a label gets into an error.
+Pure: JSON values and text in, our values out. No part of an environment or a label appears in an error.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from sandboxd.engine.protocol import LABEL_INSTANCE, Container, ContainerSpec
 from sandboxd.errors import EngineRefused, HostFull, SandboxdError
 from sandboxd.models.sandbox import Stats
 
-_SHORTEST_SECRET = 4  # hiding shorter values would only make holes in every word
+_SHORTEST_SECRET = 4  # masking shorter values would garble every word
 
 OLDEST_API = (1, 41)
 ACTIONS: Mapping[str, RawAction] = {
     **{action: action for action in get_args(RawAction)},
-    # Podman's words. It answers with Docker's for some of them, but filters by its own.
+    # Podman's terms. It answers with Docker's for some of them, but filters by its own.
     "died": "die",
     "remove": "destroy",
 }
 
 
 def read_ping(headers: Mapping[str, str]) -> tuple[Literal["docker", "podman"], str]:
-    """Return which engine answers, and the newest version of the API that it speaks."""
+    """Return which engine answers, and the newest API version that it supports."""
     version = headers.get("Api-Version", "1.0")
     if tuple(map(int, version.split("."))) < OLDEST_API:
         raise EngineRefused(f"cannot use this engine: its API {version} is older than 1.41 (Docker 20.10)")
@@ -38,7 +38,7 @@ def read_ping(headers: Mapping[str, str]) -> tuple[Literal["docker", "podman"], 
 def read_stats(answer: Mapping[str, Any]) -> Stats:
     memory = answer.get("memory_stats") or {}
     if "usage" not in memory:
-        raise EngineRefused("cannot read stats: the container does not run")
+        raise EngineRefused("cannot read stats: the container is not running")
     details = memory.get("stats") or {}
     cached = details.get("total_inactive_file", details.get("inactive_file", 0))  # cgroup v1, v2
     return Stats(
@@ -49,7 +49,7 @@ def read_stats(answer: Mapping[str, Any]) -> Stats:
 
 
 def read_event(event: Mapping[str, Any]) -> RawEvent | None:
-    """Return what the event says of a container with our label, or None if it is about something else."""
+    """Return what the event says about a container with our label, or None if it concerns something else."""
     action = ACTIONS.get(event.get("Action", ""))
     actor = event.get("Actor") or {}
     attributes = actor.get("Attributes") or {}
@@ -77,13 +77,13 @@ def read_container(answer: Mapping[str, Any]) -> Container:
 
 
 def read_death_ns(answer: Mapping[str, Any]) -> int:
-    """Return when the container died, or 0 if it never did."""
+    """Return when the container died, or 0 if it has not."""
     died_at = datetime.fromisoformat(answer["State"]["FinishedAt"])
     return max(0, int(died_at.timestamp() * 1_000_000_000))
 
 
 def pick_runtime(info: Mapping[str, Any], name: str | None, *, is_podman: bool) -> str:
-    """Return the runtime that containers get under this name, or without one; refuse what the engine would not use."""
+    """Return the runtime that containers get for this name, or by default; refuse one that the engine would not use."""
     default = str(info.get("DefaultRuntime") or "runc")
     if name is None or name == default:
         return default
@@ -93,7 +93,7 @@ def pick_runtime(info: Mapping[str, Any], name: str | None, *, is_podman: bool) 
             "containers.conf, and unset SANDBOXD_RUNTIME"
         )
     names = sorted(info.get("Runtimes") or ())
-    if name in names or name.startswith("io.containerd."):  # what containerd starts by itself is not listed
+    if name in names or name.startswith("io.containerd."):  # runtimes that containerd starts by itself are not listed
         return name
     raise EngineRefused(
         f"cannot use the runtime {name}: the engine has {', '.join(names)}; correct SANDBOXD_RUNTIME, or register "
@@ -102,7 +102,7 @@ def pick_runtime(info: Mapping[str, Any], name: str | None, *, is_podman: bool) 
 
 
 def refuse_mounts(spec: ContainerSpec) -> None:
-    """Podman would make the missing source of a mount, as an empty directory of root's."""
+    """Refuse a mount with a missing source, which Podman would create as an empty directory owned by root."""
     for mount in spec.mounts:
         if not mount.source.is_dir():
             raise EngineRefused(f"cannot launch: {mount.source}, to be shown at {mount.target}, is not a directory")
@@ -119,12 +119,12 @@ def refuse_volumes(spec: ContainerSpec, answer: Mapping[str, Any]) -> None:
 
 
 def is_name_taken(status_code: int | None, explanation: str) -> bool:
-    """Say whether a create failed because a container has that name. Podman answers 500, not 409."""
+    """Return whether a create failed because the name is taken. Podman answers 500, not 409."""
     return status_code in (409, 500) and "name" in explanation and "in use" in explanation
 
 
 def missing_part(spec: ContainerSpec, status_code: int | None, explanation: str) -> EngineRefused | None:
-    """Name the two mistakes that everybody makes once: an image that is not there, or one without Python."""
+    """Explain the two most common mistakes: an image that does not exist, or one without Python."""
     text = explanation.lower()
     if status_code == 404 and "image" in text:
         step = "`sandboxd image build` builds the default image; any other must be pulled"
@@ -145,5 +145,5 @@ def refusal(verb: str, explanation: str, hide: ContainerSpec | None) -> Sandboxd
     if hide is not None:
         values = {value for value in (*hide.env.values(), *hide.labels.values()) if len(value) >= _SHORTEST_SECRET}
         for value in sorted(values, key=len, reverse=True):
-            text = text.replace(value, "…")  # I12: nothing of an environment in an error
+            text = text.replace(value, "…")  # I12: no part of an environment in an error
     return EngineRefused(f"cannot {verb}: the engine refused: {text[:200]}")

@@ -1,6 +1,6 @@
-"""Why a container died: the judgement, from an engine's raw events or from its last words.
+"""Why a container died, decided from an engine's raw events or from its final state.
 
-Pure. An `oom` that hit some process an hour ago is not why PID 1 dies now, so nearness counts.
+Pure. An `oom` that killed some process an hour ago is not why PID 1 dies now, so only recent events count.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from sandboxd.errors import Cause
 
 OOM_NEAR_NS = 2_000_000_000
 KILL_NEAR_NS = 30_000_000_000
-"""A stop waits for its grace period between the signal and the death."""
+"""A stop allows a grace period between the signal and the death."""
 
 _KILLED = 128 + 9
 _TERMINATED = 128 + 15
 
 OUTAGE_SLACK_NS = 1_000_000_000
-"""An engine that shuts down dates a death a little before it tells of it."""
+"""An engine that shuts down reports a death a little after the time it gives for it."""
 
 RawAction = Literal["die", "oom", "kill", "destroy", "pause", "unpause"]
 
 
 @dataclass(frozen=True, slots=True)
 class RawEvent:
-    """One event of an engine's stream, as far as deaths and pauses are concerned."""
+    """One event of an engine's stream, reduced to what matters for deaths and pauses."""
 
     action: RawAction
     container_id: str
@@ -39,18 +39,18 @@ class Judgement:
     died: ContainerDied
     at_ns: int
     is_sure: bool
-    """False when PID 1 was killed and the stream does not say by whom: the engine may know of an oom."""
+    """False if PID 1 was killed and the stream does not say why: the engine may have recorded an oom."""
 
 
 @dataclass(slots=True)
 class DeathLedger:
-    """Remembers who was shot at, until it dies. One ledger belongs to one event stream."""
+    """Remembers which containers were signalled, until they die. One ledger belongs to one event stream."""
 
     _oom_at: dict[str, int] = field(default_factory=dict)
     _kill_at: dict[str, int] = field(default_factory=dict)
 
     def judge(self, event: RawEvent) -> Judgement | None:
-        """Return the death that this event is, or None if it only prepares one."""
+        """Return the death that this event reports, or None if it only precedes one."""
         match event.action:
             case "oom":
                 self._oom_at[event.container_id] = event.at_ns
@@ -76,19 +76,19 @@ class DeathLedger:
 
 @dataclass(slots=True)
 class Outage:
-    """The last time during which the engine was away. What it ran dies with it, or when it comes back."""
+    """The engine's last outage. Its containers die with it, or when it comes back."""
 
     _span_ns: tuple[int, int | None] | None = None
 
     def begin(self, at_ns: int) -> None:
-        """Note that the engine was away at this moment."""
+        """Record that the engine is unreachable now."""
         if self._span_ns is None or self._span_ns[1] is not None:
             self._span_ns = at_ns, None
         else:
             self._span_ns = min(self._span_ns[0], at_ns), None
 
     def end(self, at_ns: int) -> None:
-        """Note that the engine answers."""
+        """Record that the engine answers."""
         if self._span_ns is not None and self._span_ns[1] is None:
             self._span_ns = self._span_ns[0], at_ns
 
@@ -100,7 +100,7 @@ class Outage:
 
 
 def cause_of_exit(exit_code: int | None, *, out_of_memory: bool) -> Cause:
-    """Name the cause from an exit code. Without a code the engine itself lost the container."""
+    """Return the cause for an exit code. Without a code, the engine itself lost the container."""
     if exit_code is None:
         return "engine"
     if exit_code == _KILLED and out_of_memory:

@@ -1,4 +1,4 @@
-"""What an engine's own description says about isolation on this host. Pure: values in, findings out."""
+"""Findings about isolation on this host, from an engine's own description. Pure: values in, findings out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEWER_RUNC: Version = (1, 4, 0)
 
 
 def parse_version(text: str) -> Version | None:
-    """Read `20.10.24+dfsg1` or `v1.1` as three numbers."""
+    """Parse `20.10.24+dfsg1` or `v1.1` as three numbers."""
     found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text)
     if found is None:
         return None
@@ -99,7 +99,7 @@ def _controllers(info: Mapping[str, Any]) -> Iterator[Finding]:
         if info.get(key, True):
             yield Finding(subject, "ok", "enforced by the kernel")
         elif controller == "swap":
-            yield Finding(subject, "weak", "swap is not counted", "boot with swapaccount=1 or turn swap off")
+            yield Finding(subject, "weak", "swap is not counted", "boot with swapaccount=1 or disable swap")
         else:
             advice = f"boot with the {controller} cgroup controller, and delegate it if the engine is rootless"
             yield Finding(subject, "missing", "the kernel or the engine does not enforce it", advice)
@@ -122,8 +122,8 @@ def _mandatory_access(options: list[str]) -> Finding:
     return Finding(
         "mandatory access control",
         "weak",
-        "neither AppArmor nor SELinux is on",
-        "turn one of them on in the kernel for a second line of defence",
+        "neither AppArmor nor SELinux is enabled",
+        "enable one of them in the kernel as a second line of defence",
     )
 
 
@@ -149,10 +149,10 @@ def _storage(info: Mapping[str, Any]) -> Finding:
 
 def _runtimes(info: Mapping[str, Any], version: Mapping[str, Any]) -> Finding:
     names = sorted(info.get("Runtimes") or ())
-    if is_podman(version):  # it lists every runtime that it has heard of, installed or not
+    if is_podman(version):  # it lists every known runtime, installed or not
         names = [str(info.get("DefaultRuntime") or "runc")]
     strong = [name for name in names if "runsc" in name]
     if strong:
         return Finding("runtimes", "ok", f"{', '.join(strong)} puts gVisor's kernel between agent and host, if chosen")
     detail = f"{', '.join(names) or 'runc'}: containers share the host's kernel"
-    return Finding("runtimes", "ok", detail, "install gVisor (runsc) for agents that you do not trust")
+    return Finding("runtimes", "ok", detail, "install gVisor (runsc) for untrusted agents")

@@ -1,7 +1,7 @@
 """Containers through the Docker API: Docker 20.10 or newer, or Podman's compatible socket.
 
 Only this package imports `docker`. Its SDK blocks, so every call runs in a thread behind a limiter: this is
-the control path, never the path of a tool call. Foreign errors are translated here, once, and go no further.
+the control path, never the path of a tool call. The SDK's errors are translated here, once, and go no further.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from sandboxd.engine.spec import render_container
 from sandboxd.errors import EngineRefused, EngineUnavailable, SandboxdError
 from sandboxd.models.sandbox import Stats
 
-LAUNCHES_AT_ONCE = 2  # more at once makes each of them slower
+LAUNCHES_AT_ONCE = 2  # more at once would make each of them slower
 CALLS_AT_ONCE = 4
 CALL_TIMEOUT_S = 60
 CONNECT_TIMEOUT_S = 10
@@ -61,7 +61,7 @@ class DockerEngine:
     name: str
 
     def __init__(self, state_dir: Path, base_url: str | None = None) -> None:
-        """`state_dir` holds files that the engine reads; without `base_url` it is looked for in the usual places."""
+        """`state_dir` holds files that the engine reads; without `base_url` it tries the usual addresses."""
         self.name = "docker"
         self._state_dir = state_dir
         self._base_url = base_url
@@ -102,7 +102,7 @@ class DockerEngine:
     def events(self) -> AsyncIterator[EngineEvent]:
         watch = EventWatch(
             self._open_stream, self._outage
-        )  # now, not at the first iteration: "from now on" starts here
+        )  # now, not at the first iteration: events count from this call on
         self._watches.add(watch)
         return self._translated(watch)
 
@@ -153,7 +153,7 @@ class DockerEngine:
             await watch.aclose()
 
     async def _explain(self, judgement: Judgement) -> ContainerDied:
-        """Complete what the stream tells of a death with what only the engine knows."""
+        """Complete the stream's report of a death with details that only the engine has."""
         died = judgement.died
         if died.cause != "killed":
             return died
@@ -176,7 +176,7 @@ class DockerEngine:
         return replace(died, cause=cause)
 
     def _is_lost_with_engine(self, at_ns: int) -> bool:
-        """Podman's containers need no daemon: they outlive its service."""
+        """Podman's containers need no daemon, so they outlive its service."""
         return self.name == "docker" and self._outage.covers(at_ns)
 
     async def _run(
@@ -188,7 +188,7 @@ class DockerEngine:
         *,
         is_read: bool = False,
     ) -> T:
-        # Nothing is lost with a read that is abandoned, and a frozen engine must not hold up the daemon's end.
+        # Abandoning a read loses nothing, and a frozen engine must not delay the daemon's exit.
         return await anyio.to_thread.run_sync(self._call, verb, call, hide, limiter=limiter, abandon_on_cancel=is_read)
 
     # Everything below runs in threads.
@@ -199,20 +199,20 @@ class DockerEngine:
         except docker_errors.APIError as error:
             raise answers.refusal(verb, _explain(error), hide) from None
         except (docker_errors.DockerException, requests.exceptions.RequestException, OSError) as error:
-            why = getattr(error, "strerror", None)  # of a plain system call: no such file, permission denied
+            why = getattr(error, "strerror", None)  # such as no such file, permission denied
             raise EngineUnavailable(f"cannot {verb}: the engine does not answer{f' ({why})' if why else ''}") from None
 
     def _connect(self) -> docker.APIClient:
         address = self._reach()
         with self._connecting:
             if self._client is None:
-                client = self._new_client(address, CONNECT_TIMEOUT_S)  # the first answer must come soon
+                client = self._new_client(address, CONNECT_TIMEOUT_S)  # the first answer must come quickly
                 client.timeout = CALL_TIMEOUT_S
                 self._client = client
             return self._client
 
     def _reach(self) -> str:
-        """Return the address of somebody who listens. The SDK would leave a socket open that cannot connect."""
+        """Return an address that accepts connections. The SDK would leak a socket that cannot connect."""
         address = self._base_url or find_socket()
         if address is None:
             raise EngineUnavailable("cannot reach an engine: no Docker or Podman socket on this host")
@@ -224,7 +224,7 @@ class DockerEngine:
         return address
 
     def _takes_connections(self) -> bool:
-        """Return whether the engine accepts connections. One that shuts down refuses them; a slow one does not."""
+        """Return whether the engine accepts connections. An engine in shutdown refuses them; a slow one does not."""
         try:
             self._reach()
         except (ConnectionRefusedError, FileNotFoundError, EngineUnavailable):
@@ -238,7 +238,7 @@ class DockerEngine:
         make = partial(docker.APIClient, base_url=address, timeout=timeout_s, tls=tls)
         if self._api_version is None:
             with closing(make(version=".".join(map(str, answers.OLDEST_API)))) as client:
-                answer = client.get(f"{client.base_url}/_ping", timeout=timeout_s)  # Podman tells its version slowly
+                answer = client.get(f"{client.base_url}/_ping", timeout=timeout_s)  # Podman's /version is slow
             answer.raise_for_status()
             self.name, self._api_version = answers.read_ping(answer.headers)
         return make(version=self._api_version)
@@ -258,18 +258,18 @@ class DockerEngine:
         return self._describe(answer)
 
     def _create(self, spec: ContainerSpec, body: dict[str, Any], client: docker.APIClient) -> str:
-        create: Any = client.create_container_from_config  # has no type in the stubs
+        create: Any = client.create_container_from_config  # untyped in the stubs
         try:
             return str(create(body, spec.name)["Id"])
         except docker_errors.APIError as error:
             if not answers.is_name_taken(error.status_code, _explain(error)):
                 raise
         if not self._remove_ours(spec, client):
-            raise EngineRefused(f"cannot launch: the name {spec.name} belongs to a container that is not ours")
+            raise EngineRefused(f"cannot launch: the name {spec.name} belongs to another program's container")
         return str(create(body, spec.name)["Id"])
 
     def _remove_ours(self, spec: ContainerSpec, client: docker.APIClient) -> bool:
-        """Remove the container of that name if its label says that it is ours; False if it is somebody else's."""
+        """Remove the container of that name if its label says that it is ours; return False if it is not."""
         try:
             labels = client.inspect_container(spec.name)["Config"]["Labels"] or {}
         except docker_errors.NotFound:
@@ -324,7 +324,7 @@ class DockerEngine:
         return answers.read_stats(answer)
 
     def _has_image(self, image: str, client: docker.APIClient) -> bool:
-        inspect: Any = client.inspect_image  # has no type in the stubs
+        inspect: Any = client.inspect_image  # untyped in the stubs
         try:
             inspect(image)
         except docker_errors.NotFound:
@@ -332,7 +332,7 @@ class DockerEngine:
         return True
 
     def _seccomp_option(self) -> str:
-        """Docker takes the profile itself; Podman takes the path of a file that it opens."""
+        """Return the profile in the engine's form: Docker takes the JSON itself, Podman the path of a file."""
         if self.name != "podman":
             return seccomp.profile_text()
         file = self._state_dir / "seccomp.json"
@@ -347,22 +347,22 @@ class DockerEngine:
         try:
             return _DockerStream(self._new_client(self._reach(), CONNECT_TIMEOUT_S), since_ns)
         except (docker_errors.DockerException, requests.exceptions.RequestException, OSError, SandboxdError):
-            self._api_version = None  # the engine that comes back may be another
+            self._api_version = None  # a different engine may come back
             raise StreamLost from None
 
 
 class _StillBusy(Exception):
-    """The kernel still holds the dead container's filesystem or its last process; it lets go soon."""
+    """The kernel still holds the dead container's filesystem or its last process; it soon releases them."""
 
 
 class _DockerStream:
-    """The engine's event stream, with a connection of its own, as raw events."""
+    """The engine's event stream as raw events, over its own connection."""
 
     def __init__(self, client: docker.APIClient, since_ns: int) -> None:
-        # Not by label as well: Podman 4 finds nothing by a label's name alone. `read_event` looks at the label.
+        # Not filtered by label: Podman 4 finds nothing by a label's name alone. `read_event` checks the label.
         filters = {"type": ["container"], "event": list(answers.ACTIONS)}
         seconds, nanoseconds = divmod(since_ns, 1_000_000_000)
-        since: Any = f"{seconds}.{nanoseconds:09}"  # the API takes fractions, the stubs do not
+        since: Any = f"{seconds}.{nanoseconds:09}"  # the API accepts fractions, the stubs do not
         self._client = client
         self._events = client.events(since=since, filters=filters, decode=True)
 
@@ -375,12 +375,12 @@ class _DockerStream:
             raise StreamLost from None  # cut in the middle of a line, or closed by another thread while reading
 
     def wake(self) -> None:
-        with suppress(OSError, AttributeError):  # the SDK digs for the socket, which may be gone already
+        with suppress(OSError, AttributeError):  # the SDK searches for the socket, which may already be gone
             self._events.close()
 
     def close(self) -> None:
         self.wake()
-        # The SDK closes its socket but not the file made of it, which keeps the descriptor open.
+        # The SDK closes its socket but not the file made from it, which keeps the descriptor open.
         response: requests.Response = vars(self._events)["_response"]
         response.close()
         self._client.close()

@@ -1,7 +1,7 @@
-"""The agent image in a Docker or Podman engine: which ones it has, and building the one that this version names.
+"""Lists the agent images in a Docker or Podman engine and builds the one that this version uses.
 
-With a registry the Dockerfile is built; without one, the same contents come from Debian packages alone. Blocks, and
-shows its progress on stdout. Changes nothing but the engine's images and, as root, installs the host's build tool.
+With a registry it builds the Dockerfile; without one it makes the same contents from Debian packages alone. It blocks,
+and shows its progress on stdout. It changes only the engine's images and, as root, installs the build tool on the host.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from sandboxd.progress import SetupError, run_step, say
 BASE = "debian:bookworm-slim"
 BUILD_TIMEOUT_S = 600
 Source = Literal["auto", "registry", "packages"]
-# An import carries no Dockerfile: these are the lines of images/Dockerfile that are about running, not contents.
+# An import carries no Dockerfile: these are the lines of images/Dockerfile that say how to run the image, not what it
+# contains.
 _RUN_LINE = re.compile(r"^(ENV|WORKDIR|USER|CMD)\s")
 _NETWORK_OPTION = re.compile(r'^(Acquire::(http|https|Languages)\b\S*) "(.+)";$')
 
@@ -43,7 +44,7 @@ class BuiltImage:
     size_mb: int
     created_at: datetime
     is_current: bool
-    """Whether sandboxes of this version are made from it by default."""
+    """Whether this version creates sandboxes from it by default."""
 
 
 def run_lines(dockerfile: str) -> list[str]:
@@ -62,7 +63,7 @@ class ImageBuilder:
         current = default_image()
         found = [
             BuiltImage(
-                tag.removeprefix("localhost/"),  # Podman names what it built itself like this
+                tag.removeprefix("localhost/"),  # Podman's prefix for images that it built itself
                 int(image.attrs["Size"]) // 1_000_000,
                 datetime.fromisoformat(image.attrs["Created"]).astimezone(UTC),
                 tag.removeprefix("localhost/") == current,
@@ -76,7 +77,7 @@ class ImageBuilder:
         """Return the default image's tag; build the image if the engine does not have it or `rebuild` is set."""
         tag = default_image()
         if (size_mb := self._size_mb(tag)) is not None and not rebuild:
-            say(f"image: {tag} ({size_mb} MB) is there")
+            say(f"image: {tag} ({size_mb} MB) exists")
             return tag
         started = time.monotonic()
         if self._wants_registry(source):
@@ -93,7 +94,7 @@ class ImageBuilder:
             return None
 
     def _wants_registry(self, source: Source) -> bool:
-        """Asking a registry can hang behind a firewall: do it when told to, or when the base needs no download."""
+        """A registry request can hang behind a firewall, so make one only on request or if the base image is local."""
         if source != "auto":
             return source == "registry"
         return self._size_mb(BASE) is not None or not _can_bootstrap()
@@ -139,21 +140,21 @@ class ImageBuilder:
                     str(work / "root.tar"),
                 ],
                 cannot="cannot build the root file system",
-                advice="look at the lines above; apt's sources must be reachable",
+                advice="read the output above; apt's sources must be reachable",
             )
             changes = [*run_lines((INPUTS / "Dockerfile").read_text()), f"LABEL {HASH_LABEL}={inputs_hash()}"]
-            # From a finished file, not a pipe: a build that breaks off must not become an image.
+            # From a finished file, not a pipe: an interrupted build must not become an image.
             repository, _, version = tag.partition(":")
             archive = str(work / "root.tar")
             try:
                 self._client.api.import_image_from_file(archive, repository=repository, tag=version, changes=changes)
             except DockerException as error:
-                raise SetupError(f"cannot import {tag}: {error}", "look at the engine's log") from error
+                raise SetupError(f"cannot import {tag}: {error}", "read the engine's log") from error
 
 
 @contextmanager
 def open_builder() -> Iterator[ImageBuilder]:
-    """Connect to the engine of this host. Raise EngineUnavailable, with the next step, if none answers."""
+    """Connect to this host's engine. Raise EngineUnavailable, with the next step, if none answers."""
     address = find_address()
     if address is None:
         raise EngineUnavailable(
@@ -187,7 +188,7 @@ def _can_bootstrap() -> bool:
 
 
 def _host_sources() -> str:
-    """Return the distribution's own sources of this host as a sources.list; third parties are left out."""
+    """Return this host's Debian or Ubuntu package sources as a sources.list, without third-party sources."""
     fields = "$(ORIGIN)|$(REPO_URI)|$(RELEASE)|$(COMPONENT)"
     command = ["apt-get", "indextargets", "--format", fields, "Created-By: Packages"]
     entries = _lines(command)
@@ -202,13 +203,13 @@ def _host_sources() -> str:
             sources[f"deb {trust}{uri} {suite} {component}"] = None
     if not sources:
         raise SetupError(
-            "cannot find this host's package sources: apt lists none of Debian or Ubuntu", "apt-get update"
+            "cannot find this host's package sources: apt lists none for Debian or Ubuntu", "apt-get update"
         )
     return "".join(f"{line}\n" for line in sources)
 
 
 def _host_network_options() -> str:
-    """Return the host's apt options on proxies and certificates: the bootstrap has an apt configuration of its own."""
+    """Return the host's apt options for proxies and certificates: the bootstrap has its own apt configuration."""
     options = [line for line in _lines(["apt-config", "dump"]) if _NETWORK_OPTION.match(line)]
     return "".join(f"{line}\n" for line in options)
 

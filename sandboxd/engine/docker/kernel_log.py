@@ -1,7 +1,7 @@
-"""What the kernel's log says of a container that ran out of memory.
+"""What the kernel's log says about a container that ran out of memory.
 
-For an engine that does not say so itself: Podman 4 on cgroup v1 loses the notice when it hits PID 1, and Docker on a
-busy host sends it after the death. Reads only.
+For engines that do not report it: Podman 4 on cgroup v1 loses the notification when PID 1 is killed, and Docker on a
+busy host sends it after the death. It only reads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LARGEST_RECORD = 8192
 
 
 def tells_oom(container_id: str, log: Path = KERNEL_LOG) -> bool:
-    """Say whether the kernel killed a process of this container for memory; False if its log is closed to us."""
+    """Return whether the kernel killed a process of this container for memory; False if the log is unreadable."""
     try:
         descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -27,14 +27,14 @@ def tells_oom(container_id: str, log: Path = KERNEL_LOG) -> bool:
 
 
 def _records(descriptor: int) -> Iterator[bytes]:
-    """Yield the log from its oldest record on. Each read returns one record."""
+    """Yield the log, oldest record first. Each read returns one record."""
     while True:
         try:
             record = os.read(descriptor, _LARGEST_RECORD)
         except BrokenPipeError:
-            continue  # this record was overwritten; the next read goes on with the oldest that is left
+            continue  # this record was overwritten; the next read continues with the oldest remaining one
         except OSError:
-            return  # the end, or a log that cannot be read
+            return  # the end of the log, or it cannot be read
         if not record:
             return
         yield record

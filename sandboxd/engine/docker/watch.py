@@ -1,7 +1,7 @@
-"""The event stream of an engine, read by one thread and handed to the event loop.
+"""The event stream of an engine, read by one thread and passed to the event loop.
 
-A lost stream is opened again after a growing pause and continues after the last event; `Resynced` follows every
-attachment. Nothing polls: the thread waits in a read, and shutting the connection wakes it.
+A lost stream is reopened with backoff and continues after the last event; `Resynced` follows every attachment. Nothing
+polls: the thread blocks in a read, and shutting down the connection wakes it.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ _BACKLOG = 1024
 
 
 class StreamLost(Exception):
-    """The engine is not there, or its stream broke."""
+    """The engine is unreachable, or its stream broke."""
 
 
 class EventStream(Protocol):
     def __iter__(self) -> Iterator[RawEvent]:
-        """Block for the next event; end, or raise StreamLost, when the stream is gone."""
+        """Block until the next event; stop, or raise StreamLost, when the stream is gone."""
 
     def wake(self) -> None:
-        """End a read that blocks another thread. Callable from any thread, any number of times."""
+        """Unblock a read in another thread. It may be called from any thread, any number of times."""
 
     def close(self) -> None:
-        """Let go of the connection. For the thread that reads, when it has read enough."""
+        """Close the connection. Called by the reading thread when it is done."""
 
 
 class EventWatch:
-    """One subscription: a thread, its stream, and the queue to the loop it was made in."""
+    """One subscription: a thread, its stream, and the queue to the event loop that created it."""
 
     def __init__(self, connect: Callable[[int], EventStream], outage: Outage) -> None:
-        """`connect(since_ns)` opens the stream and blocks; it raises StreamLost when the engine is not there.
+        """`connect(since_ns)` opens the stream and blocks; it raises StreamLost if the engine is unreachable.
 
-        `outage` is told when the stream is lost and when it is attached.
+        `outage` records when the stream is lost and when it is attached.
         """
         self._connect = connect
         self._outage = outage
@@ -83,7 +83,7 @@ class EventWatch:
 
     def _run(self) -> None:
         retries = Retries(_BACKOFF)
-        # The loop or its listener may be gone before this thread is stopped; the rest is then dropped.
+        # The loop or its listener may be gone before this thread stops; remaining events are then dropped.
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.RunFinishedError):
             while not self._stopping.is_set():
                 try:
@@ -102,7 +102,7 @@ class EventWatch:
         with self._lock:
             self._stream = stream
             if self._stopping.is_set():
-                stream.wake()  # stopped while connecting, when nobody else knew this stream
+                stream.wake()  # stopped while connecting, before `stop` could see this stream
         return stream
 
     def _read(self, stream: EventStream) -> None:
@@ -110,7 +110,7 @@ class EventWatch:
             self._deliver(Resynced())
             told_until_ns = self._since_ns
             for event in stream:
-                if event.at_ns >= told_until_ns:  # Podman counts in seconds, and tells again what was told
+                if event.at_ns >= told_until_ns:  # Podman counts in seconds and repeats events
                     self._since_ns = event.at_ns + 1
                     self._deliver(event)
         finally:

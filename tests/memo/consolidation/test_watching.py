@@ -35,7 +35,7 @@ def outcomes(results: list[RunResult]) -> dict[str, Outcome]:
 
 
 async def test_watching_runs_users_as_they_become_due_until_stopped(store: BaseStore) -> None:
-    """With the real clock: the idle time is short, and the scan interval too long to be what wakes the service."""
+    """Use the real clock: the idle time is short, and the scan interval is too long to wake the service in time."""
     finished: list[RunResult] = []
     first = anyio.Event()
 

@@ -107,10 +107,10 @@ def one_round(kind: str, path: Path, number: int, source: random.Random) -> tupl
         found = file.read()
     _, status = os.waitpid(reader, 0)
     if status or len(json.loads(found)) != 1:
-        raise AssertionError(f"after {acked} were acknowledged and {began} begun, found {found!r}")
+        raise AssertionError(f"{acked} acknowledged and {began} begun, but found {found!r}")
     (left,) = json.loads(found)
     if not acked <= left <= began:
-        raise AssertionError(f"{acked} were acknowledged and {began} begun, but found {left}")
+        raise AssertionError(f"{acked} acknowledged and {began} begun, but found {left}")
     return left, began > acked
 
 

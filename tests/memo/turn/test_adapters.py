@@ -70,7 +70,7 @@ def broken(promise: str) -> Any:
         "a mutated memory keeps its place": {"mutate_memory_callback": nothing},
         "a deleted thought is gone": {"delete_thought_callback": nothing},
         "media bytes are stored unchanged": {"store_media_bytes_callback": forgets_bytes},
-        "all 27 callbacks are there with the right parameters": {"fetch_tools_callback": list},
+        "all 27 callbacks exist with the right parameters": {"fetch_tools_callback": list},
     }
     if promise == "order":
         return {**base, "fetch_messages_callback": backwards}
@@ -85,7 +85,7 @@ def broken(promise: str) -> Any:
         "a mutated memory keeps its place",
         "a deleted thought is gone",
         "media bytes are stored unchanged",
-        "all 27 callbacks are there with the right parameters",
+        "all 27 callbacks exist with the right parameters",
     ],
 )
 async def test_the_check_names_the_broken_promise(promise: str) -> None:
