@@ -1,24 +1,23 @@
-"""Agents that share a user's memory: real store, real mirrors, real tools; only the container is missing."""
+"""Agents that share a user's memory: real store, real mirrors, real tools, each in a sandbox of the fake engine."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import anyio
 
 from memo import SQLiteStore
 from memo.documents import DocumentKey
 from memo.ids import SessionRef, UserId
-from sandboxd.events import EventBus
 from sandboxd.memory import Memory
-from sandboxd.models.sandbox import SandboxRequest
 from sandboxd.models.tool import ToolResult
-from sandboxd.runner.calls import TextSlice
 from sandboxd.tools import Toolbox, run_tool
 from sandboxd.tools.context import ToolContext
-from tests.unit.standin import StandInManager, StandInRunner
+from tests.world.world import World, open_world
 
 TOOLBOX = Toolbox.discover()
 ANN = UserId("ann")
@@ -27,29 +26,19 @@ USER_KEY = DocumentKey.of("acme", "ann", "user", "USER.md")
 
 
 @dataclass
-class Inside(StandInRunner):
-    """Reads a memo path where a container would: in the session's mirror."""
-
-    root: Path = field(default_factory=Path)
-
-    async def read_text(self, path: str, offset: int = 1, limit: int = 2000) -> TextSlice:
-        file = self.root / path.removeprefix("/workspace/memo/")
-        if file.is_file():
-            self.files[path] = file.read_bytes()
-        return await super().read_text(path, offset, limit)
-
-
-@dataclass
 class Agent:
     ref: SessionRef
-    memory: Any
-    manager: StandInManager
-    runner: Inside
+    world: World
+
+    @property
+    def memory(self) -> Memory:
+        return self.world.memory
 
     async def call(self, tool: str, request: str | None = None, **arguments: Any) -> ToolResult:
         found = TOOLBOX[tool]
-        context = ToolContext(self.ref, self.runner, self.memory, self.manager, request)
-        return await run_tool(found, context, found.arguments.model_validate(arguments))
+        with self.world.manager.call(self.ref) as runner:
+            context = ToolContext(self.ref, runner, self.memory, self.world.manager, request)
+            return await run_tool(found, context, found.arguments.model_validate(arguments))
 
     async def read(self, path: str = USER_MD, **arguments: Any) -> ToolResult:
         return await self.call("Read", file_path=path, **arguments)
@@ -59,6 +48,12 @@ class Agent:
 
     async def edit(self, old: str, new: str, path: str = USER_MD) -> ToolResult:
         return await self.call("Edit", file_path=path, old_string=old, new_string=new)
+
+    async def forget(self) -> None:
+        """Forget what this session has seen, as the daemon does with a sandbox that ends and is made again."""
+        sandbox_id = self.world.sandbox_id(self.ref.session)
+        self.memory.drop(sandbox_id)
+        await self.memory.create(sandbox_id, self.ref, ANN)
 
 
 @dataclass
@@ -76,15 +71,14 @@ class Team:
 
 @asynccontextmanager
 async def team(directory: Path, count: int = 2, *, store: Any = None, outbox: bool = False) -> AsyncIterator[Team]:
-    """Open the memory of `count` agents over SQLite, or over a given provider."""
-    manager = StandInManager()
+    """Open the sandboxes and the memory of `count` agents over SQLite, or over a given provider."""
+    directory.mkdir(parents=True, exist_ok=True)
     async with (
         SQLiteStore(directory / "memo.db") as sqlite,
-        Memory(directory / "data", store or sqlite, events=EventBus(), outbox=outbox, verify_s=3600) as memory,
+        open_world(directory, store=store or sqlite, outbox=outbox) as world,
     ):
-        agents = []
-        for number in range(count):
-            ref = SessionRef.of("acme", f"s{number}")
-            await manager.ensure_sandbox(ref, SandboxRequest(user=ANN))
-            agents.append(Agent(ref, memory, manager, Inside(root=await memory.create(ref.session, ref, ANN))))
-        yield Team(sqlite, memory, agents)
+        refs = [SessionRef.of("acme", f"s{number}") for number in range(count)]
+        async with anyio.create_task_group() as tasks:
+            for ref in refs:
+                tasks.start_soon(world.create, ref.session)
+        yield Team(sqlite, world.memory, [Agent(ref, world) for ref in refs])

@@ -94,8 +94,8 @@ class Sandbox:
     @property
     def state(self) -> State:
         """The state as callers see it: STARTING during an adoption, because the mirror may not be current."""
-        is_held = self.listener is not None and self.listener.is_held
-        return State.STARTING if is_held and self.record.state is State.READY else self.record.state
+        is_adopted = self.runner is not None and (self.listener is None or not self.listener.is_held)
+        return State.STARTING if self.record.state is State.READY and not is_adopted else self.record.state
 
     @property
     def is_in_use(self) -> bool:

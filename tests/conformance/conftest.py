@@ -11,35 +11,48 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
+import anyio.from_thread
 import pytest
 
 from sandboxd.engine.bubblewrap import BubblewrapEngine
 from sandboxd.engine.bubblewrap.processes import read_stat
 from sandboxd.engine.docker import DockerEngine
 from sandboxd.engine.protocol import LABEL_INSTANCE, LABEL_SANDBOX, Container, ContainerSpec, Engine
+from sandboxd.image import default_image
 from sandboxd.limits import Limits
 from tests.conformance.shortcomings import shortcoming_of
 from tests.engines import PrivateEngine
+from tests.world.fake_engine import NAME as FAKE
+from tests.world.fake_engine import ContainerTable, FakeEngine
 
 SpecMaker = Callable[..., ContainerSpec]
 EngineMaker = Callable[[], Engine]
 Freezer = Callable[[Container, bool], object]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = [item for item in items if _engine_of(item) == FAKE and item.get_closest_marker("isolation")]
+    if left_out:  # on the host itself they would do harm: they bomb, hog and kill
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     for item in items:
-        callspec = getattr(item, "callspec", None)
-        engine = callspec and callspec.params.get("engine_name")
+        engine = _engine_of(item)
         if engine and (found := shortcoming_of(engine, getattr(item, "originalname", item.name))) is not None:
             item.add_marker(pytest.mark.xfail(reason=found.what, strict=True))
 
 
+def _engine_of(item: pytest.Item) -> str | None:
+    callspec = getattr(item, "callspec", None)
+    return None if callspec is None else callspec.params.get("engine_name")
+
+
 ENGINES = ["docker", "bubblewrap", "podman", "gvisor"]
+"""What users can have. The fake engine keeps the same contract, but isolates nothing and needs no host to itself."""
 GVISOR_LIMITS = Limits(memory_mb=512, pids=1024)
 """gVisor's own threads count against the limits of the container that it runs."""
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=[*(pytest.param(name, marks=pytest.mark.engine) for name in ENGINES), FAKE])
 def engine_name(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -59,6 +72,9 @@ def make_engine(
 ) -> EngineMaker:
     """Make one more engine object over the same containers, as a daemon that starts again does."""
     state_dir = tmp_path_factory.mktemp(engine_name)
+    if engine_name == FAKE:
+        table = request.getfixturevalue("table")
+        return lambda: FakeEngine(table)
     if engine_name == "bubblewrap":
         return lambda: BubblewrapEngine(state_dir)
     url = request.getfixturevalue("api_url")
@@ -66,10 +82,19 @@ def make_engine(
 
 
 @pytest.fixture
+def table(tmp_path: Path) -> ContainerTable:
+    """The containers of the fake engine."""
+    return ContainerTable(tmp_path / "containers")
+
+
+@pytest.fixture
 def freeze(engine_name: str, request: pytest.FixtureRequest) -> Freezer:
     """Return what freezes a container behind the engine object's back, or lets it go on."""
     if engine_name == "bubblewrap":
         return _stop
+    if engine_name == FAKE:
+        table = request.getfixturevalue("table")
+        return lambda container, frozen: anyio.from_thread.run_sync(table.freeze, container.id, frozen)
     url = request.getfixturevalue("api_url")
     return lambda container, frozen: docker_at(url, "pause" if frozen else "unpause", container.id)
 
@@ -94,7 +119,10 @@ def docker_at(url: str, *arguments: str, stdin: bytes = b"") -> str:
 
 
 @pytest.fixture
-def image(engine_name: str, agent_image: str) -> str:
+def image(engine_name: str, request: pytest.FixtureRequest) -> str:
+    if engine_name == FAKE:
+        return default_image(FAKE)
+    agent_image: str = request.getfixturevalue("agent_image")
     return "host" if engine_name == "bubblewrap" else agent_image
 
 

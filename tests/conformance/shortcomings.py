@@ -58,7 +58,16 @@ SHORTCOMINGS = (
         ("test_a_process_can_be_held_by_a_descriptor",),
     ),
 )
+SHORTCOMINGS_OF_THE_FAKE = (
+    Shortcoming(
+        "fake",
+        "There are no runtimes to choose from.",
+        ("test_a_runtime_can_be_chosen_by_name",),
+    ),
+)
+"""For tests only, so users do not read about them. It isolates nothing: see the mark `isolation`."""
+ALL_SHORTCOMINGS = SHORTCOMINGS + SHORTCOMINGS_OF_THE_FAKE
 
 
 def shortcoming_of(engine: str, test: str) -> Shortcoming | None:
-    return next((found for found in SHORTCOMINGS if found.engine == engine and test in found.tests), None)
+    return next((found for found in ALL_SHORTCOMINGS if found.engine == engine and test in found.tests), None)

@@ -27,7 +27,7 @@ from sandboxd.limits import Limits
 from tests.conformance.conftest import EngineMaker, Freezer, SpecMaker
 from tests.conformance.deaths import HANG_GUARD_S, listening
 
-pytestmark = [pytest.mark.anyio, pytest.mark.engine]
+pytestmark = pytest.mark.anyio
 
 EAT_MEMORY = "blocks = []\nwhile True: blocks.append(bytearray(4_000_000))"
 
@@ -91,6 +91,7 @@ async def test_many_removals_of_one_container_at_once_all_succeed(engine: Engine
     assert await engine.inspect(container.id) is None
 
 
+@pytest.mark.isolation
 async def test_mounts_are_writable_or_not_as_asked(
     engine: Engine, make_spec: SpecMaker, shared_dir: Path, tmp_path: Path
 ) -> None:
@@ -109,6 +110,7 @@ async def test_mounts_are_writable_or_not_as_asked(
     assert os.listdir(shown) == ["text"]
 
 
+@pytest.mark.isolation
 async def test_read_only_mount_inside_a_writable_one_stays_read_only(
     engine: Engine, make_spec: SpecMaker, shared_dir: Path, tmp_path: Path
 ) -> None:
@@ -125,6 +127,7 @@ async def test_read_only_mount_inside_a_writable_one_stays_read_only(
     assert os.listdir(memo) == []
 
 
+@pytest.mark.isolation
 async def test_process_runs_as_the_user_asked_for(engine: Engine, make_spec: SpecMaker, shared_dir: Path) -> None:
     script = "import os,json; json.dump([os.getuid(), os.getgid(), os.getgroups()], open('/shared/ids', 'w'))"
     spec = make_spec("python3", "-c", script, uid=12345, gid=12346, mounts=(Mount(shared_dir, "/shared", False),))
@@ -191,6 +194,7 @@ async def test_sigkill_of_pid_1_is_announced_as_killed(engine: Engine, make_spec
     await _assert_dead(engine, container, "killed", 137)
 
 
+@pytest.mark.isolation
 async def test_memory_hog_in_pid_1_is_announced_as_oom(engine: Engine, make_spec: SpecMaker) -> None:
     async with listening(engine) as book:
         container = await engine.launch(make_spec("python3", "-c", EAT_MEMORY, limits=Limits(memory_mb=64)))
@@ -199,6 +203,7 @@ async def test_memory_hog_in_pid_1_is_announced_as_oom(engine: Engine, make_spec
     await _assert_dead(engine, container, "oom", 137)
 
 
+@pytest.mark.isolation
 async def test_memory_hog_in_a_child_does_not_name_a_later_exit_oom(engine: Engine, make_spec: SpecMaker) -> None:
     script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {EAT_MEMORY!r}]); sys.exit(4)"
     async with listening(engine) as book:
@@ -208,6 +213,7 @@ async def test_memory_hog_in_a_child_does_not_name_a_later_exit_oom(engine: Engi
     assert (death.cause, death.exit_code) in [("exited", 4), ("oom", 137)]
 
 
+@pytest.mark.isolation
 async def test_memory_hog_in_a_child_costs_only_the_child(engine: Engine, make_spec: SpecMaker) -> None:
     greedy = f"open('/proc/self/oom_score_adj', 'w').write('1000')\n{EAT_MEMORY}"
     script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {greedy!r}]); sys.exit(4)"
@@ -217,12 +223,14 @@ async def test_memory_hog_in_a_child_costs_only_the_child(engine: Engine, make_s
     assert (death.cause, death.exit_code) == ("exited", 4)
 
 
+@pytest.mark.isolation
 async def test_pid_1_survives_a_kill_from_inside(engine: Engine, make_spec: SpecMaker) -> None:
     async with listening(engine) as book:
         container = await engine.launch(make_spec("sh", "-c", "(kill -9 1); (kill -9 1); exit 4"))
         assert (await book.death_of(container.id)).exit_code == 4
 
 
+@pytest.mark.isolation
 async def test_the_system_call_filter_is_on(engine: Engine, make_spec: SpecMaker) -> None:
     look = "import re, sys; sys.exit(4 if re.search('Seccomp:.2', open('/proc/self/status').read()) else 5)"
     async with listening(engine) as book:
@@ -336,6 +344,7 @@ async def test_stats_of_no_container_are_refused(engine: Engine) -> None:
         await engine.stats(uuid.uuid4().hex)
 
 
+@pytest.mark.isolation
 async def test_fork_bomb_stops_at_the_limit_of_pids(engine: Engine, make_spec: SpecMaker, shared_dir: Path) -> None:
     script = """
 import os, time

@@ -11,7 +11,7 @@ from sandboxd.limits import Limits
 from tests.conformance.conftest import SpecMaker
 from tests.conformance.deaths import listening
 
-pytestmark = [pytest.mark.anyio, pytest.mark.engine]
+pytestmark = [pytest.mark.anyio, pytest.mark.isolation]
 
 SCRIPT = (Path(__file__).parent / "ordinary_work.py").read_text()
 

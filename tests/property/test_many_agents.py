@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from memo.documents import Author
 from sandboxd.models.tool import ToolResult
 from tests.agents import USER_KEY, USER_MD, Agent, Team, team
+from tests.long_runs import scaled
 
 ACTIONS = ("read", "read a part", "insert", "delete", "blind", "edit", "append", "forget")
 STEP = st.tuples(st.sampled_from(ACTIONS), st.integers(0, 5))
@@ -57,8 +58,7 @@ class Writer:
             case "append":  # by the host, so that no session has seen it
                 await team.memory.append(USER_KEY, f"{self.line()}\n", author=Author("host"))
             case "forget":
-                self.agent.memory.drop(self.agent.ref.session)
-                await self.agent.memory.create(self.agent.ref.session, self.agent.ref, "ann")
+                await self.agent.forget()
 
     async def _read(self, offset: int, limit: int = 2000) -> None:
         result = await self.agent.read(offset=offset, limit=limit)
@@ -86,7 +86,7 @@ def _lines(text: str) -> list[str]:
     return re.findall(r"line-s\d+-\d+", text)
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=scaled(25, 200), suppress_health_check=list(HealthCheck))
 @example(scripts=[[("blind", 0), ("insert", 1)], [("read", 0), ("insert", 1)]], at_once=False)
 @example(scripts=[[("append", 0)] * 6, [("read a part", 0), ("insert", 0), ("insert", 1)]], at_once=False)
 @example(scripts=[[("read", 0), ("edit", 1), ("insert", 0)], [("append", 0)]], at_once=False)

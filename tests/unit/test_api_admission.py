@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sandboxd.api.admission import Admission, tenant_of
 from sandboxd.client import AsyncClient
 from sandboxd.errors import Busy
-from tests.unit.standin import serving
+from tests.world.serving import serving
 
 
 def test_one_tenant_never_takes_all_capacity() -> None:
@@ -92,6 +92,5 @@ async def test_a_tenant_that_floods_does_not_starve_another(tmp_path: Path) -> N
                 assert (await client.exec("s1", ["true"], tenant="calm")).exit_code == 0
                 assert (await client.health())["status"] == "ok"
                 tasks.cancel_scope.cancel()
-            while world.manager.runner.killed < 6:  # the stand-in has no event for it
-                await anyio.sleep(0.02)
+            await world.wait_quiet("s1", "flood")
             assert (await client.exec("s1", ["true"], tenant="flood")).exit_code == 0  # and it gets its room back

@@ -21,7 +21,8 @@ from sandboxd.api.budget import MIB, SMALL_BYTES, Allotment, ByteBudget
 from sandboxd.api.pieces import Pieces, list_answer, object_answer
 from sandboxd.client import AsyncClient
 from sandboxd.errors import Busy, InvalidRequest
-from tests.unit.standin import World, serving
+from tests.world.serving import ServedWorld as World
+from tests.world.serving import serving
 
 EXEC = "/v1/tenants/default/sessions/s1/exec"
 LARGE = 3 * MIB
@@ -186,13 +187,12 @@ async def test_without_room_a_command_is_busy_before_it_runs(world: World) -> No
         with anyio.fail_after(20):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(lambda: client.exec("s1", "sleep 30", max_output_bytes=LARGE))
-                while not world.manager.runner.calls:
-                    await anyio.sleep(0.01)  # the stand-in has no event for it
+                await world.wait_busy()
                 with pytest.raises(Busy):
                     await client.exec("s1", command, max_output_bytes=LARGE)
                 with pytest.raises(Busy):
                     await client.exec("s1", command, max_output_bytes=LARGE, idempotency_key="k")
-                assert len(world.manager.runner.calls) == 1
+                assert world.commands() == 0
                 assert (await client.exec("s1", "true", max_output_bytes=0)).exit_code == 0
                 tasks.cancel_scope.cancel()
             while world.budget.total:
@@ -200,7 +200,7 @@ async def test_without_room_a_command_is_busy_before_it_runs(world: World) -> No
             for _ in range(2):
                 result = await client.exec("s1", "head -c 200000 /dev/zero", idempotency_key="k")
                 assert result.stdout == "\0" * 200_000  # the key was released, and now it has an answer
-    assert len(world.manager.runner.calls) == 3
+    assert world.commands() == 2  # the small one, and one of the two with a key
 
 
 @pytest.mark.anyio
@@ -208,7 +208,7 @@ async def test_a_command_that_could_never_fit_is_invalid(world: World) -> None:
     async with AsyncClient(world.socket) as client:
         with pytest.raises(InvalidRequest, match="ask for less at once"):
             await client.exec("s1", "true", max_output_bytes=4 * MIB)
-    assert world.manager.runner.calls == []
+    assert world.commands() == 0
     assert world.budget.total == 0
 
 

@@ -13,12 +13,15 @@ import anyio.to_thread
 import pytest
 
 from memo.errors import InvalidKey
+from sandboxd import failpoints
 from sandboxd.client import AsyncClient, Client, DaemonUnreachable, ExecOutput, ExecResult, WriteIncomplete
 from sandboxd.client.address import find_address
 from sandboxd.client.errors import AnswerLost, rebuild
 from sandboxd.client.sse import EventReader
-from sandboxd.errors import Busy, Conflict, Gone, InternalError, InvalidRequest, NotFound, RequestError, SandboxdError
-from tests.unit.standin import World, serving
+from sandboxd.errors import Conflict, Gone, InternalError, InvalidRequest, NotFound, RequestError, SandboxdError
+from sandboxd.runner import client as runner_client
+from tests.world.serving import ServedWorld as World
+from tests.world.serving import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -49,17 +52,17 @@ async def test_the_async_client_does_everything(world: World, way: str) -> None:
         assert (made.created, made.user, made.agent, made.limits["memory_mb"]) == (True, "u1", "a1", 64)
         assert (await client.ensure_sandbox("s1", "u1")).created is False
         assert await client.list_sandboxes() == [await client.get_sandbox("s1")]
-        assert (await client.stats("s1"))["pids"] == 2
+        assert (await client.stats("s1"))["pids"] >= 1
         result = await client.exec("s1", ["cat"], stdin=b"\xffhi")
         assert (result.exit_code, result.stdout) == (0, "�hi")
         items = [item async for item in client.exec_stream("s1", "printf '\\377'; exit 5")]
         assert items[0] == ExecOutput("stdout", b"\xff")
         assert isinstance(items[-1], ExecResult)
         assert items[-1].exit_code == 5
-        process = await client.start_process("s1", "cat", tty=True)
+        process = await client.start_process("s1", "cat", tty=True, echo=False)
         await client.write_process("s1", process.id, b"\xff", eof=True)
         await client.resize_process("s1", process.id, 24, 80)
-        assert (await client.read_process("s1", process.id)).data == b"\xff"
+        assert (await client.read_process("s1", process.id, wait_s=30)).data == b"\xff"
         assert [one.id for one in await client.list_processes("s1")] == [process.id]
         assert (await client.kill_process("s1", process.id)).running is False
         content = b"x" * 2_000_000
@@ -95,8 +98,9 @@ def _do_everything(world: World, way: str) -> None:
         assert isinstance(items[-1], ExecResult)
         process = client.start_process("s1", "cat")
         client.write_process("s1", process.id, "abc")
-        client.resize_process("s1", process.id, 24, 80)
-        assert client.read_process("s1", process.id, offset=1).data == b"bc"
+        with pytest.raises(InvalidRequest, match="it has no terminal"):
+            client.resize_process("s1", process.id, 24, 80)
+        assert client.read_process("s1", process.id, offset=1, wait_s=30).data == b"bc"
         assert client.kill_process("s1", process.id).exit_code == 137
         assert len(client.list_processes("s1")) == 1
         pieces: Iterator[bytes] = iter([b"x" * 1000] * 1000)
@@ -107,7 +111,7 @@ def _do_everything(world: World, way: str) -> None:
         assert client.tool("s1", "Bash", {"command": "exit 1"}).ok is False
         assert {tool.name for tool in client.tools("s1")} >= {"Bash", "Read"}
         assert next(iter(client.events(0))).kind == "gap"
-        assert client.stats("s1")["pids"] == 2
+        assert client.stats("s1")["pids"] >= 1
         assert client.collect_garbage()["containers"] == 0
         client.destroy_sandbox("s1")
         with pytest.raises(NotFound):
@@ -123,8 +127,12 @@ async def test_errors_are_rebuilt_as_their_own_classes(world: World) -> None:
             await client.exec("s1", "")
         with pytest.raises(InvalidKey):
             await client.get_sandbox("a b")
-        with pytest.raises(InternalError):
-            await client.exec("s1", ["boom"])
+        failpoints.arm("create.answer=bug")
+        try:
+            with pytest.raises(InternalError):
+                await client.ensure_sandbox("s1", "u1")
+        finally:
+            failpoints.arm("")
 
 
 def test_an_unknown_code_keeps_its_code_and_family() -> None:
@@ -183,7 +191,7 @@ async def test_a_connection_the_daemon_closed_is_replaced(tmp_path: Path) -> Non
     async with serving(tmp_path) as world:
         await anyio.to_thread.run_sync(client.ensure_sandbox, "s1")  # a write: only safe because nothing was sent
         client.close()
-        assert len(world.manager.views) == 1
+        assert len(world.table.containers) == 1
 
 
 async def test_threads_share_a_client(world: World) -> None:
@@ -208,9 +216,7 @@ async def test_leaving_a_stream_early_kills_the_command(world: World) -> None:
             assert item == ExecOutput("stdout", b"up\n")
             break
         await stream.aclose()
-        with anyio.fail_after(10):
-            while world.manager.runner.killed == 0:  # the stand-in has no event for it
-                await anyio.sleep(0.02)
+        await world.wait_quiet("s1", "default")
 
 
 def test_the_address_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,37 +240,43 @@ def test_events_are_put_together_from_any_pieces() -> None:
 
 async def test_a_long_write_to_a_process_is_written_whole_and_once(world: World) -> None:
     data = bytes(range(250)) * 20_000
-    runner = world.manager.runner
     async with _async_client(world, "unix") as client:
         await client.ensure_sandbox("s1", "u1")
-        process = await client.start_process("s1", "cat")
+        process = await client.start_process("s1", "cat > /workspace/written")
         await client.write_process("s1", process.id, data, eof=True)
-        assert bytes(runner.processes[process.id][1]) == data
+        await world.wait_quiet("s1", "default")
+        assert (world.workspace("s1", "default") / "written").read_bytes() == data
 
 
-async def test_a_write_that_a_process_took_in_part_says_so_and_is_completed_by_its_key(world: World) -> None:
+async def test_a_write_that_a_process_took_in_part_says_so_and_is_completed_by_its_key(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_client, "WRITE_PATIENCE_S", 0.5)
     data = bytes(range(250)) * 20_000
     key = "k" * 250
-    runner = world.manager.runner
+    until = "while [ ! -e /workspace/{} ]; do sleep 0.02; done"
+    command = f"{until.format('some')}; head -c 1000000; {until.format('all')}; cat"
 
     def write(client: Client, process: str) -> None:
         client.write_process("s1", process, data, idempotency_key=key)
 
     with Client(world.socket) as client:
         await anyio.to_thread.run_sync(client.ensure_sandbox, "s1", "u1")
-        process = (await anyio.to_thread.run_sync(client.start_process, "s1", "cat")).id
-        runner.stdin_room = 0
-        with pytest.raises(Busy):
-            await anyio.to_thread.run_sync(write, client, process)
-        for room in (100_000, 2_000_000):
-            runner.stdin_room = room
+        workspace = world.workspace("s1", "default")
+        process = (await anyio.to_thread.run_sync(client.start_process, "s1", f"({command}) > /workspace/read")).id
+        taken = []
+        for gate in ("some", "all"):
             with pytest.raises(WriteIncomplete, match="does not read") as failure:
                 await anyio.to_thread.run_sync(write, client, process)
-            assert failure.value.taken_bytes == len(runner.processes[process][1])
             assert not failure.value.retryable
-        runner.stdin_room = 1 << 30
+            taken.append(failure.value.taken_bytes)
+            (workspace / gate).touch()
+        assert 0 < taken[0] < 1_000_000 <= taken[1] < len(data)
         await anyio.to_thread.run_sync(write, client, process)
-    assert bytes(runner.processes[process][1]) == data
+        with anyio.fail_after(10):
+            while (workspace / "read").stat().st_size < len(data):
+                await anyio.sleep(0.02)
+    assert (workspace / "read").read_bytes() == data
 
 
 def _async_client(world: World, way: str) -> AsyncClient:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 
 from sandboxd.api.connection import MAX_HEAD_BYTES, MAX_HEADERS, Connection
 from sandboxd.wire_limits import WireLimits
-from tests.unit.standin import World, serving
+from tests.world.serving import ServedWorld as World
+from tests.world.serving import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -212,7 +214,7 @@ async def test_trailers_are_dropped_and_never_treated_as_headers(world: World) -
             status, headers, answer, _ = await ask(stream, raw)
             assert (status, json.loads(answer)["stdout"]) == (200, "hi\n")
             assert "idempotency-replayed" not in headers
-            assert len(world.manager.runner.calls) == count
+            assert world.commands() == count
         assert (await ask(stream, HEALTH))[0] == 200
 
 
@@ -231,12 +233,8 @@ async def test_a_client_that_pipelines_and_disconnects_cancels_its_calls(world: 
     async with await anyio.connect_unix(world.socket) as stream:
         sleep = request("POST", EXEC, json.dumps({"command": ["sleep", "60"]}).encode())
         await stream.send(sleep + HEALTH)
-        with anyio.fail_after(20):
-            while not world.manager.runner.calls:  # the stand-in has no event for it
-                await anyio.sleep(0.02)
-    with anyio.fail_after(20):
-        while not world.manager.runner.killed:
-            await anyio.sleep(0.02)
+        await world.wait_busy()
+    await world.wait_quiet("s1")
 
 
 SHORT = WireLimits(head_timeout_s=1, body_timeout_s=0.5, body_min_bytes_per_s=10_000)
@@ -276,7 +274,7 @@ async def test_a_request_that_arrives_too_slowly_is_ended(tmp_path: Path, start:
         assert (status, headers["connection"]) == (408, "close")
         assert (problem["code"], problem["retryable"]) == ("request.timeout", True)
         await assert_closed(stream)
-        assert world.manager.runner.calls == []
+        assert world.commands() == 0
 
 
 async def test_deadlines_do_not_affect_calls_that_are_slow_for_other_reasons(tmp_path: Path) -> None:
@@ -290,15 +288,24 @@ async def test_deadlines_do_not_affect_calls_that_are_slow_for_other_reasons(tmp
             data = b""
             while b"event: exit" not in data:
                 data += await stream.receive()
-    world.manager.runner.files["/workspace/big"] = bytes(8_000_000)
-    async with serving(tmp_path, world.manager, wire=SHORT) as world, await anyio.connect_unix(world.socket) as stream:
+    async with serving(tmp_path, wire=SHORT) as world, await anyio.connect_unix(world.socket) as stream:
+        assert (await ask(stream, request("PUT", SANDBOX, b'{"user":"u1"}')))[0] in (200, 201)
+        (world.workspace("s1") / "big").write_bytes(bytes(8_000_000))
         target = "/v1/tenants/acme/sessions/s1/files?path=/workspace/big"
         await stream.send(request("GET", target))
         await anyio.sleep(1)
         _, _, body, _ = await read_answer(stream)
         assert len(body) == 8_000_000
-        world.manager.runner.write_pause_s = 1
-        assert (await ask(stream, request("PUT", target, bytes(2_000_000))))[0] == 200
+        container = world.running_container("s1")
+        async with anyio.create_task_group() as tasks:
+
+            async def pause() -> None:
+                world.table.containers[container].signal(signal.SIGSTOP)
+                await anyio.sleep(1)
+                world.table.containers[container].signal(signal.SIGCONT)
+
+            tasks.start_soon(pause)
+            assert (await ask(stream, request("PUT", target, bytes(2_000_000))))[0] == 200
 
 
 async def test_an_answer_that_does_not_wait_for_the_body_gives_the_client_time_to_read_it(tmp_path: Path) -> None:
@@ -442,11 +449,8 @@ async def test_what_outlasts_the_drain_breaks_its_connection(tmp_path: Path) -> 
         stream = await anyio.connect_unix(world.socket)
         await ask(stream, request("PUT", SANDBOX, b'{"user":"u1"}'))
         await stream.send(request("POST", EXEC, json.dumps({"command": ["sleep", "60"]}).encode()))
-        with anyio.fail_after(20):
-            while not world.manager.runner.calls:  # the stand-in has no event for it
-                await anyio.sleep(0.02)
+        await world.wait_busy()
         tasks.start_soon(expect_no_answer, stream)
-    assert world.manager.runner.killed == 1
 
 
 async def test_an_idle_connection_is_closed_after_its_keep_alive(tmp_path: Path) -> None:
@@ -462,9 +466,7 @@ async def test_an_idle_connection_is_closed_after_its_keep_alive(tmp_path: Path)
 
 
 async def test_calls_in_flight_are_answered_before_the_end(tmp_path: Path) -> None:
-    fifo = tmp_path / "fifo"
-
-    async def finish(stream: SocketStream, idle: SocketStream) -> None:
+    async def finish(stream: SocketStream, idle: SocketStream, fifo: Path) -> None:
         async with stream, idle:
             await assert_closed(idle)  # the server has begun to stop
             await anyio.to_thread.run_sync(fifo.write_text, "late\n")
@@ -474,9 +476,10 @@ async def test_calls_in_flight_are_answered_before_the_end(tmp_path: Path) -> No
     async with anyio.create_task_group() as tasks, serving(tmp_path) as world:
         stream, idle = await anyio.connect_unix(world.socket), await anyio.connect_unix(world.socket)
         await ask(stream, request("PUT", "/v1/tenants/acme/sessions/s1/sandbox", b'{"user":"u1"}'))
-        command = f"mkfifo {fifo}; cat {fifo}; echo done"
+        fifo = world.workspace("s1") / "fifo"
+        command = "mkfifo /workspace/fifo; cat /workspace/fifo; echo done"
         await stream.send(request("POST", EXEC, json.dumps({"command": command}).encode()))
         with anyio.fail_after(20):
             while not fifo.exists():  # the command is another process: there is no event for it
                 await anyio.sleep(0.02)
-        tasks.start_soon(finish, stream, idle)
+        tasks.start_soon(finish, stream, idle, fifo)

@@ -24,7 +24,9 @@ from sandboxd.consolidation_settings import ConsolidationOptions
 from sandboxd.errors import DependencyError, InvalidRequest
 from sandboxd.events import EventBus
 from sandboxd.metrics import Metrics
-from tests.unit.standin import StandInManager, World, serving
+from sandboxd.sandboxes.manager import SandboxManager
+from tests.world.serving import ServedWorld as World
+from tests.world.serving import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -78,14 +80,22 @@ async def say(store: Any, session: str, *texts: str, user: str = "ann", tenant: 
 async def desk(
     directory: Path, options: ConsolidationOptions = ON_DEMAND, store: Any = None, **more: Any
 ) -> AsyncIterator[Desk]:
-    manager = StandInManager()
-    metrics = Metrics(states=manager.states, dropped=lambda: 0)
+    running: list[tuple[ConsolidationService, Metrics]] = []
+
+    @asynccontextmanager
+    async def consolidating(manager: SandboxManager, metrics: Metrics) -> AsyncIterator[ConsolidationService]:
+        service = ConsolidationService(
+            opened, options, events=manager.events, metrics=metrics, writer=manager.memory, **more
+        )
+        async with service:
+            running.append((service, metrics))
+            yield service
+
     async with (
         made(lambda: store or memo.open_store("memory://")) as opened,
-        ConsolidationService(opened, options, events=manager.events, metrics=metrics, **more) as consolidation,
-        serving(directory, manager, store=opened, consolidation=consolidation) as world,
+        serving(directory, store=opened, consolidation=consolidating) as world,
     ):
-        yield Desk(world, opened, consolidation, metrics)
+        yield Desk(world, opened, *running[0])
 
 
 async def test_a_run_on_demand_answers_with_what_changed(tmp_path: Path) -> None:

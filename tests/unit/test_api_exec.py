@@ -17,15 +17,16 @@ import pytest
 
 from sandboxd.client import AsyncClient, Client, ExecOutput, ExecResult
 from sandboxd.errors import InvalidRequest, NotFound
-from sandboxd.runner.calls import Terminal
 from sandboxd.wire_limits import WireLimits
-from tests.unit.standin import World, serving
 from tests.unit.test_api_connection import EXEC, SANDBOX, ask, read_answer, request
+from tests.world.serving import ServedWorld as World
+from tests.world.serving import serving
 
 pytestmark = pytest.mark.anyio
 
 HANG_S = 30
 CONTENT = bytes(range(256)) * 12_000
+MOST = 16_777_216
 DIGEST = f"{hashlib.sha256(CONTENT).hexdigest()}  -\n"
 WITH_STDIN = "content-type: application/vnd.sandboxd.exec"
 
@@ -90,14 +91,15 @@ async def test_stdin_from_an_async_iterable_arrives_whole(world: World) -> None:
 
 async def test_a_command_may_answer_while_it_is_still_being_fed(world: World) -> None:
     def echo(client: Client) -> int:
-        endless = itertools.repeat(CONTENT, 8)  # more than all buffers on the way hold
-        return sum(len(item.data) for item in client.exec_stream("s1", ["cat"], stdin=endless) if _is_output(item))
+        endless = itertools.repeat(CONTENT, 4)  # more than all buffers on the way hold
+        items = client.exec_stream("s1", ["cat"], stdin=endless, max_output_bytes=MOST)
+        return sum(len(item.data) for item in items if _is_output(item))
 
-    assert await blocking(world, echo) == 8 * len(CONTENT)
+    assert await blocking(world, echo) == 4 * len(CONTENT)
     async with AsyncClient(world.socket, tenant="acme") as client:
         with anyio.fail_after(HANG_S):
-            stream = client.exec_stream("s1", ["cat"], stdin=CONTENT * 8)
-            assert sum([len(item.data) async for item in stream if _is_output(item)]) == 8 * len(CONTENT)
+            stream = client.exec_stream("s1", ["cat"], stdin=CONTENT * 4, max_output_bytes=MOST)
+            assert sum([len(item.data) async for item in stream if _is_output(item)]) == 4 * len(CONTENT)
 
 
 def _is_output(item: ExecOutput | ExecResult) -> TypeGuard[ExecOutput]:
@@ -142,10 +144,7 @@ async def test_a_source_that_fails_kills_the_command_and_its_error_is_raised(wor
             await client.exec("s1", "cat; sleep 60", stdin=broken())
         with anyio.fail_after(HANG_S), pytest.raises(InvalidRequest, match="open a file in binary mode"):
             await client.exec("s1", "cat; sleep 60", stdin=io.StringIO("text"))  # type: ignore[arg-type]
-    runner = world.manager.runner
-    with anyio.fail_after(HANG_S):
-        while len(runner.calls) < 4:  # the stand-in has no event for it
-            await anyio.sleep(0.02)
+    await world.wait_quiet("s1")
 
 
 async def test_a_key_is_refused_where_a_retry_could_not_be_recognised(world: World) -> None:
@@ -188,10 +187,11 @@ async def test_the_first_line_is_the_call_and_the_rest_is_stdin(
 
 
 async def test_a_body_that_ends_with_its_first_line_gives_no_stdin(world: World) -> None:
+    look = b'{"command": "readlink /proc/self/fd/0"}'
     async with await anyio.connect_unix(world.socket) as stream:
-        for body in (b'{"command": "cat"}\n', b'{"command": "cat"}'):
-            assert (await ask(stream, request("POST", EXEC, body, WITH_STDIN)))[0] == 200
-    assert [call.stdin for call in world.manager.runner.calls] == [b"", b""]
+        for body in (look + b"\n", look):
+            status, _, content, _ = await ask(stream, request("POST", EXEC, body, WITH_STDIN))
+            assert (status, json.loads(content)["stdout"]) == (200, "/dev/null\n")
 
 
 async def test_stdin_may_come_slowly(tmp_path: Path) -> None:
@@ -210,7 +210,6 @@ async def test_stdin_may_come_slowly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
 async def test_the_command_dies_when_its_client_goes_away_before_its_stdin_is_read(world: World, accept: str) -> None:
-    runner = world.manager.runner
     async with await anyio.connect_unix(world.socket) as stream:
         head = request("POST", EXEC, b"", WITH_STDIN, f"accept: {accept}")
         await stream.send(head.replace(b"content-length: 0", b"content-length: 10000000"))
@@ -218,9 +217,7 @@ async def test_the_command_dies_when_its_client_goes_away_before_its_stdin_is_re
         with anyio.move_on_after(1):  # until nothing more is taken
             while True:
                 await stream.send(bytes(65_536))
-    with anyio.fail_after(HANG_S):
-        while not runner.killed:  # the stand-in has no event for it
-            await anyio.sleep(0.02)
+    await world.wait_quiet("s1")
 
 
 async def test_output_comes_back_as_the_bytes_that_were_written(world: World) -> None:
@@ -272,15 +269,21 @@ async def test_stderr_is_merged_on_request(world: World) -> None:
         assert {item.stream for item in items if isinstance(item, ExecOutput)} == {"stdout"}
 
 
-async def test_signals_and_terminal_options_reach_the_runner(world: World) -> None:
-    runner = world.manager.runner
+async def test_signals_and_terminal_options_reach_the_process(world: World) -> None:
+    trap = "trap 'echo got INT' INT; trap 'echo got HUP' HUP; echo up; while true; do sleep 0.02; done"
     async with AsyncClient(world.socket, tenant="acme") as client:
-        await client.start_process("s1", "cat", tty=True, term="vt100", echo=False, rows=5)
-        process = await client.start_process("s1", "cat", tty=True)
-        assert await client.signal_process("s1", process.id, "INT") == 1
-        assert await client.signal_process("s1", process.id, "HUP", to="children") == 1
+        shown = await client.start_process("s1", "tty; echo $TERM; stty size", tty=True, term="vt100", rows=5)
+        await until_shown(client, shown.id, "vt100\r\n5 80")
+        process = await client.start_process("s1", trap)
+        await until_shown(client, process.id, "up")
+        assert await client.signal_process("s1", process.id, "INT") >= 1
+        await until_shown(client, process.id, "got INT")
+        assert await client.signal_process("s1", process.id, "HUP", to="process") == 1
+        await until_shown(client, process.id, "got HUP")
         assert (await client.kill_process("s1", process.id, signal="TERM", grace_s=0.5)).ended_by == "TERM"
-        assert (await client.kill_process("s1", process.id)).ended_by == "KILL"
+        stubborn = await client.start_process("s1", "trap '' TERM; echo up; sleep 60")
+        await until_shown(client, stubborn.id, "up")
+        assert (await client.kill_process("s1", stubborn.id, signal="TERM", grace_s=0.1)).ended_by == "KILL"
         for signal in ("NOPE", "int", "9", "CHLD"):
             with pytest.raises(InvalidRequest):
                 await client.signal_process("s1", process.id, signal)
@@ -289,13 +292,12 @@ async def test_signals_and_terminal_options_reach_the_runner(world: World) -> No
         for wrong in ({"term": "vt100"}, {"echo": False}, {"rows": 5}, {"tty": True, "term": "a b"}):
             with pytest.raises(InvalidRequest):
                 await client.start_process("s1", "cat", **wrong)
-    assert runner.terminals == [Terminal("vt100", echo=False, rows=5), Terminal()]
-    assert runner.signals == [
-        (process.id, "INT", None),
-        (process.id, "HUP", "children"),
-        (process.id, "TERM", 0.5),
-        (process.id, "KILL", 5.0),
-    ]
+
+
+async def until_shown(client: AsyncClient, process: str, text: str) -> None:
+    with anyio.fail_after(HANG_S):
+        while text.encode() not in (await client.read_process("s1", process)).data:
+            await anyio.sleep(0.02)
 
 
 async def test_a_second_destroy_is_fine_for_a_client_that_asks_for_it(world: World) -> None:

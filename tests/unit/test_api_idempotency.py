@@ -17,7 +17,9 @@ from sandboxd.client.calls import Answer, Call
 from sandboxd.errors import Busy, Conflict, InvalidRequest, NotFound, RequestError
 from sandboxd.idempotency import Answer as Kept
 from sandboxd.idempotency import IdempotencyStore, OutcomeUnknown, parse_key
-from tests.unit.standin import World, serving
+from sandboxd.sandboxes.layout import Layout
+from tests.world.serving import ServedWorld as World
+from tests.world.serving import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -30,8 +32,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def test_a_retry_gets_the_first_answer_and_nothing_runs_twice(world: World) -> None:
-    counter = world.directory / "counter"
-    command = f"echo x >> {counter}; wc -l < {counter}"
+    command = "echo x >> /workspace/counter; wc -l < /workspace/counter"
     async with AsyncClient(world.socket) as client:
         first = await client.exec("s1", command, idempotency_key="k")
         again = await client.exec("s1", command, idempotency_key="k")
@@ -58,17 +59,18 @@ async def test_another_request_with_the_same_key_is_a_conflict(world: World) -> 
 async def test_a_file_is_compared_by_its_content(world: World) -> None:
     async with AsyncClient(world.socket) as client:
         first = await client.write_file("s1", "/workspace/a", b"x" * 300_000, idempotency_key="k")
-        world.manager.runner.files.clear()
+        file = world.workspace("s1", "default") / "a"
+        file.unlink()
         assert await client.write_file("s1", "/workspace/a", b"x" * 300_000, idempotency_key="k") == first
-        assert world.manager.runner.files == {}
+        assert not file.exists()
         with pytest.raises(Conflict):
             await client.write_file("s1", "/workspace/a", b"y" * 300_000, idempotency_key="k")
 
 
 async def test_a_key_of_a_running_request_is_busy(world: World) -> None:
-    gate = world.directory / "gate"
+    gate = world.workspace("s1", "default") / "gate"
     async with AsyncClient(world.socket) as client, anyio.create_task_group() as tasks:
-        command = f"mkfifo {gate}; echo up; cat {gate}"
+        command = "mkfifo /workspace/gate; echo up; cat /workspace/gate"
 
         async def first() -> None:
             await client.exec("s1", command, idempotency_key="k")
@@ -97,8 +99,7 @@ async def test_an_abandoned_command_has_an_unknown_outcome(world: World) -> None
         with anyio.move_on_after(0.4):
             await client.exec("s1", "sleep 60", idempotency_key="k")
         with anyio.fail_after(10):
-            while world.manager.runner.killed == 0:  # the stand-in has no event for it
-                await anyio.sleep(0.02)
+            await world.wait_quiet("s1", "default")
             error = await _refusal(client)
             while isinstance(error, Busy):  # the first request is being cleared away
                 error = await _refusal(client)
@@ -115,7 +116,7 @@ async def test_a_wrong_key_is_refused(world: World) -> None:
     async with AsyncClient(world.socket) as client:
         with pytest.raises(InvalidRequest):
             await client.exec("s1", "true", idempotency_key="x" * 256)
-        assert world.manager.runner.calls == []
+        assert world.commands() == 0
     for bad in ("", "é", "a\0b", " a", "a ", "x" * 256):
         with pytest.raises(InvalidRequest):
             parse_key(bad)
@@ -148,13 +149,14 @@ async def test_a_change_of_names_that_a_crash_cut_short_is_repeated_or_unknown(
     tmp_path: Path, method: str, verb: str, body: Any, status: int
 ) -> None:
     path = f"/v1/tenants/acme/sessions/s1/files{verb}"
-    async with IdempotencyStore(tmp_path / "idempotency.db") as store:
+    (tmp_path / "data").mkdir(mode=0o700)
+    async with IdempotencyStore(Layout(tmp_path / "data").idempotency) as store:
         await store.begin(f"acme {method} {path.partition('?')[0]}", "k")
     async with serving(tmp_path) as world:  # the next daemon: the change was made, and its answer was not stored
         connector = aiohttp.UnixConnector(str(world.socket))
         async with aiohttp.ClientSession("http://localhost", connector=connector) as http:
             await http.put("/v1/tenants/acme/sessions/s1/sandbox", json={"user": "u1"})
-            world.manager.runner.directories.add("/workspace/d")
+            (world.workspace("s1") / "d").mkdir(mode=0o755)
             answer = await http.request(method, path, json=body, headers={"idempotency-key": "k"})
             assert answer.status == status, await answer.text()
             if status == 409:

@@ -12,15 +12,19 @@ import memo
 from memo.errors import Absent, RevisionConflict, SessionTaken
 from sandboxd.client import AsyncClient, Client
 from sandboxd.errors import InvalidRequest, NotFound
-from tests.unit.standin import World, serving
+from tests.stopping_store import StoppingStore
+from tests.world.serving import ServedWorld as World
+from tests.world.serving import serving
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with memo.open_store("memory://") as store, serving(tmp_path, store=store, outbox=True) as world:
-        yield world
+    async with memo.open_store("memory://") as inner:
+        store = StoppingStore(inner, tmp_path / "stopped")
+        async with serving(tmp_path, store=store, outbox=True) as world:
+            yield world
 
 
 async def test_the_async_client_does_everything(world: World) -> None:
@@ -65,12 +69,14 @@ async def test_the_async_client_does_everything(world: World) -> None:
         assert short.artifacts == ["c2"]
         assert "c2.txt" in short.messages[0]["content"]
         await client.ensure_sandbox("s1", "u1")
-        assert await client.refresh_memo_mirror("s1") == 1
+        shown = await client.get_mirror("s1")
+        paths = {one.path.removeprefix("/workspace/memo/") for one in shown}
+        assert paths >= {"session/NOTES.md", "user/USER.md", "session/tool-results/c1.txt"}
+        assert {one.in_sync for one in shown} == {True}
+        assert await client.refresh_memo_mirror("s1") == len(shown)
         assert await client.refresh_memo_mirror("s1", "/workspace/memo/session/NOTES.md", "x") == 1
         assert await client.refresh_user_memo_mirror_for_all_sessions("u1", "USER.md") == 1
-        assert [one.in_sync for one in await client.get_mirror("s1")] == [True]
-        assert world.memory is not None
-        world.memory.is_away = True
+        (world.directory / "stopped").touch()
         queued = await client.write_memo("s1", "NOTES.md", "later")
         assert (queued.queued, queued.revision) == (True, None)
 
@@ -107,7 +113,7 @@ def _do_everything(world: World) -> None:
         assert len(client.load_messages("s1")) == 2
         assert client.compact_tool_results("s1", []).messages == []
         client.ensure_sandbox("s1", "u1")
-        assert client.refresh_memo_mirror("s1") == 1
+        assert client.refresh_memo_mirror("s1") == len(client.get_mirror("s1")) == 3
         assert client.refresh_user_memo_mirror_for_all_sessions("u1", "USER.md", "x") == 1
         assert client.get_mirror("s1")[0].revision == 3
 

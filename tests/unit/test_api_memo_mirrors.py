@@ -13,8 +13,8 @@ import pytest
 import memo
 from memo.documents import DocumentKey
 from memo.ids import SessionRef
-from tests.unit.standin import serving
 from tests.unit.test_api_memo import NOTES, SESSION, TENANT, USER, Wire, wired
+from tests.world.serving import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -24,12 +24,11 @@ MEMO = "/workspace/memo"
 class Seen:
     """A wire, and the mirrors as their containers would see them."""
 
-    def __init__(self, wire: Wire, mirrors: Path) -> None:
+    def __init__(self, wire: Wire) -> None:
         self.wire = wire
-        self._mirrors = mirrors
 
     def text(self, path: str, session: str = "s1") -> str:
-        return (self._mirrors / session / path).read_text()
+        return (self.wire.world.mirror(session) / path).read_text()
 
     async def tool(self, name: str, **arguments: Any) -> dict[str, Any]:
         answer: dict[str, Any] = await self.wire.json("POST", f"{SESSION}/tools/{name}", json=arguments)
@@ -41,10 +40,10 @@ async def seen(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
     urls = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/memo.db", "file": f"file://{tmp_path}/store"}
     async with (
         memo.open_store(urls[request.param]) as store,
-        serving(tmp_path, store=store, mirrored=True, outbox=True) as world,
+        serving(tmp_path, store=store, outbox=True) as world,
     ):
         async for wire in wired(world):
-            yield Seen(wire, tmp_path / "data" / "mirrors")
+            yield Seen(wire)
 
 
 async def test_a_write_is_in_the_mirror_before_its_answer(seen: Seen) -> None:
@@ -106,7 +105,7 @@ async def test_a_stale_write_is_refused_or_merged(seen: Seen) -> None:
 
 
 async def test_a_program_that_writes_to_the_store_itself_is_seen_inside(seen: Seen) -> None:
-    store = seen.wire.world.manager.mirrors.client.store  # type: ignore[union-attr]
+    store = seen.wire.memory.client.store
     await store.write_document(DocumentKey.of_session(SessionRef.of("acme", "s1"), "NOTES.md"), "direct")
     assert await seen.wire.json("POST", f"{SESSION}/mirror/refresh", json={"path": f"{MEMO}/session/NOTES.md"}) == {
         "refreshed": 1
@@ -155,9 +154,9 @@ class OnlyReads:
 
 
 async def test_a_store_that_only_reads_is_shown_and_refuses_writes(tmp_path: Path) -> None:
-    async with serving(tmp_path, store=OnlyReads(), mirrored=True) as world:
+    async with serving(tmp_path, store=OnlyReads()) as world:
         async for wire in wired(world):
-            assert (tmp_path / "data" / "mirrors" / "s1" / "session" / "NOTES.md").read_text() == "kept elsewhere"
+            assert (world.mirror("s1") / "session" / "NOTES.md").read_text() == "kept elsewhere"
             for method, target in [("PUT", NOTES), ("POST", NOTES), ("PUT", f"{SESSION}/artifacts/c1")]:
                 problem = await wire.problem(method, target, data=b"x")
                 assert (problem["status"], problem["code"]) == (501, "memo.unsupported")

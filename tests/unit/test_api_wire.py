@@ -1,10 +1,14 @@
-"""The HTTP API: a real server on a unix socket and on TCP, with a stand-in behind it."""
+"""The HTTP API: a real server on a unix socket and on TCP, with a fake engine behind it."""
 
 from __future__ import annotations
 
 import io
 import json
+import os
+import stat
 from collections.abc import AsyncIterator
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +16,13 @@ import aiohttp
 import anyio
 import pytest
 
+from sandboxd import failpoints
 from sandboxd.client.errors import rebuild
 from sandboxd.errors import NotFound
-from tests.unit.standin import World, serving
+from sandboxd.runner.client import RunnerClient
+from tests.world.serving import ServedWorld as World
+from tests.world.serving import serving
+from tests.world.world import HANG_S
 
 pytestmark = pytest.mark.anyio
 
@@ -29,6 +37,12 @@ class Wire:
     def __init__(self, world: World, http: aiohttp.ClientSession) -> None:
         self.world = world
         self.http = http
+
+    def files(self) -> dict[bytes, bytes]:
+        """Return the files of the workspace by their paths in it."""
+        root = os.fsencode(self.world.workspace("s1"))
+        found = [os.path.join(directory, name) for directory, _, names in os.walk(root) for name in names]
+        return {os.path.relpath(path, root): Path(os.fsdecode(path)).read_bytes() for path in found}
 
     async def ask(self, method: str, target: str, **options: Any) -> tuple[int, dict[str, str], bytes]:
         from yarl import URL
@@ -153,12 +167,9 @@ async def test_a_timeout_is_a_result(wire: Wire) -> None:
 
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
 async def test_the_command_dies_when_its_client_goes_away(wire: Wire, accept: str) -> None:
-    runner = wire.world.manager.runner
     with anyio.move_on_after(0.5):
         await wire.ask("POST", EXEC, json={"command": "echo; sleep 60"}, headers={"accept": accept})
-    with anyio.fail_after(10):
-        while runner.killed == 0:  # the stand-in has no event for it
-            await anyio.sleep(0.02)
+    await wire.world.wait_quiet("s1")
 
 
 BAD_EXECS: list[Any] = [
@@ -212,7 +223,7 @@ async def test_a_wrong_exec_is_refused_and_nothing_runs(wire: Wire, body: Any) -
     raw = io.BytesIO(json.dumps(body).encode())
     problem = await wire.problem("POST", EXEC, data=raw, headers={"content-type": "application/json"})
     assert (problem["status"], problem["code"]) == (400, "request.invalid")
-    assert wire.world.manager.runner.calls == []
+    assert wire.world.commands() == 0
 
 
 async def test_a_refusal_names_the_field(wire: Wire) -> None:
@@ -328,10 +339,14 @@ async def test_a_body_that_is_too_large_is_refused_before_it_is_read(wire: Wire)
 
 
 async def test_an_internal_error_is_answered_without_its_traceback(wire: Wire) -> None:
-    problem = await wire.problem("POST", EXEC, json={"command": ["boom"]})
+    failpoints.arm("create.answer=bug")
+    try:
+        problem = await wire.problem("PUT", f"{SESSION}/sandbox", json={"user": "u1"})
+    finally:
+        failpoints.arm("")
     assert (problem["status"], problem["code"]) == (500, "internal.error")
-    assert "division" not in json.dumps(problem)
-    assert "ZeroDivision" not in json.dumps(problem)
+    assert "failpoint" not in json.dumps(problem)
+    assert "RuntimeError" not in json.dumps(problem)
 
 
 async def test_files_pass_through_as_they_are(wire: Wire) -> None:
@@ -340,9 +355,6 @@ async def test_files_pass_through_as_they_are(wire: Wire) -> None:
     assert (status, json.loads(body)["size_bytes"]) == (200, len(content))
     status, headers, body = await wire.ask("GET", f"{SESSION}/files?path=/workspace/a%20b")
     assert (status, headers["content-type"], body) == (200, "application/octet-stream", content)
-    wire.world.manager.runner.grown = 100_000
-    _, _, body = await wire.ask("GET", f"{SESSION}/files?path=/workspace/a%20b")
-    assert body == content
 
 
 async def test_each_kind_of_not_found_has_its_own_code(wire: Wire) -> None:
@@ -376,16 +388,28 @@ async def test_each_kind_of_not_found_has_its_own_code(wire: Wire) -> None:
 async def test_an_invalid_path_is_refused(wire: Wire, query: str, code: str) -> None:
     assert (await wire.problem("GET", f"{SESSION}/files?{query}"))["code"] == code
     assert (await wire.problem("PUT", f"{SESSION}/files?{query}", data=b"x"))["code"] == code
-    assert wire.world.manager.runner.files == {}
+    assert [path.name for path in wire.world.workspace("s1").iterdir()] == ["memo"]
 
 
 @pytest.mark.parametrize(
-    "path", ["/etc/passwd", "/workspace/../etc/passwd", "/workspacex", "//etc/passwd", "/proc/self/mem", "/var/tmpx"]
+    ("path", "code"),
+    [
+        ("/etc/passwd", None),  # every user may read it
+        ("/workspace/../etc/passwd", None),
+        ("//etc/passwd", None),
+        ("/workspacex", "file.not_found"),
+        ("/var/tmpx", "file.not_found"),
+        ("/proc/self/mem", "request.outside_sandbox"),
+    ],
 )
-async def test_a_path_outside_is_not_written_and_the_runner_decides_about_reading_it(wire: Wire, path: str) -> None:
+async def test_a_path_outside_is_not_written_and_the_runner_decides_about_reading_it(
+    wire: Wire, path: str, code: str | None
+) -> None:
     assert (await wire.problem("PUT", f"{SESSION}/files?path={path}", data=b"x"))["code"] == "request.outside_sandbox"
-    assert wire.world.manager.runner.files == {}
-    assert (await wire.problem("GET", f"{SESSION}/files?path={path}"))["code"] == "file.not_found"
+    if code is None:
+        assert (await wire.ask("GET", f"{SESSION}/files?path={path}"))[2] == Path("/etc/passwd").read_bytes()
+    else:
+        assert (await wire.problem("GET", f"{SESSION}/files?path={path}"))["code"] == code
 
 
 async def test_memo_and_skills_are_read_only_for_files(wire: Wire) -> None:
@@ -406,11 +430,12 @@ async def test_memo_and_skills_are_read_only_for_files(wire: Wire) -> None:
 
 async def test_directories_are_listed_in_pages(wire: Wire) -> None:
     for name in ("b", "a", "c"):
-        await wire.ask("PUT", f"{SESSION}/files?path=/workspace/{name}", data=name.encode() * 3)
-    await wire.ask("POST", f"{SESSION}/files/mkdir", json={"path": "/workspace/d"})
+        await wire.ask("PUT", f"{SESSION}/files?path=/workspace/l/{name}", data=name.encode() * 3)
+    await wire.ask("POST", f"{SESSION}/files/mkdir", json={"path": "/workspace/l/d"})
+    size_bytes = (wire.world.workspace("s1") / "l/d").stat().st_size
     pages, after = [], ""
     for _ in range(3):
-        status, _, body = await wire.ask("GET", f"{SESSION}/files?path=/workspace&list=true&limit=2{after}")
+        status, _, body = await wire.ask("GET", f"{SESSION}/files?path=/workspace/l&list=true&limit=2{after}")
         assert status == 200
         page = json.loads(body)
         pages.append([(item["path"], item["type"], item["size_bytes"]) for item in page["items"]])
@@ -418,15 +443,18 @@ async def test_directories_are_listed_in_pages(wire: Wire) -> None:
             break
         after = f"&after={page['next']}"
     assert pages == [
-        [("/workspace/a", "file", 3), ("/workspace/b", "file", 3)],
-        [("/workspace/c", "file", 3), ("/workspace/d", "directory", 4096)],
+        [("/workspace/l/a", "file", 3), ("/workspace/l/b", "file", 3)],
+        [("/workspace/l/c", "file", 3), ("/workspace/l/d", "directory", size_bytes)],
     ]
 
 
 async def test_a_large_page_is_sent_in_pieces(wire: Wire) -> None:
-    wire.world.manager.runner.files = {f"/workspace/{number:05}{'x' * 200}": b"" for number in range(2000)}
-    status, headers, body = await wire.ask("GET", f"{SESSION}/files?path=/workspace&list=true")
-    assert (status, len(json.loads(body)["items"])) == (200, 2000)
+    many = wire.world.workspace("s1") / "many"
+    many.mkdir(mode=0o755)
+    for number in range(1000):
+        (many / f"{number:05}{'x' * 200}").touch()
+    status, headers, body = await wire.ask("GET", f"{SESSION}/files?path=/workspace/many&list=true")
+    assert (status, len(json.loads(body)["items"])) == (200, 1000)
     assert "content-length" not in headers
 
 
@@ -434,15 +462,18 @@ async def test_a_file_is_described_by_its_headers_and_as_json(wire: Wire) -> Non
     await wire.ask("PUT", f"{SESSION}/files?path=/workspace/a", data=b"12345")
     status, headers, body = await wire.ask("HEAD", f"{SESSION}/files?path=/workspace/a")
     assert (status, headers["content-length"], headers["x-file-type"], body) == (200, "5", "file", b"")
-    assert (headers["x-file-mode"], headers["last-modified"]) == ("33188", "Thu, 01 Jan 1970 00:00:00 GMT")
+    mode = int(headers["x-file-mode"])
+    assert stat.S_ISREG(mode)
+    modified_at = parsedate_to_datetime(headers["last-modified"])
     status, headers, _ = await wire.ask("HEAD", f"{SESSION}/files?path=/workspace")
     assert (status, headers["x-file-type"]) == (200, "directory")
     for path, wanted in (("/workspace/none", 404), ("relative", 400)):
         status, headers, body = await wire.ask("HEAD", f"{SESSION}/files?path={path}")
         assert (status, headers["content-type"], body) == (wanted, "application/problem+json", b"")
     _, _, body = await wire.ask("GET", f"{SESSION}/files?path=/workspace/a&stat=true")
-    described = {"path": "/workspace/a", "type": "file", "size_bytes": 5, "mode": 0o100644}
-    assert json.loads(body) == {**described, "modified_at": "1970-01-01T00:00:00Z"}
+    described = json.loads(body)
+    assert datetime.fromisoformat(described.pop("modified_at")).replace(microsecond=0) == modified_at
+    assert described == {"path": "/workspace/a", "type": "file", "size_bytes": 5, "mode": mode}
 
 
 async def test_files_are_moved_and_removed(wire: Wire) -> None:
@@ -451,48 +482,52 @@ async def test_files_are_moved_and_removed(wire: Wire) -> None:
     move = {"from": "/workspace/d/a", "to": "/workspace/b"}
     assert (await wire.problem("POST", f"{SESSION}/files/move", json=move))["code"] == "file.exists"
     status, _, body = await wire.ask("POST", f"{SESSION}/files/move", json={**move, "replace": True})
-    assert (status, json.loads(body)["path"], wire.world.manager.runner.files) == (
-        *(200, "/workspace/b"),
-        {"/workspace/b": b"x"},
-    )
-    status, _, body = await wire.ask("POST", f"{SESSION}/files/mkdir", json={"path": "/workspace/d"})
+    assert (status, json.loads(body)["path"], wire.files()) == (200, "/workspace/b", {b"b": b"x"})
+    status, _, body = await wire.ask("POST", f"{SESSION}/files/mkdir", json={"path": "/workspace/e"})
     assert (status, json.loads(body)["type"]) == (201, "directory")
-    assert (await wire.problem("POST", f"{SESSION}/files/mkdir", json={"path": "/workspace/d"}))["code"] == (
+    assert (await wire.problem("POST", f"{SESSION}/files/mkdir", json={"path": "/workspace/e"}))["code"] == (
         "file.exists"
     )
-    status, _, _ = await wire.ask("POST", f"{SESSION}/files/mkdir", json={"path": "/workspace/d", "parents": True})
+    status, _, _ = await wire.ask("POST", f"{SESSION}/files/mkdir", json={"path": "/workspace/e", "parents": True})
     assert status == 200
     await wire.ask("PUT", f"{SESSION}/files?path=/workspace/d/a", data=b"x")
     problem = await wire.problem("DELETE", f"{SESSION}/files?path=/workspace/d")
     assert (problem["status"], problem["code"]) == (409, "file.not_empty")
     status, _, body = await wire.ask("DELETE", f"{SESSION}/files?path=/workspace/d&recursive=true")
-    assert (status, body, set(wire.world.manager.runner.files)) == (204, b"", {"/workspace/b"})
+    assert (status, body, wire.files()) == (204, b"", {b"b": b"x"})
     assert (await wire.problem("DELETE", f"{SESSION}/files?path=/workspace/d"))["code"] == "file.not_found"
 
 
-async def test_a_removal_is_cancelled_when_its_client_disconnects(wire: Wire) -> None:
-    runner = wire.world.manager.runner
-    runner.files["/workspace/a"] = b"x"
-    runner.removal_pause_s = 3600
-    with anyio.move_on_after(0.5):
-        await wire.ask("DELETE", f"{SESSION}/files?path=/workspace/a&recursive=true", headers={"idempotency-key": "k"})
-    with anyio.fail_after(10):
-        while runner.killed == 0:  # the stand-in has no event for it
-            await anyio.sleep(0.01)
-    runner.removal_pause_s = 0
+async def test_a_removal_is_cancelled_when_its_client_disconnects(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, cancelled = anyio.Event(), anyio.Event()
+
+    async def remove_for_ever(*args: object, **options: object) -> None:
+        began.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled.set()
+
+    await wire.ask("PUT", f"{SESSION}/files?path=/workspace/a", data=b"x")
+    target, headers = f"{SESSION}/files?path=/workspace/a&recursive=true", {"idempotency-key": "k"}
+    with anyio.fail_after(HANG_S), monkeypatch.context() as patch:
+        patch.setattr(RunnerClient, "remove", remove_for_ever)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: wire.ask("DELETE", target, headers=headers))
+            await began.wait()
+            tasks.cancel_scope.cancel()
+        await cancelled.wait()
     for _ in range(2):  # the key was released, and now keeps the answer
-        status, _, _ = await wire.ask(
-            "DELETE", f"{SESSION}/files?path=/workspace/a&recursive=true", headers={"idempotency-key": "k"}
-        )
-        assert (status, runner.files) == (204, {})
+        status, _, _ = await wire.ask("DELETE", target, headers=headers)
+        assert (status, wire.files()) == (204, {})
 
 
 async def test_a_path_that_is_not_utf_8_is_a_file_uri_in_both_directions(wire: Wire) -> None:
-    await wire.ask("PUT", f"{SESSION}/files?path=file:///workspace/caf%25E9%2525", data=b"x")
-    assert list(wire.world.manager.runner.files) == ["/workspace/caf\udce9%"]
-    _, _, body = await wire.ask("GET", f"{SESSION}/files?path=/workspace&list=true")
-    assert [item["path"] for item in json.loads(body)["items"]] == ["file:///workspace/caf%E9%25"]
-    move = {"from": "file:///workspace/caf%E9%25", "to": "file:///workspace/caf%C3%A9"}
+    await wire.ask("PUT", f"{SESSION}/files?path=file:///workspace/l/caf%25E9%2525", data=b"x")
+    assert list(wire.files()) == [b"l/caf\xe9%"]
+    _, _, body = await wire.ask("GET", f"{SESSION}/files?path=/workspace/l&list=true")
+    assert [item["path"] for item in json.loads(body)["items"]] == ["file:///workspace/l/caf%E9%25"]
+    move = {"from": "file:///workspace/l/caf%E9%25", "to": "file:///workspace/caf%C3%A9"}
     _, _, body = await wire.ask("POST", f"{SESSION}/files/move", json=move)
     assert json.loads(body)["path"] == "/workspace/caf\u00e9"
 
@@ -522,7 +557,7 @@ async def test_a_path_that_is_not_utf_8_is_a_file_uri_in_both_directions(wire: W
 async def test_an_invalid_query_of_a_file_verb_is_refused(wire: Wire, method: str, target: str) -> None:
     await wire.ask("PUT", f"{SESSION}/files?path=/workspace/a", data=b"x")
     assert (await wire.problem(method, f"{SESSION}/{target}"))["code"] == "request.invalid"
-    assert wire.world.manager.runner.files == {"/workspace/a": b"x"}
+    assert wire.files() == {b"a": b"x"}
 
 
 @pytest.mark.parametrize(
@@ -547,7 +582,7 @@ async def test_an_invalid_query_of_a_file_verb_is_refused(wire: Wire, method: st
 async def test_an_invalid_body_of_a_file_verb_is_refused(wire: Wire, verb: str, body: Any) -> None:
     await wire.ask("PUT", f"{SESSION}/files?path=/workspace/a", data=b"x")
     assert (await wire.problem("POST", f"{SESSION}/files/{verb}", json=body))["code"] == "request.invalid"
-    assert wire.world.manager.runner.files == {"/workspace/a": b"x"}
+    assert wire.files() == {b"a": b"x"}
 
 
 async def test_a_change_outside_the_sandbox_is_refused(wire: Wire) -> None:
@@ -563,13 +598,14 @@ async def test_a_change_outside_the_sandbox_is_refused(wire: Wire) -> None:
 
 
 async def test_processes_are_started_read_written_and_killed(wire: Wire) -> None:
-    status, _, body = await wire.ask("POST", f"{SESSION}/processes", json={"command": "cat", "tty": True})
+    terminal = {"tty": True, "echo": False}
+    status, _, body = await wire.ask("POST", f"{SESSION}/processes", json={"command": "cat", **terminal})
     assert status == 201
     process = json.loads(body)["id"]
     target = f"{SESSION}/processes/{process}"
     status, _, body = await wire.ask("POST", f"{target}/stdin", json={"data": "abc", "eof": True})
     assert (status, json.loads(body)) == (200, {"taken_bytes": 3})
-    _, _, body = await wire.ask("GET", f"{target}?offset=1")
+    _, _, body = await wire.ask("GET", f"{target}?offset=1&wait_s=30")
     output = json.loads(body)
     assert (output["offset"], output["data"], output["next_offset"]) == (1, "bc", 3)
     status, _, _ = await wire.ask("PUT", f"{target}/size", json={"rows": 24, "columns": 80})
@@ -587,7 +623,7 @@ async def test_health_readiness_and_metrics(wire: Wire) -> None:
     assert json.loads(body) == {"status": "ok", "version": "0.0.1"}
     status, _, body = await wire.ask("GET", "/readyz")
     assert (status, json.loads(body)["ready"]) == (200, True)
-    wire.world.ready = False
+    wire.world.table.leave()
     problem = await wire.problem("GET", "/readyz")
     assert (problem["status"], problem["retryable"], problem["engine"]["ok"]) == (503, True, False)
     await wire.ask("POST", EXEC, json={"command": "true"})

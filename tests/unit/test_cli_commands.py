@@ -1,4 +1,4 @@
-"""The command line as a program: real processes against a served stand-in, exit codes and all."""
+"""The command line as a program: real processes against the API on a fake engine, exit codes and all."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
+from memo.ids import TenantId
 from sandboxd.cli.tool import parse_arguments
+from sandboxd.client import AsyncClient
 from sandboxd.errors import InvalidRequest
-from sandboxd.models.process import Process
-from tests.unit.standin import World, serving
+from tests.world.serving import ServedWorld as World
+from tests.world.serving import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -108,7 +110,9 @@ async def test_events_gc_and_bench_print_json(world: World) -> None:
     assert json.loads((await cli(world, "gc", "--json")).stdout)["containers"] == 0
     measured = await cli(world, "bench", "--count", "3", "--json")
     assert set(json.loads(measured.stdout)["results"]) >= {"command", "write 4 KB"}
-    assert [str(ref) for ref in world.manager.views] == ["default:demo"]  # bench leaves nothing behind
+    assert [view.session for view in world.manager.of_tenant(TenantId("default"))] == [
+        "demo"
+    ]  # bench leaves nothing behind
 
 
 @pytest.mark.parametrize(
@@ -253,8 +257,7 @@ async def test_exec_ends_with_its_command_although_stdin_stays_open(world: World
 
 async def test_exec_without_anything_on_stdin_gives_its_command_none(world: World) -> None:
     await cli(world, "create", "demo")
-    assert (await cli(world, "exec", "demo", "cat")).returncode == 0
-    assert world.manager.runner.calls[-1].stdin == b""
+    assert (await cli(world, "exec", "demo", "readlink /proc/self/fd/0")).stdout == b"/dev/null\n"
 
 
 async def test_exec_merges_stderr_on_request(world: World) -> None:
@@ -272,18 +275,19 @@ async def test_rm_of_what_is_gone_is_fine_on_request(world: World) -> None:
 
 async def test_processes_are_listed_signalled_and_ended(world: World) -> None:
     await cli(world, "create", "demo")
-    world.manager.runner.processes["p1"] = (
-        Process(id="p1", command="bash", started_at=0.0, running=True, exit_code=None, output_bytes=0),
-        bytearray(),
-    )
-    listed = await cli(world, "ps", "demo")
-    assert listed.stdout.decode().rstrip("\n").split("\t") == ["p1", "running", "1970-01-01T00:00:00+00:00", "bash"]
+    command = "sleep 600; sleep 601"
+    async with AsyncClient(world.socket) as client:
+        started = [await client.start_process("demo", command) for _ in range(2)]
+    assert [process.id for process in started] == ["p1", "p2"]
+    listed = (await cli(world, "ps", "demo")).stdout.decode().splitlines()
+    assert started[0].started_at is not None
+    at = started[0].started_at.isoformat(timespec="seconds")
+    assert listed[0].split("\t") == ["p1", "running", at, command]
     done = await cli(world, "kill", "--only", "--signal", "sigint", "--to", "children", "demo", "p1")
     assert (done.returncode, done.stdout) == (0, b"INT sent to 1 processes\n")
     done = await cli(world, "kill", "--signal", "TERM", "--grace", "2", "demo", "p1")
     assert (done.returncode, done.stdout) == (0, b"ended by TERM\n")
-    assert json.loads((await cli(world, "kill", "--json", "demo", "p1")).stdout)["ended_by"] == "KILL"
-    assert world.manager.runner.signals == [("p1", "INT", "children"), ("p1", "TERM", 2.0), ("p1", "KILL", 5.0)]
+    assert json.loads((await cli(world, "kill", "--json", "demo", "p2")).stdout)["ended_by"] == "KILL"
     assert (await cli(world, "kill", "demo", "p9")).returncode == 1
     assert (await cli(world, "kill", "--signal", "NOPE", "demo", "p1")).returncode == 2
     assert (await cli(world, "kill", "--to", "children", "demo", "p1")).returncode == 2

@@ -14,7 +14,8 @@ import anyio.to_thread
 import pytest
 
 import memo
-from tests.unit.standin import World, serving
+from tests.world.serving import ServedWorld as World
+from tests.world.serving import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -112,8 +113,7 @@ async def test_an_editor_that_fails_writes_nothing(world: World) -> None:
 async def test_what_was_exported_can_be_imported(world: World, tmp_path: Path) -> None:
     await cli(world, "memo", "put", "demo", "A.md", stdin=b"a")
     await cli(world, "memo", "put", "demo", "B.md", stdin="ä\n".encode())
-    assert world.memory is not None
-    await world.memory.store.write_tool_result_artifact("default:demo", "call-1", "full")
+    await world.memory.client.store.write_tool_result_artifact("default:demo", "call-1", "full")
     out = tmp_path / "out"
     done = await cli(world, "memo", "export", "demo", str(out))
     assert done.stdout.decode().split() == ["A.md", "B.md", "tool-results/call-1.txt"]
@@ -121,7 +121,7 @@ async def test_what_was_exported_can_be_imported(world: World, tmp_path: Path) -
     done = await cli(world, "memo", "import", "copy", str(out), "--json")
     assert json.loads(done.stdout)["items"] == ["A.md", "B.md", "tool-results/call-1.txt"]
     assert (await cli(world, "memo", "cat", "copy", "B.md")).stdout == "ä\n".encode()
-    assert await world.memory.store.read_tool_result_artifact("default:copy", "call-1") == "full"
+    assert await world.memory.client.store.read_tool_result_artifact("default:copy", "call-1") == "full"
     (out / "C.md").write_bytes(b"\xff")
     assert (await cli(world, "memo", "import", "half", str(out))).returncode == 2
     assert (await cli(world, "memo", "cat", "half", "A.md")).returncode == 1  # all or nothing was read
@@ -130,7 +130,9 @@ async def test_what_was_exported_can_be_imported(world: World, tmp_path: Path) -
 
 async def test_refresh_and_sessions(world: World) -> None:
     await cli(world, "create", "demo", "--user", "alice")
-    assert (await cli(world, "refresh", "demo")).stdout == b"refreshed 1 file\n"
+    await cli(world, "memo", "put", "demo", "NOTES.md", stdin=b"a")
+    await cli(world, "memo", "put", "--user", "alice", "USER.md", stdin=b"b")
+    assert (await cli(world, "refresh", "demo")).stdout == b"refreshed 2 files\n"
     done = await cli(world, "refresh", "demo", "/workspace/memo/session/NOTES.md", "--json")
     assert json.loads(done.stdout) == {"refreshed": 1, "refused": []}
     assert (await cli(world, "refresh", "--user", "alice", "USER.md")).stdout == b"refreshed 1 file\n"

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 import memo
-from tests.unit.standin import serving
+from tests.world.serving import serving
 
 pytestmark = pytest.mark.anyio
 

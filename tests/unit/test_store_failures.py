@@ -11,8 +11,8 @@ import pytest
 
 from memo import InMemoryStore
 from memo.errors import Corrupt, Timeout, Unavailable
-from tests.unit.standin import serving
 from tests.unit.test_api_memo import SESSION, TENANT, USER, wired
+from tests.world.serving import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -74,7 +74,7 @@ async def test_every_route_gives_the_same_error_for_the_same_failure(
     tmp_path: Path, error: Exception | None, read: tuple[int, str, bool], written: tuple[int, str, bool]
 ) -> None:
     store = Fallible()
-    async with serving(tmp_path, store=store, mirrored=True, store_timeout_s=0.2) as world:
+    async with serving(tmp_path, store=store, store_timeout_s=0.2) as world:
         async for wire in wired(world):
             store.error, store.hangs = error, error is None
             for target in READS:

@@ -28,7 +28,8 @@ from sandboxd.errors import InvalidRequest
 from sandboxd.settings import read_settings
 from sandboxd.wire_limits import WireLimits
 from tests.certificates import make_pair
-from tests.unit.standin import World, serving
+from tests.world.serving import ServedWorld as World
+from tests.world.serving import serving
 
 pytestmark = pytest.mark.anyio
 

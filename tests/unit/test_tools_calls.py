@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,27 @@ from sandboxd.tools import Toolbox, run_tool
 from sandboxd.tools.commands import render_result
 from sandboxd.tools.context import MODEL_CHARS, ToolContext, cut_for_model
 from sandboxd.tools.glob import split_absolute
-from tests.unit.standin import StandInRunner
+from tests.world.world import World, open_world
 
 pytestmark = pytest.mark.anyio
 
 TOOLBOX = Toolbox.discover()
 
 
-async def call(runner: StandInRunner, tool: str, **arguments: Any) -> ToolResult:
+REF = SessionRef.of("acme", "s1")
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(tmp_path) as world:
+        await world.create(REF.session)
+        yield world
+
+
+async def call(world: World, tool: str, **arguments: Any) -> ToolResult:
     found = TOOLBOX[tool]
-    context = ToolContext(SessionRef.of("t", "s"), runner)
-    return await run_tool(found, context, found.arguments.model_validate(arguments))
+    with world.manager.call(REF) as runner:
+        return await run_tool(found, ToolContext(REF, runner), found.arguments.model_validate(arguments))
 
 
 def test_the_tools_are_the_ones_agents_know() -> None:
@@ -45,7 +56,7 @@ def test_the_tools_are_the_ones_agents_know() -> None:
             assert described["description"]
 
 
-async def test_adding_a_tool_is_adding_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_adding_a_tool_is_adding_one_file(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shout.py").write_text(
         "from sandboxd.models.tool import ToolResult\n"
         "from sandboxd.tools.context import ToolArguments\n"
@@ -60,8 +71,8 @@ async def test_adding_a_tool_is_adding_one_file(tmp_path: Path, monkeypatch: pyt
     toolbox = Toolbox.discover()
     assert set(toolbox) == {*TOOLBOX, "Shout"}
     tool = toolbox["Shout"]
-    context = ToolContext(SessionRef.of("t", "s"), StandInRunner())
-    result = await run_tool(tool, context, tool.arguments.model_validate({"text": "hi"}))
+    with world.manager.call(REF) as runner:
+        result = await run_tool(tool, ToolContext(REF, runner), tool.arguments.model_validate({"text": "hi"}))
     assert result == ToolResult(ok=True, content="HI")
 
 
@@ -72,26 +83,26 @@ async def test_an_incomplete_tool_is_an_error(tmp_path: Path, monkeypatch: pytes
         Toolbox.discover()
 
 
-async def test_bash_shows_output_then_errors_then_the_exit_code() -> None:
-    result = await call(StandInRunner(), "Bash", command="echo out; echo err >&2; exit 7")
+async def test_bash_shows_output_then_errors_then_the_exit_code(world: World) -> None:
+    result = await call(world, "Bash", command="echo out; echo err >&2; exit 7")
     assert result.ok is False
     assert result.content == "out\nerr\n[exit code 7]"
     assert result.details["exit_code"] == 7
 
 
-async def test_bash_without_output_says_so() -> None:
-    result = await call(StandInRunner(), "Bash", command="true")
+async def test_bash_without_output_says_so(world: World) -> None:
+    result = await call(world, "Bash", command="true")
     assert (result.ok, result.content) == (True, "[no output]")
 
 
-async def test_bash_says_that_it_timed_out() -> None:
-    result = await call(StandInRunner(), "Bash", command="echo begun; sleep 60", timeout=300)
+async def test_bash_says_that_it_timed_out(world: World) -> None:
+    result = await call(world, "Bash", command="echo begun; sleep 60", timeout=300)
     assert result.ok is False
     assert result.content.startswith("begun\n[timed out after 0.3 s")
 
 
-async def test_bash_in_the_background_returns_a_process() -> None:
-    result = await call(StandInRunner(), "Bash", command="sleep 60", run_in_background=True)
+async def test_bash_in_the_background_returns_a_process(world: World) -> None:
+    result = await call(world, "Bash", command="sleep 60", run_in_background=True)
     assert result.ok
     assert result.details == {"process_id": "p1"}
     assert "p1" in result.content
@@ -126,62 +137,62 @@ def test_long_output_is_cut_in_the_middle() -> None:
     assert "2 characters omitted" in text
 
 
-async def test_python_runs_its_code() -> None:
-    result = await call(StandInRunner(), "Python", code="print(6 * 7)")
+async def test_python_runs_its_code(world: World) -> None:
+    result = await call(world, "Python", code="print(6 * 7)")
     assert (result.ok, result.content) == (True, "42")
-    result = await call(StandInRunner(), "Python", code="raise SystemExit(3)")
+    result = await call(world, "Python", code="raise SystemExit(3)")
     assert (result.ok, result.details["exit_code"]) == (False, 3)
 
 
-async def test_read_numbers_lines_and_says_how_to_continue() -> None:
-    runner = StandInRunner(files={"/workspace/a": b"one\ntwo\nthree\n", "/workspace/empty": b""})
-    result = await call(runner, "Read", file_path="/workspace/a", limit=2)
+async def test_read_numbers_lines_and_says_how_to_continue(world: World) -> None:
+    (world.workspace("s1") / "a").write_bytes(b"one\ntwo\nthree\n")
+    (world.workspace("s1") / "empty").touch()
+    result = await call(world, "Read", file_path="/workspace/a", limit=2)
     assert result.content == "     1\tone\n     2\ttwo\n[lines 1 to 2 of 3; continue with offset 3]"
-    result = await call(runner, "Read", file_path="/workspace/a", offset=3)
+    result = await call(world, "Read", file_path="/workspace/a", offset=3)
     assert result.content == "     3\tthree"
-    result = await call(runner, "Read", file_path="/workspace/a", offset=9)
+    result = await call(world, "Read", file_path="/workspace/a", offset=9)
     assert (result.ok, "3 lines" in result.content) == (False, True)
-    assert (await call(runner, "Read", file_path="/workspace/empty")).content == "[the file is empty]"
+    assert (await call(world, "Read", file_path="/workspace/empty")).content == "[the file is empty]"
 
 
-async def test_a_missing_file_is_a_result_the_model_can_read() -> None:
-    result = await call(StandInRunner(), "Read", file_path="/workspace/none")
+async def test_a_missing_file_is_a_result_the_model_can_read(world: World) -> None:
+    result = await call(world, "Read", file_path="/workspace/none")
     assert result.ok is False
     assert "/workspace/none" in result.content
     assert "Glob" in result.content
     assert result.details["code"] == "file.not_found"
 
 
-async def test_write_then_edit_changes_the_file() -> None:
-    runner = StandInRunner()
-    assert (await call(runner, "Write", file_path="/workspace/a", contents="häl hal")).ok
-    assert runner.files["/workspace/a"] == "häl hal".encode()
-    result = await call(runner, "Edit", file_path="/workspace/a", old_string="l", new_string="r")
-    assert (result.ok, "2 times" in result.content) == (False, True)
-    result = await call(runner, "Edit", file_path="/workspace/a", old_string="l", new_string="r", replace_all=True)
+async def test_write_then_edit_changes_the_file(world: World) -> None:
+    assert (await call(world, "Write", file_path="/workspace/a", contents="häl hal")).ok
+    assert (world.workspace("s1") / "a").read_text() == "häl hal"
+    result = await call(world, "Edit", file_path="/workspace/a", old_string="l", new_string="r")
+    assert (result.ok, "2 matches" in result.content) == (False, True)
+    result = await call(world, "Edit", file_path="/workspace/a", old_string="l", new_string="r", replace_all=True)
     assert (result.ok, result.details["replacements"]) == (True, 2)
-    assert runner.files["/workspace/a"] == "här har".encode()
+    assert (world.workspace("s1") / "a").read_text() == "här har"
 
 
-async def test_memo_and_skills_are_never_written_by_the_runner() -> None:
-    runner = StandInRunner()
+async def test_memo_and_skills_are_never_written_by_the_runner(world: World) -> None:
     for path in ("/workspace/memo/NOTES.md", "/workspace/memo", "/workspace/a/../memo/x", "/skills/a"):
-        result = await call(runner, "Write", file_path=path, contents="x")
+        result = await call(world, "Write", file_path=path, contents="x")
         assert result.ok is False
-        result = await call(runner, "Edit", file_path=path, old_string="a", new_string="b")
+        result = await call(world, "Edit", file_path=path, old_string="a", new_string="b")
         assert result.ok is False
         if path == "/skills/a":
             assert result.details["code"] == "file.read_only"
-    assert runner.files == {}
+    assert [path.name for path in world.workspace("s1").iterdir()] == ["memo"]
 
 
-async def test_glob_and_grep_find_files() -> None:
-    runner = StandInRunner(files={"/workspace/a.py": b"import os", "/workspace/b.txt": b"x"})
-    assert (await call(runner, "Glob", pattern="*.py")).content == "/workspace/a.py"
-    assert (await call(runner, "Glob", pattern="/workspace/*.py")).content == "/workspace/a.py"
-    assert "no file matches" in (await call(runner, "Glob", pattern="*.c")).content
-    assert (await call(runner, "Grep", pattern="import")).content == "/workspace/a.py"
-    result = await call(runner, "Grep", pattern="nothing")
+async def test_glob_and_grep_find_files(world: World) -> None:
+    (world.workspace("s1") / "a.py").write_text("import os")
+    (world.workspace("s1") / "b.txt").write_text("x")
+    assert (await call(world, "Glob", pattern="*.py")).content == "/workspace/a.py"
+    assert (await call(world, "Glob", pattern="/workspace/*.py")).content == "/workspace/a.py"
+    assert "no file matches" in (await call(world, "Glob", pattern="*.c")).content
+    assert (await call(world, "Grep", pattern="import")).content == "/workspace/a.py"
+    result = await call(world, "Grep", pattern="nothing")
     assert (result.ok, result.content) == (True, "[no matches]")
 
 
@@ -237,10 +248,8 @@ def test_a_path_outside_is_refused(tool: str, path: str) -> None:
         TOOLBOX[tool].arguments.model_validate(arguments[tool])
 
 
-async def test_every_root_can_be_named() -> None:
-    runner = StandInRunner()
+async def test_every_root_can_be_named(world: World) -> None:
     for path in ("/workspace/a", "/tmp/a", "/var/tmp/a"):
-        assert (await call(runner, "Write", file_path=path, contents="x")).ok
-        assert (await call(runner, "Read", file_path=path)).ok
-    runner.files["/etc/os-release"] = b"NAME=x\n"  # whether it may be read is for the runner to decide
-    assert (await call(runner, "Read", file_path="/etc/os-release")).ok
+        assert (await call(world, "Write", file_path=path, contents="x")).ok
+        assert (await call(world, "Read", file_path=path)).ok
+    assert (await call(world, "Read", file_path="/etc/passwd")).ok  # every user may read it

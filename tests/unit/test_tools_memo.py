@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +16,12 @@ import memo
 from memo.documents import ArtifactKey, Author, DocumentKey
 from memo.ids import SessionRef, UserId
 from memo.paths import key_at
-from sandboxd.models.sandbox import SandboxRequest
 from sandboxd.models.tool import ToolResult
 from sandboxd.tools import Toolbox, run_tool
 from sandboxd.tools.checklist import ChecklistItem, TodoStatus, merge_items, parse_list, render_items
 from sandboxd.tools.context import MODEL_CHARS, ToolContext
-from tests.unit.standin import StandInManager, StandInMemory
+from tests.stopping_store import StoppingStore
+from tests.world.world import World, open_world
 
 pytestmark = pytest.mark.anyio
 
@@ -36,31 +37,39 @@ USER_MD = "/workspace/memo/user/USER.md"
 class Desk:
     """A session with a runner and a memory, and a hand in the store."""
 
-    manager: StandInManager
-    memory: StandInMemory
+    world: World
+    store: Any
 
-    async def call(self, tool: str, **arguments: Any) -> ToolResult:
+    async def call(self, tool: str, request: str | None = None, **arguments: Any) -> ToolResult:
         found = TOOLBOX[tool]
-        context = ToolContext(REF, self.manager.runner, self.memory, self.manager)
-        return await run_tool(found, context, found.arguments.model_validate(arguments))
+        with self.world.manager.call(REF) as runner:
+            context = ToolContext(REF, runner, self.world.memory, self.world.manager, request)
+            return await run_tool(found, context, found.arguments.model_validate(arguments))
+
+    def files(self) -> list[str]:
+        """Return what is in the workspace, beside the place of the mirror."""
+        return [path.name for path in self.world.workspace(REF.session, REF.tenant).iterdir() if path.name != "memo"]
 
     async def text(self, path: str) -> str | None:
         key = key_at(path, REF, USER)
         assert isinstance(key, DocumentKey)
-        document = await self.memory.store.read_document(key)
+        document = await self.store.read_document(key)
         return None if document is None else str(document.content)
 
     async def write(self, path: str, text: str) -> None:
         """Write as another author."""
-        await self.memory.store.write_document(key_at(path, REF, USER), text, author=Author("somebody"))
+        key = key_at(path, REF, USER)
+        assert isinstance(key, DocumentKey)
+        await self.world.memory.write(key, text, author=Author("another"))
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[Desk]:
-    manager = StandInManager()
-    await manager.ensure_sandbox(REF, SandboxRequest(user=USER))
+async def desk(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
     async with memo.open_store("memory://") as store:
-        yield Desk(manager, StandInMemory(store, manager, outbox=True))
+        stopping = StoppingStore(store, tmp_path / "stopped")
+        async with open_world(tmp_path, store=stopping, outbox=not hasattr(request, "param")) as world:
+            await world.create(REF.session, USER, REF.tenant)
+            yield Desk(world, store)
 
 
 @pytest.mark.parametrize("path", [NOTES, USER_MD, "/workspace/memo/session/any-Name.txt"])
@@ -70,9 +79,9 @@ async def test_write_and_edit_go_to_the_store_and_not_to_the_container(desk: Des
     result = await desk.call("Edit", file_path=path, old_string="häl", new_string="heil")
     assert (result.ok, result.details["revision"], result.content) == (True, 2, f"Replaced once in {path}.")
     assert await desk.text(path) == "heil\n"
-    assert desk.manager.runner.files == {}
+    assert desk.files() == []
     key = key_at(path, REF, USER)
-    history = await desk.memory.history(key)  # type: ignore[arg-type]
+    history = await desk.world.memory.history(key)  # type: ignore[arg-type]
     assert [(one.actor, one.session, one.reason) for one in history] == [
         ("agent", "s", "Edit"),
         ("agent", "s", "Write"),
@@ -133,16 +142,16 @@ async def test_an_artifact_is_written_and_edited_in_the_store(desk: Desk) -> Non
     result = await desk.call("Write", file_path=path, contents="full text")
     assert (result.ok, result.details["revision"]) == (True, 1)
     key = ArtifactKey.of(REF, "call-1")
-    assert await desk.memory.store.read_tool_result_artifact(REF, key.tool_call) == "full text"
+    assert await desk.store.read_tool_result_artifact(REF, key.tool_call) == "full text"
     result = await desk.call("Edit", file_path=path, old_string="full", new_string="whole")
     assert (result.ok, result.details["revision"]) == (True, 2)
-    assert await desk.memory.store.read_tool_result_artifact(REF, key.tool_call) == "whole text"
-    await desk.memory.store.write_artifact(key, "somebody else's")
+    assert await desk.store.read_tool_result_artifact(REF, key.tool_call) == "whole text"
+    await desk.store.write_artifact(key, "somebody else's")
     for tool, arguments in (("Write", {"contents": "x"}), ("Edit", {"old_string": "whole", "new_string": "x"})):
         result = await desk.call(tool, file_path=path, **arguments)
         assert (result.ok, result.details["code"]) == (False, "memo.conflict")
         assert "somebody else's" in result.content
-    assert await desk.memory.store.read_tool_result_artifact(REF, key.tool_call) == "somebody else's"
+    assert await desk.store.read_tool_result_artifact(REF, key.tool_call) == "somebody else's"
 
 
 async def test_a_call_that_was_carried_out_is_not_carried_out_again(desk: Desk) -> None:
@@ -157,8 +166,7 @@ async def test_a_call_that_was_carried_out_is_not_carried_out_again(desk: Desk) 
     for number, (tool, arguments) in enumerate(calls):
         found = TOOLBOX[tool]
         assert found.writes_memory(found.arguments.model_validate(arguments))
-        context = ToolContext(REF, desk.manager.runner, desk.memory, desk.manager, f"call {number}")
-        results = [await run_tool(found, context, found.arguments.model_validate(arguments)) for _ in range(3)]
+        results = [await desk.call(tool, f"call {number}", **arguments) for _ in range(3)]
         assert [result.ok for result in results] == [True] * 3
         assert len({result.details["revision"] for result in results}) == 1
     assert await desk.text(NOTES) == "one and one\nthree\n"
@@ -186,7 +194,7 @@ async def test_an_illegal_memo_path_is_refused_clearly(desk: Desk, path: str) ->
         result = await desk.call(tool, file_path=path, **arguments)
         assert (result.ok, result.details["code"]) == (False, "memo.invalid_key")
         assert result.content.startswith("cannot use this")
-    assert desk.manager.runner.files == {}
+    assert desk.files() == []
 
 
 async def test_notes_are_added_to_line_by_line_or_replaced(desk: Desk) -> None:
@@ -197,19 +205,24 @@ async def test_notes_are_added_to_line_by_line_or_replaced(desk: Desk) -> None:
     assert (result.ok, await desk.text(NOTES)) == (True, "all new")
 
 
-async def test_a_write_to_an_unavailable_store_is_queued_or_refused(desk: Desk) -> None:
-    desk.memory.is_away = True
+async def test_a_write_to_an_unavailable_store_is_queued(desk: Desk) -> None:
+    (desk.world.directory / "stopped").touch()
     result = await desk.call("write_notes", content="one")
     assert (result.ok, result.details["queued"], "queued" in result.content) == (True, True, True)
-    desk.memory._outbox = False
+
+
+@pytest.mark.parametrize("desk", ["without an outbox"], indirect=True)
+async def test_a_write_to_an_unavailable_store_is_refused_without_an_outbox(desk: Desk) -> None:
+    (desk.world.directory / "stopped").touch()
     result = await desk.call("write_notes", content="one")
     assert (result.ok, result.details["code"]) == (False, "store.unavailable")
 
 
-async def test_without_a_store_a_tool_says_so() -> None:
+async def test_without_a_store_a_tool_says_so(desk: Desk) -> None:
     found = TOOLBOX["write_notes"]
-    context = ToolContext(REF, StandInManager().runner)
-    result = await run_tool(found, context, found.arguments.model_validate({"content": "x"}))
+    with desk.world.manager.call(REF) as runner:
+        context = ToolContext(REF, runner)
+        result = await run_tool(found, context, found.arguments.model_validate({"content": "x"}))
     assert (result.ok, result.details["code"]) == (False, "store.unavailable")
 
 

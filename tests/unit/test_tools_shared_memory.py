@@ -188,8 +188,7 @@ async def test_what_a_session_saw_is_forgotten_with_its_sandbox(pair: Team) -> N
     ada, bob = pair.agents
     await ada.write(TEN)
     await bob.read()
-    pair.memory.drop(bob.ref.session)
-    await pair.memory.create(bob.ref.session, bob.ref, bob.manager.get(bob.ref).user)
+    await bob.forget()
     assert (await bob.write("mine\n")).ok is False
 
 

@@ -284,6 +284,7 @@ class Waiting:
                 self._runner.refuse(self._call, reason)
                 return
             if eof and feeder.is_open and taken == len(data):
+                process.off_change(self._call)  # the end of input is a byte on a terminal, and not one of the caller's
                 process.send_eof()
             self._answer({"taken": taken})
 
