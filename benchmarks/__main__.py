@@ -58,7 +58,7 @@ def results_of(command: Sequence[str]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", default=",".join(JOBS), help=f"of {', '.join((*JOBS, *PARTS))}")
+    parser.add_argument("--jobs", default=",".join(JOBS), help=f"comma-separated, from {', '.join((*JOBS, *PARTS))}")
     parser.add_argument("--peers", default="all")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, for a rough estimate")
     parser.add_argument("--publish", action="store_true", help="write the figures and the charts to docs/")

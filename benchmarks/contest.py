@@ -59,7 +59,7 @@ class Worker:
         try:
             await self._stdin.send(json.dumps({"verb": verb, **arguments}).encode() + b"\n")
         except anyio.BrokenResourceError:
-            raise Absent("it died before") from None
+            raise Absent("it died earlier") from None
         return await self.answer()
 
     async def stop(self) -> None:

@@ -5,7 +5,7 @@ set -eu
 inputs=$(cd "$(dirname "$0")" && pwd)
 packages=$(grep -v '^#' "$inputs/packages.txt" | paste -sd, -)
 
-# The hostname and the resolver are copied in from the host by mmdebstrap; no agent needs to know them.
+# mmdebstrap copies the hostname and the resolver configuration from the host; agents do not need them.
 # finish.sh removes apt's directories, so mmdebstrap must not look for its own files there afterwards.
 exec mmdebstrap \
   --variant=essential \

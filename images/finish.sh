@@ -4,8 +4,8 @@
 set -eu
 inputs=$1
 
-# No agent can install packages: the root file system is read-only and there is no network. The sources would
-# only tell every agent which mirror, and perhaps which password, the build used.
+# Agents cannot install packages: the root file system is read-only and there is no network. The sources would only
+# reveal which mirror, and perhaps which password, the build used.
 if [ -x /usr/bin/apt-get ]; then
   dpkg --purge --force-remove-protected apt
 fi
@@ -16,7 +16,7 @@ echo 'agent:x:10001:' >> /etc/group
 echo 'agent:x:10001:10001:agent:/workspace:/bin/bash' >> /etc/passwd
 echo 'agent:!:19000::::::' >> /etc/shadow
 echo 'agent:!::' >> /etc/gshadow
-chmod 0640 /etc/shadow /etc/gshadow # made just now where no package had made them
+chmod 0640 /etc/shadow /etc/gshadow # created just now if no package had created them
 rm -f /etc/passwd- /etc/group- /etc/shadow- /etc/gshadow-
 mkdir -p /workspace/memo /skills
 chown -R 10001:10001 /workspace
@@ -25,7 +25,7 @@ install -m 0644 "$inputs/profile" /etc/profile
 install -m 0644 "$inputs/gitconfig" /etc/gitconfig
 : > /etc/machine-id
 
-# Licences stay, manuals go.
+# Keep licences, remove manuals.
 find /usr/share/doc -depth ! -type d ! -name copyright -delete
 find /usr/share/doc -depth -type d -empty -delete
 rm -rf /usr/share/man /usr/share/info /usr/share/groff /usr/share/lintian /usr/share/bug /usr/share/locale
@@ -33,10 +33,10 @@ rm -rf /usr/share/bash-completion /usr/share/zsh /usr/share/gitweb /usr/share/pi
 find /var/log /var/cache -type f -delete
 mkdir -p /usr/share/man /usr/share/locale
 
-# The root file system is read-only for agents: what Python does not find compiled, it compiles on every start.
+# The root file system is read-only for agents, so Python would compile missing bytecode again on every start.
 python3 -m compileall -q /usr/lib/python3.* -x 'lib2to3/tests|/test/'
 
-# Nothing in here may gain rights by being executed.
+# No program in the image may gain privileges when it is run.
 find / -xdev ! -type l -perm /6000 -exec chmod ug-s {} +
 python3 - <<'PYTHON'
 import os

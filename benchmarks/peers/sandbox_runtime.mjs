@@ -1,8 +1,6 @@
-// Runs each command of standard input in Anthropic's sandbox-runtime, used as a library: one line of JSON in, one out.
-import { spawn } from 'node:child_process'
-import { createInterface } from 'node:readline'
-import { createRequire } from 'node:module'
-import { pathToFileURL } from 'node:url'
+// Runs each command from standard input in Anthropic's sandbox-runtime, used as a library: one line of JSON in, one
+out. import { spawn } from 'node:child_process' import { createInterface } from 'node:readline' import { createRequire }
+from 'node:module' import { pathToFileURL } from 'node:url'
 
 const [modules, directory] = process.argv.slice(2)
 const found = createRequire(`${modules}/`).resolve('@anthropic-ai/sandbox-runtime')

@@ -1,4 +1,4 @@
-"""Errors of primitives that cannot be made. The code names the primitive, the message every invalid field.
+"""Errors for invalid primitives. The code names the primitive, and the message names every invalid field.
 
 InvalidPrimitive
 ├─ InvalidTokenizable · InvalidIdentity · InvalidMessage · InvalidMedia

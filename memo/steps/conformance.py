@@ -25,7 +25,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
 async def check_handlers(make: Factory) -> None:
     """Raise BrokenPromise, an AssertionError that names the promise.
 
-    `make` returns handlers over empty storage: the mapping, an awaitable of it, or an async context manager.
+    `make` returns handlers for empty storage: the mapping, an awaitable of it, or an async context manager.
     """
     for check in (_check_all_there, _check_kinds, _check_updates, _check_lists, _check_concurrent_updates):
         async with made(make) as handlers:

@@ -1,7 +1,7 @@
 """LocalFiles: storage steps as JSON files, `{dir}/{kind}/{id}.json`. Meant for development, but crash-safe.
 
-A file is replaced whole, by rename, after its bytes are on disk. An update holds the lock of its kind, so no concurrent
-update is lost, even from another process.
+A file is replaced atomically, by rename, after its bytes are on disk. An update holds the lock of its kind, so no
+concurrent update is lost, even from another process.
 """
 
 from __future__ import annotations

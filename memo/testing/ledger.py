@@ -1,4 +1,4 @@
-"""What the consolidation ledger promises: leases with a fence, pending users, and runs settled as a whole.
+"""What the consolidation ledger promises: leases with a fence, pending users, and runs settled atomically.
 
 The store under test has sessions and revisioned documents too. It uses its own clock, so the checks take short leases
 and wait for them to expire. The content of standing and memory is not checked.

@@ -124,7 +124,7 @@ async def a_batch_with_one_bad_message_is_refused_entirely(store: Any) -> None:
             expect(False, f"{message!r} was accepted")
 
 
-async def concurrent_batches_are_each_kept_whole(store: Any) -> None:
+async def concurrent_batches_are_atomic(store: Any) -> None:
     at = await new_conversation(store)
     await together(10, lambda n: at.append(*[said(f"{n}.{k}") for k in range(5)]))
     seen = [m["content"] for m in await at.all()]
@@ -291,7 +291,7 @@ SESSION_PROMISES: tuple[Promise, ...] = (
     messages_come_back_in_order_and_unchanged,
     a_limit_keeps_the_newest_messages_oldest_first,
     a_batch_with_one_bad_message_is_refused_entirely,
-    concurrent_batches_are_each_kept_whole,
+    concurrent_batches_are_atomic,
     a_budget_drops_the_oldest_messages_and_keeps_at_least_one,
     a_budget_never_splits_a_call_from_its_result,
     sessions_and_tenants_do_not_see_each_other,

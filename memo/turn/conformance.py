@@ -45,7 +45,7 @@ _FETCH: dict[Noun, str] = {
 async def check_callbacks(make: Factory, *, remembers: bool = True) -> None:
     """Raise BrokenPromise, an AssertionError that names the promise.
 
-    `make` returns callbacks over an empty store: the mapping, an awaitable of it, or an async context manager.
+    `make` returns callbacks for an empty store: the mapping, an awaitable of it, or an async context manager.
     """
     checks: list[Callable[[dict[str, Any]], Awaitable[None]]] = [_check_parameters, _check_bytes]
     checks += [partial(_check_noun, noun, remembers) for noun in NOUNS]

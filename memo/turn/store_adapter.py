@@ -1,4 +1,4 @@
-"""StoreAdapter: the 27 callbacks over a store, with primitives as records and their bytes in spools.
+"""StoreAdapter: the 27 callbacks for a store, with primitives as records and their bytes in spools.
 
 Memories belong to the user, everything else to the session. A change made during a flush joins the flush's transaction;
 otherwise it is its own transaction. Bytes are stored before the record that names them.

@@ -39,7 +39,7 @@ class LogProvider(Wrapper):
 
 
 def _size(value: object) -> int | None:
-    """Return the bytes of a text, the length of a list, or None for a value without a size."""
+    """Return the size of a text in bytes, the length of a list, or None for any other value."""
     if isinstance(value, Document):
         value = value.content
     if isinstance(value, str):

@@ -275,12 +275,19 @@ class Writer:
             shown = _after(kind, content, before)
             number = await self._outbox.keep(key, kind, content.text, base, author, shown, based_on=based_on)
             await failpoints.reach("outbox.kept")
-            text = None if shown is None else Text(shown.encoded, shown.sha256, -number)
-            if text is not None:
-                await self._mirrors.install(key, text, revisioned=True, pending=True)
-        await self._manifests.flush(self._mirrors.showing(key))
+            await self._show_queued(key, shown, number)
         self._announcer.mirror("pending", **fields_of(key), number=number)
         return Queued(key, number, content.sha256, len(content.encoded))
+
+    async def _show_queued(self, key: Key, shown: Text | None, number: int) -> None:
+        """Show a queued text. It is kept whatever fails here, so the mirrors follow later, and the answer is the same."""
+        try:
+            if shown is not None:
+                text = Text(shown.encoded, shown.sha256, -number)
+                await self._mirrors.install(key, text, revisioned=True, pending=True)
+            await self._manifests.flush(self._mirrors.showing(key))
+        except (OSError, SandboxdError):
+            self._refresher.hint_soon(key)
 
     def _check_current(
         self, key: Key, kind: Kind, expected: Expected, based_on: str | None, content: Content, before: Text | None

@@ -285,7 +285,9 @@ def test_a_reader_that_leaves_early_sees_no_traceback(places: Places) -> None:
 
 
 def test_ctrl_c_ends_a_command_silently(places: Places) -> None:
-    command = [str(SANDBOXD), "exec", "--no-stdin", "--socket", str(places.socket), "here", "echo started; sleep 60"]
+    # The default action, because a suite that runs in the background may have been told to ignore Ctrl-C.
+    line = [SANDBOXD, "exec", "--no-stdin", "--socket", places.socket, "here", "echo started; sleep 60"]
+    command = ["env", "--default-signal=INT", *map(str, line)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -101,7 +101,7 @@ def test_image_verb_builds_nothing_when_the_image_is_there(
     done = run(sys.executable, "-m", "sandboxd", "image", "build")
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{agent_image}\n"
-    assert "is there" in done.stderr
+    assert "exists" in done.stderr
     assert docker_client.images.get(agent_image).id == before
 
 

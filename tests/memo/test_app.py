@@ -156,7 +156,7 @@ async def test_failed_trace_and_orchestration_writes_are_counted_and_never_raise
 
 
 class OnlySeven:
-    """A session store with the seven required methods and nothing else, over a real one."""
+    """A session store with only the seven required methods, backed by a real one."""
 
     def __init__(self, inner: BaseStore) -> None:
         for name in (

@@ -41,7 +41,7 @@ CASES: list[tuple[Any, Check, str]] = [
     (broken.TakesEmptyForAbsent, check_provider, "a written document reads back exactly"),
     (broken.ForgetsTheTenant, check_provider, "tenants owners scopes and names are separate"),
     (broken.ReversesMessages, check_session_store, "messages come back in order and unchanged"),
-    (broken.AppendsOneByOne, check_session_store, "concurrent batches are each kept whole"),
+    (broken.AppendsOneByOne, check_session_store, "concurrent batches are atomic"),
     (broken.SplitsPairs, check_session_store, "a budget never splits a call from its result"),
     (broken.LosesWhatItCompacts, check_session_store, "messages that compaction cut stay readable"),
     (broken.SkipsChanges, check_change_feed, "every change is reported once in order with key and revision"),

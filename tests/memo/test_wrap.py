@@ -39,7 +39,7 @@ class OnlyReads:
 
 
 class Plain(OnlyReads):
-    """A provider with only the plain methods, over a dict, that fails or hangs on request."""
+    """A provider with only the plain methods, backed by a dict, that fails or hangs on request."""
 
     def __init__(self) -> None:
         self.texts: dict[tuple[str, ...], str] = {}

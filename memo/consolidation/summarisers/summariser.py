@@ -29,7 +29,7 @@ class SummariserError(MemoError):
 
 
 class SummariserUnavailable(SummariserError):
-    """The summariser cannot be used at all at the moment."""
+    """The summariser cannot be used for any request at the moment."""
 
     code = "memo.summariser_unavailable"
     retryable_now: ClassVar[bool] = False

@@ -67,7 +67,7 @@ class Commit:
 
 @dataclass(slots=True)
 class OwnerState:
-    """The sum of all commits. Refreshed under the owner's lock; `is_finished` refers to the last commit."""
+    """The state after all commits. Refreshed under the owner's lock; `is_finished` refers to the last commit."""
 
     documents: dict[str, list[Version]] = field(default_factory=dict)
     artifacts: dict[str, ArtifactVersion] = field(default_factory=dict)

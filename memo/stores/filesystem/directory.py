@@ -85,7 +85,7 @@ class Directory:
             os.fsync(self.fd)
         found = self.child(name)
         if found is None:
-            raise Unavailable(f"cannot make {self.where(name)}: it was removed at the same moment; retry")
+            raise Unavailable(f"cannot make {self.where(name)}: it was removed at the same time; retry")
         return found
 
     def descend(self, *names: str) -> Directory | None:
@@ -109,7 +109,7 @@ class Directory:
             return sorted(os.listdir(self.fd))
 
     def stat(self, name: str) -> os.stat_result | None:
-        with disk_errors(f"look at {self.where(name)}"):
+        with disk_errors(f"inspect {self.where(name)}"):
             try:
                 return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
             except FileNotFoundError:

@@ -89,7 +89,7 @@ class RecordLog:
             _OpenLog(directory, create=True) as fd,
         ):
             if fd is None:
-                raise Unavailable(f"cannot write {directory.where(LOG)}: it was removed at the same moment; retry")
+                raise Unavailable(f"cannot write {directory.where(LOG)}: it was removed at the same time; retry")
             self._refresh(fd)
             entries, results = self._work_out(fd, changes)
             line = _encode_line(entries)

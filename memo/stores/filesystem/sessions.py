@@ -80,7 +80,7 @@ def _records_of(root: Directory, user: UserRef) -> Iterator[SessionRecord]:
 
 
 def record_of(root: Directory, ref: SessionRef) -> SessionRecord | None:
-    """Read the session without a lock: complete lines only grow, and the first one never changes."""
+    """Read the session without a lock: complete lines are only added, and the first one never changes."""
     directory = root.descend(*Owner.of_session(ref).path)
     if directory is None:
         return None

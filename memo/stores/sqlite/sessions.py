@@ -151,7 +151,7 @@ def _newest_first(db: sqlite3.Connection, ref: SessionRef, limit: int | None) ->
         for row in rows:
             yield _stored(ref, row)
     finally:
-        rows.close()  # the reader of a budget may stop early
+        rows.close()  # a caller with a budget may stop early
 
 
 def _session(row: tuple[str, str, str, str, int, int, int, int, int]) -> Session:

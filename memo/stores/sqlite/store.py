@@ -53,7 +53,7 @@ class SQLiteStore(BaseStore, SQLiteRecords, SQLiteLedger):
 
     async def open(self) -> None:
         await self._database.open()
-        # Beside the file, not the file itself: SQLite writes its log before a commit is visible, and a reader woken
+        # A separate file, not the database itself: SQLite writes its log before a commit is visible, and a reader woken
         # by that would look too early and miss the change.
         self._notifier = FileNotifier(Path(f"{self.path}-bell"), self.options.feed_check_s)
 

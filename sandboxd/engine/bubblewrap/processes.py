@@ -99,7 +99,7 @@ async def wait_gone(ref: ProcessRef, timeout_s: float) -> bool:
 
 
 async def wait_exit(ref: ProcessRef, patience_s: float) -> bool:
-    """Wait for a process that is about to end. Return False once it has been stuck for the whole patience.
+    """Wait for a process that is about to end. Return False once it has been stuck for `patience_s`.
 
     A process that is runnable, or that has used CPU time since the last check, is only slow, not stuck.
     """

@@ -1,4 +1,4 @@
-"""No-op callbacks and those over real stores: the conformance check, what it catches, and the owners of records."""
+"""No-op callbacks and those for real stores: the conformance check, what it catches, and the owners of records."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_the_noop_callbacks_keep_their_promises() -> None:
 
 
 def broken(promise: str) -> Any:
-    """Callbacks over a real store, with one defect."""
+    """Callbacks for a real store, with one defect."""
     base = store_callbacks(InMemoryStore())
 
     async def nothing(ctx: Any, value: Any) -> None: ...
