@@ -280,7 +280,7 @@ class Writer:
         return Queued(key, number, content.sha256, len(content.encoded))
 
     async def _show_queued(self, key: Key, shown: Text | None, number: int) -> None:
-        """Show a queued text. It is kept whatever fails here, so the mirrors follow later, and the answer is the same."""
+        """Show a queued text. Whatever fails here, it is kept: the mirrors follow, and the answer stays the same."""
         try:
             if shown is not None:
                 text = Text(shown.encoded, shown.sha256, -number)
