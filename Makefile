@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python names the Python that makes .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo engine image check test test-all lint type bench clean tools environment environment-dev environment-suites
+.PHONY: help run demo engine image check test test-all lint type client bench clean tools environment environment-dev environment-suites
 MAKEFLAGS += --no-print-directory
 export PYTHON
 
@@ -48,6 +48,10 @@ lint: environment-dev ## ruff (rules and format), consistent requirements, no co
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python -m pip --disable-pip-version-check check
 	@$(BIN)/python -m scripts.licences
+	@$(BIN)/python -m scripts.unasync --check
+
+client: environment-dev ## write the synchronous client from the async one
+	@$(BIN)/python -m scripts.unasync
 
 type: environment-dev ## mypy, strict, tests and examples included
 	@$(BIN)/mypy

@@ -25,7 +25,11 @@ def output_answer(value: BaseModel, names: tuple[str, ...], encoding: OutputEnco
     fields = dict(vars(value))  # not model_dump, which costs more: to_json dumps the models in it
     outputs = {name: fields.pop(name) for name in names}
     memory.shrink(sum(map(len, outputs.values())))
-    fields["encoding"] = chosen = lossless(*outputs.values()) if encoding == "auto" else encoding
+    chosen = lossless(*outputs.values()) if encoding == "auto" else encoding
+    if encoding != "text":
+        fields["encoding"] = chosen
+    else:
+        fields.pop("encoding", None)
     return object_answer(fields, outputs, memory, is_base64=chosen == "base64")
 
 

@@ -5,7 +5,7 @@ A command's module is loaded when the command runs; only the overview loads all 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from inspect import cleandoc
 from typing import Annotated, Any
@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
+from sandboxd.cli.options import with_daemon
 from sandboxd.cli.output import INTERRUPTED, WRONG_USAGE, print_line, report
 from sandboxd.errors import InvalidRequest, SandboxdError
 
@@ -79,17 +80,24 @@ def build(words: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(help=_help(_overview))(_overview)
-    named = words[0] if words else ""
-    for name in [named] if named in COMMANDS else COMMANDS:
+    for name in _commands_for(words[0] if words else ""):
         module, _, function = COMMANDS[name].partition(":")
         found = getattr(import_module(f"sandboxd.cli.{module}"), function)
         if isinstance(found, typer.Typer):
             for command in found.registered_commands:
                 command.help = _help(command.callback)
+                command.callback = with_daemon(command.callback) if command.callback else None
             app.add_typer(found, name=name)
         else:
-            app.command(name, help=_help(found), context_settings=_SETTINGS.get(name))(found)
+            app.command(name, help=_help(found), context_settings=_SETTINGS.get(name))(with_daemon(found))
     return app
+
+
+def _commands_for(word: str) -> Iterable[str]:
+    """Return the commands to load: the one that the first word names, none for the version, else all."""
+    if word in COMMANDS:
+        return [word]
+    return [] if word == "--version" else COMMANDS
 
 
 def _help(command: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from sandboxd.cli.connection import connected
-from sandboxd.cli.options import Json, Socket, Tenant
+from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json, Tenant
 from sandboxd.cli.output import print_json, print_table
 
 
@@ -20,7 +20,7 @@ def bench(
         int, typer.Option("--count", "-n", min=1, max=100_000, help="Number of calls of each kind.")
     ] = 200,
     tenant: Tenant = "default",
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """Measure the speed of calls: create a sandbox, time calls in it, remove it.
@@ -28,7 +28,7 @@ def bench(
     Example: sandboxd bench --count 500
     """
     session = f"bench-{secrets.token_hex(4)}"
-    with connected(socket, tenant, json) as client:
+    with connected(daemon, tenant, json) as client:
         started = time.perf_counter()
         try:
             client.ensure_sandbox(session)

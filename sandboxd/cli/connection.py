@@ -5,17 +5,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
+from sandboxd.cli.options import Daemon
 from sandboxd.cli.output import fail
+from sandboxd.client import Client
 from sandboxd.client.errors import KNOWN_ERRORS
-from sandboxd.client.synchronous import Client
 from sandboxd.errors import Gone
 
 
 @contextmanager
 def connected(
-    socket: Path | None,
+    daemon: Daemon,
     tenant: str,
     as_json: bool,
     failure_code: int | None = None,
@@ -23,16 +23,16 @@ def connected(
     session: str | None = None,
 ) -> Iterator[Client]:
     """Yield a client. A command on one session passes its name, for more helpful errors."""
-    with Client(socket, tenant=tenant) as client:
+    with Client(daemon.socket, url=daemon.url, token=daemon.token, tenant=tenant) as client:
         try:
             yield client
         except Gone as error:
-            fail(error, as_json, failure_code, _restart(client, session, socket))
+            fail(error, as_json, failure_code, _restart(client, session, daemon))
         except KNOWN_ERRORS as error:
             fail(error, as_json, failure_code)
 
 
-def _restart(client: Client, session: str | None, socket: Path | None) -> str | None:
+def _restart(client: Client, session: str | None, daemon: Daemon) -> str | None:
     """Return the command that restarts a dead sandbox with its files; None if it is being removed."""
     try:
         sandbox = None if session is None else client.get_sandbox(session)
@@ -41,6 +41,4 @@ def _restart(client: Client, session: str | None, socket: Path | None) -> str | 
     if sandbox is None or sandbox.state == "destroying":
         return None
     words = ["sandboxd", "create", sandbox.session, "--user", sandbox.user, "--tenant", sandbox.tenant]
-    if socket is not None:
-        words += ["--socket", str(socket)]
-    return f"Restart it with its files: `{shlex.join(words)}`"
+    return f"Restart it with its files: `{shlex.join([*words, *daemon.words])}`"

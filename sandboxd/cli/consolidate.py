@@ -12,11 +12,11 @@ import typer
 
 from sandboxd.cli.connection import connected
 from sandboxd.cli.consolidate_output import Item, print_items, print_one, print_status, show_progress
-from sandboxd.cli.options import Json, Socket
+from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json
 from sandboxd.cli.output import FAILED
+from sandboxd.client import Client
 from sandboxd.client.errors import KNOWN_ERRORS, DaemonUnreachable
-from sandboxd.client.results import ConsolidationState
-from sandboxd.client.synchronous import Client
+from sandboxd.models.consolidation import ConsolidationState
 
 AT_ONCE = 4
 DEFAULT_TENANT = "default"
@@ -45,7 +45,7 @@ def consolidate(
             help="The tenant of the users; all tenants by default with --store.",
         ),
     ] = None,
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """Update users' USER.md from their sessions. Hand-written text stays, and every version is kept.
@@ -65,7 +65,7 @@ def consolidate(
             consolidate_store.Wish(store, tenant, user, all_users, watch, dry_run, status), as_json=json
         )
         return
-    with connected(socket, tenant or DEFAULT_TENANT, json) as client:
+    with connected(daemon, tenant or DEFAULT_TENANT, json) as client:
         if status:
             print_status([client.get_consolidation(user)] if user is not None else client.list_consolidations(), json)
         elif user is not None:

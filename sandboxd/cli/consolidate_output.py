@@ -8,14 +8,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import typer
 
 from sandboxd.cli.output import print_json, print_line, print_table
-from sandboxd.client.results import Consolidated, ConsolidationFailure, ConsolidationState
+from sandboxd.models.consolidation import Consolidated, ConsolidationFailure, ConsolidationState
 
 HELD = "consolidation.held"
 _NOTHING = {"unchanged": "is unchanged", "nothing": "was not written: there is nothing to record"}
@@ -39,7 +39,7 @@ class Item:
 
 def print_one(user: str, result: Consolidated, as_json: bool) -> None:
     if as_json:
-        print_json(asdict(result))
+        print_json(result)
     elif result.dry_run:
         print_diff(result.diff)
         if not result.changed:
@@ -68,7 +68,7 @@ def item_fields(item: Item) -> dict[str, Any]:
     whose = {"tenant": item.tenant, "user": item.user}
     if item.result is None:
         return {**whose, "outcome": "held" if item.code == HELD else "failed", "code": item.code, "reason": item.detail}
-    return {**whose, **asdict(item.result)}
+    return {**whose, **dict(item.result)}
 
 
 def print_item(item: Item, as_json: bool) -> None:
@@ -92,7 +92,7 @@ def print_diff(diff: str) -> None:
 
 def print_status(states: Sequence[ConsolidationState], as_json: bool) -> None:
     if as_json:
-        print_json({"items": [asdict(state) for state in states]})
+        print_json({"items": states})
         return
     rows = [row for state in states for row in _status_rows(state)]
     columns = ("user", "session", "state", "why", "changed", "last run", "outcome", "revision", "failures", "reason")

@@ -22,10 +22,10 @@ from memo.ids import UserRef
 from sandboxd.cli.consolidate_output import Item, print_item, print_items, print_one, print_status, show_progress
 from sandboxd.cli.output import FAILED, fail, print_json
 from sandboxd.cli.serve import load_settings
-from sandboxd.client.results import Consolidated, ConsolidationFailure, ConsolidationState
 from sandboxd.consolidation.errors import error_of
 from sandboxd.consolidation.service import make_service
 from sandboxd.errors import SandboxdError
+from sandboxd.models.consolidation import Consolidated, ConsolidationFailure, ConsolidationState
 from sandboxd.settings import Settings
 
 DEFAULT_TENANT = "default"
@@ -156,40 +156,40 @@ def _item(result: RunResult) -> Item:
 
 def _consolidated(result: RunResult) -> Consolidated:
     return Consolidated(
-        result.is_changed,
-        result.revision or None,
-        result.diff,
-        result.sessions,
-        result.outcome.code,
-        result.reason,
-        dict(result.failed),
-        result.is_dry,
-        result.calls,
-        result.tokens,
+        changed=result.is_changed,
+        revision=result.revision or None,
+        diff=result.diff,
+        sessions=result.sessions,
+        outcome=result.outcome.code,
+        reason=result.reason,
+        failed=dict(result.failed),
+        dry_run=result.is_dry,
+        calls=result.calls,
+        tokens=result.tokens,
     )
 
 
 def _state(state: UserState) -> ConsolidationState:
     standing = state.standing
     return ConsolidationState(
-        state.user.tenant,
-        state.user.user,
-        state.is_due,
-        str(state.why),
-        state.look_again_at,
-        state.changed,
-        state.last_activity,
-        standing.runs,
-        standing.last_run_at,
-        None if state.last_outcome is None else state.last_outcome.code,
-        standing.is_unfinished,
-        state.revision,
-        state.holder,
-        None if standing.failure is None else _failure(standing.failure),
-        {session: _failure(failure) for session, failure in standing.sessions.items()},
+        tenant=state.user.tenant,
+        user=state.user.user,
+        due=state.is_due,
+        why=str(state.why),
+        look_again_at=state.look_again_at,
+        changed_sessions=state.changed,
+        last_activity=state.last_activity,
+        runs=standing.runs,
+        last_run_at=standing.last_run_at,
+        last_outcome=None if state.last_outcome is None else state.last_outcome.code,
+        unfinished=standing.is_unfinished,
+        revision=state.revision,
+        held_by=state.holder,
+        failure=None if standing.failure is None else _failure(standing.failure),
+        failed_sessions={session: _failure(failure) for session, failure in standing.sessions.items()},
         background=False,
     )
 
 
 def _failure(failure: Failure) -> ConsolidationFailure:
-    return ConsolidationFailure(failure.reason, failure.count, failure.retry_at)
+    return ConsolidationFailure(reason=failure.reason, count=failure.count, retry_at=failure.retry_at)

@@ -7,22 +7,22 @@ from typing import Annotated
 import typer
 
 from sandboxd.cli.connection import connected
-from sandboxd.cli.options import Json, Socket
+from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json
 from sandboxd.cli.output import print_json, print_line
-from sandboxd.client.results import Event
+from sandboxd.models.event import Event
 
 
 def events(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Also print new events, until Ctrl-C.")] = False,
     after: Annotated[int | None, typer.Option(help="Only events with a higher id.")] = None,
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """Print recent events, one per line.
 
     Example: sandboxd events --follow --json
     """
-    with connected(socket, "default", json) as client:
+    with connected(daemon, "default", json) as client:
         try:
             for event in client.events(after, follow=follow):
                 _print(event, json)

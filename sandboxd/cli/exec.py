@@ -6,16 +6,15 @@ import os
 import select
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from sandboxd.cli.connection import connected
-from sandboxd.cli.options import Json, Session, Socket, Tenant
+from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json, Session, Tenant
 from sandboxd.cli.output import print_json
 from sandboxd.cli.sandboxes import parse_env
-from sandboxd.client.results import ExecOutput, ExecResult
+from sandboxd.models.command import ExecOutput, ExecResult
 
 TIMED_OUT = 124
 CALL_FAILED = 125
@@ -35,7 +34,7 @@ def execute(
     no_stdin: Annotated[bool, typer.Option("--no-stdin", "-n", help="Do not read stdin.")] = False,
     merge_stderr: Annotated[bool, typer.Option(help="Merge stderr into stdout, in the order written.")] = False,
     tenant: Tenant = "default",
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """Run a command in a session's sandbox. Options come before the session.
@@ -51,12 +50,12 @@ def execute(
     program = words[0] if len(words) == 1 else words
     stdin = None if no_stdin or sys.stdin is None or sys.stdin.isatty() else _open_stdin(sys.stdin.fileno())
     variables = parse_env(env)
-    with connected(socket, tenant, json, CALL_FAILED, session=session) as client:
+    with connected(daemon, tenant, json, CALL_FAILED, session=session) as client:
         if json:
             result = client.exec(
                 session, program, cwd=cwd, env=variables, stdin=stdin, timeout_s=timeout, merge_stderr=merge_stderr
             )
-            print_json({name: value for name, value in asdict(result).items() if name != "raw"})
+            print_json({name: value for name, value in result if name != "encoding"})
             raise typer.Exit(_exit_code(result))
         items = client.exec_stream(
             session, program, cwd=cwd, env=variables, stdin=stdin, timeout_s=timeout, merge_stderr=merge_stderr

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from sandboxd.cli.connection import connected
-from sandboxd.cli.options import Json, Socket
+from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json
 from sandboxd.cli.output import print_json, print_line
 
 
-def collect(socket: Socket = None, json: Json = False) -> None:
+def collect(daemon: Daemon = DEFAULT_DAEMON, json: Json = False) -> None:
     """Remove containers, directories and records that do not belong to a sandbox. Workspaces are kept.
 
     Example: sandboxd gc
     """
-    with connected(socket, "default", json) as client:
+    with connected(daemon, "default", json) as client:
         report = client.collect_garbage()
     if json:
         print_json(report)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from sandboxd.cli.connection import connected
 from sandboxd.cli.memo_edit import edit
 from sandboxd.cli.memo_files import export_all, import_all
-from sandboxd.cli.options import Json, Socket, Tenant
+from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json, Tenant
 from sandboxd.cli.output import print_json, print_table
 from sandboxd.cli.place import (
     Actor,
@@ -36,7 +35,7 @@ def ls(
     words: Annotated[list[str] | None, typer.Argument(metavar="[SESSION]", help="Leave it out with --user.")] = None,
     user: User = None,
     tenant: Tenant = "default",
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """List the documents.
@@ -44,10 +43,10 @@ def ls(
     Example: sandboxd memo ls demo
     """
     place = find_place(words, user)
-    with connected(socket, tenant, json) as client:
+    with connected(daemon, tenant, json) as client:
         found = client.list_memo(place.owner, scope=place.scope)
     if json:
-        print_json({"items": [asdict(document) for document in found]})
+        print_json({"items": found})
         return
     rows = [
         (one.name, str(one.revision), str(one.size), one.updated_at.isoformat(timespec="seconds"), one.summary)
@@ -62,7 +61,7 @@ def cat(
     revision: Annotated[int | None, typer.Option("--revision", "-r", min=1, help="An old revision.")] = None,
     user: User = None,
     tenant: Tenant = "default",
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """Print a document, exactly as it is stored.
@@ -70,7 +69,7 @@ def cat(
     Example: sandboxd memo cat demo NOTES.md --revision 3
     """
     place = find_place(words, user, "NAME")
-    with connected(socket, tenant, json) as client:
+    with connected(daemon, tenant, json) as client:
         document = client.read_memo(place.owner, *place.words, scope=place.scope, revision=revision)
     if json:
         print_json({"name": place.words[0], "revision": document.revision, "text": document.text})
@@ -97,7 +96,7 @@ def put(
     reason: Reason = None,
     user: User = None,
     tenant: Tenant = "default",
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """Replace a document with the text from stdin or a file. Live sandboxes show the new text at once.
@@ -106,7 +105,7 @@ def put(
     """
     place = find_place(words, user, "NAME")
     text = read_input(file)
-    with connected(socket, tenant, json) as client:
+    with connected(daemon, tenant, json) as client:
         written = client.write_memo(
             place.owner,
             place.words[0],
@@ -128,7 +127,7 @@ def append(
     reason: Reason = None,
     user: User = None,
     tenant: Tenant = "default",
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """Append the text from stdin or a file to a document.
@@ -137,7 +136,7 @@ def append(
     """
     place = find_place(words, user, "NAME")
     text = read_input(file)
-    with connected(socket, tenant, json) as client:
+    with connected(daemon, tenant, json) as client:
         written = client.append_memo(place.owner, place.words[0], text, scope=place.scope, actor=actor, reason=reason)
     print_written(place.words[0], written, json)
 
@@ -150,7 +149,7 @@ def history(
     ] = None,
     user: User = None,
     tenant: Tenant = "default",
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """List the revisions of a document, newest first.
@@ -158,10 +157,10 @@ def history(
     Example: sandboxd memo history demo NOTES.md
     """
     place = find_place(words, user, "NAME")
-    with connected(socket, tenant, json) as client:
+    with connected(daemon, tenant, json) as client:
         found = client.memo_history(place.owner, *place.words, scope=place.scope, limit=limit)
     if json:
-        print_json({"items": [asdict(revision) for revision in found]})
+        print_json({"items": found})
         return
     rows = [
         (
@@ -186,7 +185,7 @@ def diff(
     after: Annotated[int | None, typer.Option("--to", min=1, help="The newest by default.")] = None,
     user: User = None,
     tenant: Tenant = "default",
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """Print what changed between two revisions.
@@ -194,7 +193,7 @@ def diff(
     Example: sandboxd memo diff demo NOTES.md --from 2 --to 5
     """
     place = find_place(words, user, "NAME")
-    with connected(socket, tenant, json) as client:
+    with connected(daemon, tenant, json) as client:
         text = client.diff_memo(place.owner, *place.words, before=before, after=after, scope=place.scope)
     if json:
         print_json({"name": place.words[0], "diff": text})
@@ -212,7 +211,7 @@ def restore(
     reason: Reason = None,
     user: User = None,
     tenant: Tenant = "default",
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """Write the text of an old revision as a new one. No revision is lost.
@@ -223,7 +222,7 @@ def restore(
     name, number = place.words
     if not (number.isascii() and number.isdecimal()) or len(number) > 18 or int(number) < 1:
         raise typer.BadParameter("it must be a whole number of at least 1", param_hint="REVISION")
-    with connected(socket, tenant, json) as client:
+    with connected(daemon, tenant, json) as client:
         written = client.restore_memo(place.owner, name, int(number), scope=place.scope, actor=actor, reason=reason)
     print_written(name, written, json)
 

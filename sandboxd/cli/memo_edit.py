@@ -16,13 +16,13 @@ from typing import Annotated
 import typer
 
 from sandboxd.cli.connection import connected
-from sandboxd.cli.options import Json, Socket, Tenant
+from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json, Tenant
 from sandboxd.cli.output import fail, print_json, print_line
 from sandboxd.cli.place import Actor, Place, Reason, User, Words, decode, find_place, print_written
+from sandboxd.client import Client
 from sandboxd.client.errors import KNOWN_ERRORS
-from sandboxd.client.results import Document
-from sandboxd.client.synchronous import Client
 from sandboxd.errors import HostIO
+from sandboxd.models.document import Document
 
 
 def edit(
@@ -34,7 +34,7 @@ def edit(
     reason: Reason = None,
     user: User = None,
     tenant: Tenant = "default",
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """Open a document in $VISUAL or $EDITOR and write it back.
@@ -44,7 +44,7 @@ def edit(
     Example: sandboxd memo edit --user alice USER.md
     """
     place = find_place(words, user, "NAME")
-    with connected(socket, tenant, json) as client:
+    with connected(daemon, tenant, json) as client:
         before = _read(client, place)
         draft = _draft(place.words[0], before.text)
         text = _let_edit(draft)
@@ -77,7 +77,7 @@ def _read(client: Client, place: Place) -> Document:
     try:
         return client.read_memo(place.owner, place.words[0], scope=place.scope)
     except Absent:
-        return Document("", 0)
+        return Document(text="", revision=0)
 
 
 def _draft(name: str, text: str) -> Path:

@@ -15,10 +15,10 @@ from typing import Annotated
 import typer
 
 from sandboxd.cli.connection import connected
-from sandboxd.cli.options import Json, Socket, Tenant
+from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json, Tenant
 from sandboxd.cli.output import print_json, print_line
 from sandboxd.cli.place import Actor, Place, Reason, User, decode, find_place
-from sandboxd.client.synchronous import Client
+from sandboxd.client import Client
 from sandboxd.errors import HostIO, InvalidRequest
 
 ARTIFACTS = "tool-results"
@@ -33,7 +33,7 @@ def export_all(
     words: Directory = None,
     user: User = None,
     tenant: Tenant = "default",
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """Write every document, and a session's tool results, to a directory. Files of the same name are replaced.
@@ -42,7 +42,7 @@ def export_all(
     """
     place = find_place(words, user, "DIRECTORY")
     root = Path(place.words[0])
-    with connected(socket, tenant, json) as client:
+    with connected(daemon, tenant, json) as client:
         files = _write_all(client, place, root)
     _report(files, json)
 
@@ -53,7 +53,7 @@ def import_all(
     reason: Reason = None,
     user: User = None,
     tenant: Tenant = "default",
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """Write every file of a directory as a document, and those in tool-results as tool results of the session.
@@ -69,7 +69,7 @@ def import_all(
     artifacts = [(path.name.removesuffix(SUFFIX), _text(path)) for path in _files(root / ARTIFACTS)]
     if artifacts and place.scope == "user":
         raise InvalidRequest(f"cannot import {root / ARTIFACTS} for a user: only a session has tool results; name one")
-    with connected(socket, tenant, json) as client:
+    with connected(daemon, tenant, json) as client:
         for name, text in documents:
             client.write_memo(place.owner, name, text, scope=place.scope, actor=actor, reason=reason)
         for artifact, text in artifacts:

@@ -24,7 +24,7 @@ _USAGE_CODES = frozenset({"request.invalid", "memo.invalid_key", "memo.invalid_c
 
 _NO_SANDBOX = "`sandboxd ls` lists the sandboxes of a tenant; `sandboxd create SESSION` creates one."
 _NEXT_STEPS = {
-    "daemon.unreachable": "Start one with `sandboxd serve`, or give its socket with --socket.",
+    "daemon.unreachable": "Start one with `sandboxd serve`, or say where it is with --socket or --url.",
     "daemon.answer_lost": "`sandboxd doctor` checks the daemon.",
     "request.not_found": _NO_SANDBOX,
     "sandbox.not_found": _NO_SANDBOX,
@@ -113,6 +113,10 @@ def find_next_step(error: Exception) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
+    from pydantic import BaseModel  # loaded only by a command that has received one
+
+    if isinstance(value, BaseModel):
+        return dict(value)  # not as on the wire, where some mappings are lists
     raise TypeError(f"cannot write {type(value).__name__} as JSON")
 
 

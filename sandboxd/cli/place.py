@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 import typer
 
 from sandboxd.cli.output import print_json, print_line
-from sandboxd.client.results import Written
 from sandboxd.errors import InvalidRequest
+from sandboxd.models.document import Written
 
 MAX_INPUT_BYTES = 67_108_864
 

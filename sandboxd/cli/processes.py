@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from sandboxd.cli.connection import connected
-from sandboxd.cli.options import Json, Session, Socket, Tenant
+from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json, Session, Tenant
 from sandboxd.cli.output import print_json, print_line, print_table
 
 
-def ps(session: Session, tenant: Tenant = "default", socket: Socket = None, json: Json = False) -> None:
+def ps(session: Session, tenant: Tenant = "default", daemon: Daemon = DEFAULT_DAEMON, json: Json = False) -> None:
     """List the background processes of a session's sandbox.
 
     Example: sandboxd ps demo
     """
-    with connected(socket, tenant, json, session=session) as client:
+    with connected(daemon, tenant, json, session=session) as client:
         found = client.list_processes(session)
     if json:
-        print_json({"items": [asdict(process) for process in found]})
+        print_json({"items": found})
         return
     rows = [
         (
@@ -46,7 +45,7 @@ def kill(
         str | None, typer.Option(help="With --only: process, foreground (of its terminal) or children.")
     ] = None,
     tenant: Tenant = "default",
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """End a background process and everything it started.
@@ -59,14 +58,14 @@ def kill(
     if to is not None and not only:
         raise typer.BadParameter("needs --only", param_hint="--to")
     name = signal.upper().removeprefix("SIG")
-    with connected(socket, tenant, json, session=session) as client:
+    with connected(daemon, tenant, json, session=session) as client:
         if only:
             count = client.signal_process(session, process, name, to=to)
             answer = {"process": process, "signalled": count}
             text = f"{name} sent to {count} processes"
         else:
             ended = client.kill_process(session, process, signal=name, grace_s=grace)
-            answer = asdict(ended)
+            answer = dict(ended)
             text = f"ended by {ended.ended_by}"
     if json:
         print_json(answer)

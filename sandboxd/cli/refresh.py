@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from sandboxd.cli.connection import connected
-from sandboxd.cli.options import Json, Socket, Tenant
+from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json, Tenant
 from sandboxd.cli.output import print_json, print_line
 from sandboxd.cli.place import User
 
@@ -22,7 +21,7 @@ def refresh(
     ] = None,
     user: User = None,
     tenant: Tenant = "default",
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """Refresh memory from the store: of one session, or with --user one document in all of a user's sessions.
@@ -37,7 +36,7 @@ def refresh(
             raise typer.BadParameter("expected --user USER NAME", param_hint="the arguments")
     elif len(given) not in (1, 2):
         raise typer.BadParameter("expected SESSION [PATH], or --user USER NAME", param_hint="the arguments")
-    with connected(socket, tenant, json) as client:
+    with connected(daemon, tenant, json) as client:
         count = (
             client.refresh_memo_mirror(*given)
             if user is None
@@ -45,7 +44,7 @@ def refresh(
         )
         refused = client.list_refused_writes(given[0]) if user is None and count else []
     if json:
-        print_json({"refreshed": count, "refused": [asdict(write) for write in refused]})
+        print_json({"refreshed": count, "refused": refused})
         return
     print_line(f"refreshed {count} file{'' if count == 1 else 's'}")
     for write in refused:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from sandboxd.cli.connection import connected
-from sandboxd.cli.options import Json, Socket, Tenant
+from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json, Tenant
 from sandboxd.cli.output import fail, print_json, print_line, print_table
 from sandboxd.errors import NotFound
 
@@ -25,7 +24,7 @@ def create(
     pids: Annotated[int | None, typer.Option(help="Limit on processes and threads.")] = None,
     disk_mb: Annotated[int | None, typer.Option(help="Limit on the workspace's size in MiB.")] = None,
     tenant: Tenant = "default",
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """Create a session's sandbox, or return the existing one. One whose container died restarts with its files.
@@ -34,7 +33,7 @@ def create(
     """
     given = {"memory_mb": memory_mb, "cpus": cpus, "pids": pids, "disk_mb": disk_mb}
     limits = {name: value for name, value in given.items() if value is not None}
-    with connected(socket, tenant, json) as client:
+    with connected(daemon, tenant, json) as client:
         sandbox = client.ensure_sandbox(
             session or f"s-{secrets.token_hex(4)}",
             user,
@@ -44,20 +43,20 @@ def create(
             limits=limits or None,
         )
     if json:
-        print_json(asdict(sandbox))
+        print_json(sandbox)
     else:
         print_line(sandbox.session)
 
 
-def ls(tenant: Tenant = "default", socket: Socket = None, json: Json = False) -> None:
+def ls(tenant: Tenant = "default", daemon: Daemon = DEFAULT_DAEMON, json: Json = False) -> None:
     """List a tenant's sandboxes.
 
     Example: sandboxd ls --tenant acme
     """
-    with connected(socket, tenant, json) as client:
+    with connected(daemon, tenant, json) as client:
         found = client.list_sandboxes()
     if json:
-        print_json({"items": [asdict(sandbox) for sandbox in found]})
+        print_json({"items": found})
         return
     rows = [
         (
@@ -78,7 +77,7 @@ def rm(
     sessions: Annotated[list[str], typer.Argument(help="The sessions whose sandboxes to remove.")],
     missing_ok: Annotated[bool, typer.Option("--missing-ok", help="Do not fail if a sandbox does not exist.")] = False,
     tenant: Tenant = "default",
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """Remove sandboxes with every file in their workspaces. Memory stays.
@@ -87,7 +86,7 @@ def rm(
 
     Example: sandboxd rm demo
     """
-    with connected(socket, tenant, json) as client:
+    with connected(daemon, tenant, json) as client:
         for session in sessions:
             try:
                 client.destroy_sandbox(session, missing_ok=missing_ok)

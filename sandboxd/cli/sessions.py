@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from sandboxd.cli.connection import connected
-from sandboxd.cli.options import Json, Socket, Tenant
+from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json, Tenant
 from sandboxd.cli.output import print_json, print_table
 
 
 def sessions(
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only the sessions of this user.")] = None,
     tenant: Tenant = "default",
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """List the sessions of a tenant, last changed first.
 
     Example: sandboxd sessions --user alice
     """
-    with connected(socket, tenant, json) as client:
+    with connected(daemon, tenant, json) as client:
         found = client.list_sessions(user)
     if json:
-        print_json({"items": [asdict(session) for session in found]})
+        print_json({"items": found})
         return
     rows = [
         (

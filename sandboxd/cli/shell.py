@@ -18,9 +18,9 @@ from typing import Annotated
 import typer
 
 from sandboxd.cli.connection import connected
-from sandboxd.cli.options import Json, Session, Socket, Tenant
+from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json, Session, Tenant
 from sandboxd.cli.output import print_json
-from sandboxd.client.synchronous import Client
+from sandboxd.client import Client
 from sandboxd.errors import InvalidRequest, NotFound, SandboxdError
 
 WAIT_S = 20.0
@@ -32,7 +32,7 @@ def shell(
         str, typer.Option("--command", "-c", help="The command to run in the terminal.")
     ] = "exec bash -l",
     tenant: Tenant = "default",
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """Open a terminal in a session's sandbox. It ends when its program does, with the program's exit code.
@@ -41,7 +41,7 @@ def shell(
     """
     if not sys.stdin.isatty() and not json:
         raise InvalidRequest("cannot open a shell: stdin is not a terminal; use `sandboxd exec` in scripts")
-    with connected(socket, tenant, json, session=session) as client:
+    with connected(daemon, tenant, json, session=session) as client:
         env = {"TERM": os.environ.get("TERM", "xterm-256color")}
         process = client.start_process(session, command, env=env, tty=True)
         if json:

@@ -6,16 +6,15 @@ import difflib
 import json as jsonlib
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from sandboxd.cli.connection import connected
-from sandboxd.cli.options import Json, Session, Socket, Tenant
+from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json, Session, Tenant
 from sandboxd.cli.output import FAILED, fail, print_json, print_line, print_table
-from sandboxd.client.results import ToolDescription
 from sandboxd.errors import InvalidRequest, NotFound
+from sandboxd.models.tool import ToolDescription
 
 _NOUNS = {
     "integer": "a whole number",
@@ -33,14 +32,14 @@ def tool(
         list[str] | None, typer.Argument(help="NAME=VALUE pairs, one JSON object, or `-` to read one from stdin.")
     ] = None,
     tenant: Tenant = "default",
-    socket: Socket = None,
+    daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
     """Call a tool and print what a model would read. Exit code 1 if the tool failed.
 
     Example: sandboxd tool demo Read file_path=/workspace/notes.txt limit=10
     """
-    with connected(socket, tenant, json, session=session) as client:
+    with connected(daemon, tenant, json, session=session) as client:
         tools = {one.name: one for one in client.tools(session)}
         if name is None:
             _print_tools(list(tools.values()), json)
@@ -56,7 +55,7 @@ def tool(
         except InvalidRequest as error:
             fail(error, json, next_step=_describe(name, schema))
     if json:
-        print_json(asdict(result))
+        print_json(result)
     else:
         print_line(result.content)
     raise typer.Exit(0 if result.ok else FAILED)
@@ -64,7 +63,7 @@ def tool(
 
 def _print_tools(tools: list[ToolDescription], as_json: bool) -> None:
     if as_json:
-        print_json({"items": [asdict(one) for one in tools]})
+        print_json({"items": tools})
     else:
         print_table(("tool", "what it does"), [(one.name, one.description) for one in tools])
 

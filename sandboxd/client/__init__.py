@@ -1,47 +1,67 @@
-"""The SDK: `Client` for synchronous code, `AsyncClient` for async code. Both raise the daemon's own errors.
+"""The SDK: `Sandbox` and `Client` for synchronous code, `AsyncSandbox` and `AsyncClient` for async code.
 
-Neither starts a daemon or keeps anything on disk. Each half is imported on first use, so that the command line does
-not load the async one.
+A `Client` has every call of the API as a method; a `Sandbox` has the calls about one sandbox, by what they concern. All
+raise the daemon's own errors. None of them starts a daemon or keeps anything on disk. Names are imported on first use,
+so that the command line loads neither the async half nor a model that it does not need.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sandboxd.client.errors import AnswerLost, DaemonUnreachable, WriteIncomplete
-from sandboxd.client.results import (
-    Artifact,
-    Compaction,
-    Consolidated,
-    ConsolidationFailure,
-    ConsolidationState,
-    Document,
-    DocumentInfo,
-    Event,
-    ExecOutput,
-    ExecResult,
-    FileInfo,
-    MirrorFile,
-    Process,
-    ProcessOutput,
-    Revision,
-    Sandbox,
-    Session,
-    ShortenedMessages,
-    ToolDescription,
-    ToolResult,
-    Written,
-)
 
 if TYPE_CHECKING:
-    from sandboxd.client.asynchronous import AsyncClient
-    from sandboxd.client.synchronous import Client
+    from sandboxd.client._async.client import AsyncClient
+    from sandboxd.client._async.processes import AsyncCommandHandle, AsyncTerminal
+    from sandboxd.client._async.sandbox import AsyncSandbox
+    from sandboxd.client._sync.client import Client
+    from sandboxd.client._sync.processes import CommandHandle, Terminal
+    from sandboxd.client._sync.sandbox import Sandbox
+    from sandboxd.models.artifact import Artifact
+    from sandboxd.models.command import ExecOutput, ExecResult
+    from sandboxd.models.consolidation import Consolidated, ConsolidationFailure, ConsolidationState
+    from sandboxd.models.document import Document, DocumentInfo, Revision, Written
+    from sandboxd.models.event import Event
+    from sandboxd.models.files import FileInfo
+    from sandboxd.models.message import Compaction, ShortenedMessages
+    from sandboxd.models.mirror import MirrorFile, RefusedWrite
+    from sandboxd.models.process import Process, ProcessOutput
+    from sandboxd.models.sandbox import SandboxView, Stats
+    from sandboxd.models.session import Session
+    from sandboxd.models.tool import ToolDescription, ToolResult
+
+_HOMES = {
+    "client._async.client": ("AsyncClient",),
+    "client._async.processes": ("AsyncCommandHandle", "AsyncTerminal"),
+    "client._async.sandbox": ("AsyncSandbox",),
+    "client._sync.client": ("Client",),
+    "client._sync.processes": ("CommandHandle", "Terminal"),
+    "client._sync.sandbox": ("Sandbox",),
+    "models.artifact": ("Artifact",),
+    "models.command": ("ExecOutput", "ExecResult"),
+    "models.consolidation": ("Consolidated", "ConsolidationFailure", "ConsolidationState"),
+    "models.document": ("Document", "DocumentInfo", "Revision", "Written"),
+    "models.event": ("Event",),
+    "models.files": ("FileInfo",),
+    "models.message": ("Compaction", "ShortenedMessages"),
+    "models.mirror": ("MirrorFile", "RefusedWrite"),
+    "models.process": ("Process", "ProcessOutput"),
+    "models.sandbox": ("SandboxView", "Stats"),
+    "models.session": ("Session",),
+    "models.tool": ("ToolDescription", "ToolResult"),
+}
 
 __all__ = [
     "AnswerLost",
     "Artifact",
     "AsyncClient",
+    "AsyncCommandHandle",
+    "AsyncSandbox",
+    "AsyncTerminal",
     "Client",
+    "CommandHandle",
     "Compaction",
     "Consolidated",
     "ConsolidationFailure",
@@ -56,10 +76,14 @@ __all__ = [
     "MirrorFile",
     "Process",
     "ProcessOutput",
+    "RefusedWrite",
     "Revision",
     "Sandbox",
+    "SandboxView",
     "Session",
     "ShortenedMessages",
+    "Stats",
+    "Terminal",
     "ToolDescription",
     "ToolResult",
     "WriteIncomplete",
@@ -68,12 +92,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Client":
-        from sandboxd.client.synchronous import Client
-
-        return Client
-    if name == "AsyncClient":
-        from sandboxd.client.asynchronous import AsyncClient
-
-        return AsyncClient
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"sandboxd.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

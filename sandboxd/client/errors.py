@@ -5,8 +5,9 @@ An error of the daemon has the same class in the client, so one `except` clause 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from memo.errors import MemoError, RevisionConflict
 from sandboxd.errors import DependencyError, FileError, Gone, InternalError, RequestError, SandboxdError, SandboxError
@@ -75,6 +76,17 @@ _BY_CODE: dict[str, type[Exception]] = {
 """Return every class by code. A subclass wins over a parent with the same code, the daemon's over memo's."""
 
 
+def raise_problem(status: int, body: bytes) -> NoReturn:
+    """Raise the error that an answer describes."""
+    try:
+        problem = json.loads(body)
+    except ValueError:
+        problem = None
+    if not isinstance(problem, dict) or "code" not in problem:
+        raise InternalError(f"cannot read the daemon's answer: status {status} without a problem")
+    raise rebuild(problem)
+
+
 def rebuild(problem: Mapping[str, Any]) -> Exception:
     """Return the error that a problem describes. An unknown code is kept, with the base class of its family."""
     code = str(problem.get("code", "internal.error"))
@@ -94,7 +106,7 @@ def rebuild(problem: Mapping[str, Any]) -> Exception:
 
 def _conflict(problem: Mapping[str, Any], detail: str) -> Exception:
     """Return a conflict with the current document."""
-    from memo.documents import Document  # already imported by the async client; rarely needed by the command line
+    from memo.documents import Document  # loaded with the models of documents; not needed by every command
 
     text, revision, sha256 = problem.get("text"), problem.get("revision"), problem.get("sha256")
     if isinstance(text, str) and isinstance(revision, int) and isinstance(sha256, str):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+EVENT_STREAM = {"accept": "text/event-stream"}
+"""The header that asks for a stream of events."""
 MAX_EVENT_BYTES = 67_108_864
 
 

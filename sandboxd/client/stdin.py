@@ -1,49 +1,97 @@
-"""Writing to a process's stdin, request by request, until it has read everything. Does no I/O itself.
+"""The stdin of a command: a small one is part of the call, a larger one is streamed after it.
 
-Every answer says how much was taken, so nothing is written twice. With an idempotency key each request has its own key,
-made of the given one and the offset, so the whole write can be repeated after a lost answer.
+A source is read in chunks, and only one chunk is held at a time.
 """
 
 from __future__ import annotations
 
-from sandboxd.client.calls import Call, write_process
-from sandboxd.client.errors import WriteIncomplete
-from sandboxd.errors import SandboxdError
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from typing import Protocol, runtime_checkable
 
-REQUEST_BYTES = 1_048_576
-_MAX_KEY_CHARS = 255
+from sandboxd.errors import InvalidRequest
+
+PIECE_BYTES = 65_536
+WRITE_BYTES = 1_048_576
+"""How much of a write to a process's stdin one request holds."""
+INLINE_BYTES = 1_048_576
+"""A larger stdin is streamed, unless the call must be repeatable."""
+MAX_INLINE_BYTES = 16_777_216
+MAX_KEY_CHARS = 255
 
 
-class StdinWrite:
-    """One write: the data that is left, and the next request."""
+@runtime_checkable
+class BinaryFile(Protocol):
+    def read(self, size: int, /) -> bytes: ...
 
-    def __init__(self, data: str | bytes, *, eof: bool, key: str | None) -> None:
-        self._data = data if isinstance(data, bytes) else data.encode()
-        self._eof = eof
-        self._key = key
-        self._taken_bytes = 0
-        self.is_done = False
 
-    def next_call(self, tenant: str, session: str, process: str) -> Call[int]:
-        piece = self._data[self._taken_bytes : self._taken_bytes + REQUEST_BYTES]
-        is_last = self._taken_bytes + len(piece) == len(self._data)
-        return write_process(tenant, session, process, piece, eof=self._eof and is_last, key=self._next_key())
+Stdin = str | bytes | BinaryFile | Iterable[bytes] | None
+AsyncStdin = Stdin | AsyncIterable[bytes]
 
-    def advance(self, taken_bytes: int) -> None:
-        self._taken_bytes += taken_bytes
-        self.is_done = self._taken_bytes >= len(self._data)
 
-    def fail(self, error: SandboxdError) -> None:
-        """Raise WriteIncomplete if part of the data was taken before this error."""
-        if self._taken_bytes:
-            raise WriteIncomplete(self._taken_bytes, len(self._data), error) from error
+def inline_stdin(stdin: AsyncStdin, key: str | None) -> tuple[str | bytes | None, bool]:
+    """Return the stdin to put into the call, and whether stdin is streamed instead."""
+    if stdin is None or isinstance(stdin, str | bytes):
+        size = 0 if stdin is None else len(stdin) if isinstance(stdin, bytes) else _size_of(stdin)
+        if size <= INLINE_BYTES or (key is not None and size <= MAX_INLINE_BYTES):
+            return stdin, False
+    if key is not None:
+        raise InvalidRequest(
+            f"cannot use an idempotency key with stdin that is streamed or has more than {MAX_INLINE_BYTES} bytes: "
+            "write it to a file of the sandbox first"
+        )
+    return None, True
 
-    def _next_key(self) -> str | None:
-        if self._key is None or not self._taken_bytes:
-            return self._key
-        key = f"{self._key}:{self._taken_bytes}"
-        if len(key) <= _MAX_KEY_CHARS:
-            return key
-        import hashlib  # imported only for a key, to keep the command line fast
 
-        return hashlib.sha256(key.encode()).hexdigest()
+def part_key(key: str | None, offset: int) -> str | None:
+    """Return the idempotency key of one request of a write, so that the whole write can be repeated."""
+    if key is None or not offset:
+        return key
+    part = f"{key}:{offset}"
+    if len(part) <= MAX_KEY_CHARS:
+        return part
+    import hashlib  # imported only for a long key, to keep the command line fast
+
+    return hashlib.sha256(part.encode()).hexdigest()
+
+
+def pieces_of(stdin: Stdin) -> Iterator[bytes]:
+    """Yield stdin in chunks."""
+    if isinstance(stdin, str):
+        stdin = stdin.encode()
+    if isinstance(stdin, bytes):
+        for start in range(0, len(stdin), PIECE_BYTES):
+            yield stdin[start : start + PIECE_BYTES]
+        return
+    source = _read(stdin) if isinstance(stdin, BinaryFile) else stdin or ()
+    for piece in source:
+        if not isinstance(piece, bytes | bytearray | memoryview):
+            raise InvalidRequest(
+                f"cannot use this stdin: it gives {type(piece).__name__}, not bytes; open a file in binary mode"
+            )
+        yield bytes(piece)
+
+
+async def async_pieces_of(stdin: AsyncStdin) -> AsyncIterator[bytes]:
+    """Yield stdin in chunks; read a blocking source in a thread."""
+    if isinstance(stdin, AsyncIterable):
+        async for piece in stdin:
+            yield piece
+    elif isinstance(stdin, str | bytes):
+        for piece in pieces_of(stdin):
+            yield piece
+    else:
+        import asyncio  # only the async client gets here
+
+        source = pieces_of(stdin)
+        while (next_piece := await asyncio.to_thread(next, source, None)) is not None:
+            yield next_piece
+
+
+def _read(file: BinaryFile) -> Iterator[bytes]:
+    read = getattr(file, "read1", file.read)  # read1 returns what is available, so a pipe is forwarded as it fills
+    while piece := read(PIECE_BYTES):
+        yield piece
+
+
+def _size_of(text: str) -> int:
+    return len(text) if text.isascii() or len(text) > MAX_INLINE_BYTES else len(text.encode())

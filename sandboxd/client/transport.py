@@ -1,42 +1,113 @@
-"""Connections of the synchronous client over a unix socket or TCP, kept alive and shared by threads.
+"""Connections of the synchronous client over a unix socket, TCP or TLS, kept alive and shared by threads.
 
-It never sends a request twice unless the first was not read or the call is safe to repeat.
+It speaks HTTP with `http.client`, and sends a request twice only if the first was not read or repeating it is safe.
 """
 
 from __future__ import annotations
 
+import http.client
 import select
 import socket
+import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
-from sandboxd.client import keep_alive
+from sandboxd.client import request as rules
 from sandboxd.client.address import Address
-from sandboxd.client.calls import Answer, Call
 from sandboxd.client.errors import DaemonUnreachable
-from sandboxd.client.http1 import LAST_CHUNK, AnswerReader, BadAnswer, chunk, render_head
+from sandboxd.client.request import MAX_ANSWER_BYTES, Answer, Request, broken, is_unread, silent, too_large
+from sandboxd.client.tls import SharedTlsSocket, make_context
 
 MAX_IDLE = 16
 PIECE_BYTES = 65_536
 
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """The streamed part of a body. A thread sends it while the answer is read, which may come first."""
-
-    pieces: Iterable[bytes]
+_Broken = (http.client.HTTPException, OSError)
+"""What http.client raises when a connection ends, or receives something that is not a valid answer."""
 
 
-Body = bytes | Iterable[bytes] | Upload | None
+class _Connection:
+    """One connection with one exchange at a time."""
+
+    def __init__(self, http_connection: _OneWrite) -> None:
+        self._http = http_connection
+        self._sock: socket.socket = http_connection.sock
+        self._response: http.client.HTTPResponse | None = None
+        self._sender: _Sender | None = None
+        self.idle_since = 0.0
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether the last exchange is complete and the daemon keeps the connection open."""
+        is_sent = self._sender is None or self._sender.is_done
+        response = self._response
+        return is_sent and response is not None and response.isclosed() and not response.will_close
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing can be read: an idle connection that can has been closed by the daemon."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return not poll.poll(0)
+
+    @property
+    def source_error(self) -> BaseException | None:
+        return None if self._sender is None else self._sender.error
+
+    def close(self) -> None:
+        if self._sender is not None:
+            self._sender.stop()
+            _hang_up(self._sock)  # its thread may be sending
+        if self._response is not None:
+            self._response.close()
+        self._http.close()
+        self._sock.close()
+
+    def ask(self, request: Request, address: Address, stream: Iterable[bytes] | None) -> http.client.HTTPResponse:
+        """Send a request, and return its answer once the head has arrived."""
+        self._sock.settimeout(request.timeout_s)
+        self._sender = None
+        connection = self._http
+        connection.putrequest(request.method, request.target, skip_host=True, skip_accept_encoding=True)
+        connection.putheader("host", address.authority)
+        if address.token is not None:
+            connection.putheader("authorization", f"Bearer {address.token}")
+        for name, value in request.headers.items():
+            connection.putheader(name, value.encode())
+        try:
+            if stream is None:
+                body = request.body or b""
+                if body or request.method not in ("GET", "HEAD"):
+                    connection.putheader("content-length", str(len(body)))
+                connection.endheaders(body or None)
+                connection.flush()
+            else:
+                connection.putheader("transfer-encoding", "chunked")
+                connection.endheaders()
+                connection.flush()
+                self._sender = _Sender(self._sock, chain((request.body or b"",), stream))
+        except (BrokenPipeError, ConnectionResetError) as error:
+            # The daemon may have answered, and closed the connection without reading the rest of the body.
+            with suppress(*_Broken):
+                return self._answer()
+            raise error from None
+        return self._answer()
+
+    def _answer(self) -> http.client.HTTPResponse:
+        self._response = self._http.getresponse()
+        return self._response
 
 
 class _Sender:
-    """The thread of an upload. It never raises: an error of its source is kept for the reader of the answer."""
+    """Sends a streamed body in a thread, while the answer is read, which may come first.
+
+    It never raises: an error of its source is kept for the reader of the answer.
+    """
 
     def __init__(self, sock: socket.socket, pieces: Iterable[bytes]) -> None:
         self._sock = sock
@@ -57,79 +128,17 @@ class _Sender:
                 piece = next(self._pieces, None)
             except BaseException as error:  # noqa: BLE001  # raised in the caller's thread
                 self.error = error
-                with suppress(OSError):
-                    self._sock.shutdown(socket.SHUT_RDWR)  # makes the daemon kill the command, which wakes the reader
+                _hang_up(self._sock)  # makes the daemon kill the command, which wakes the reader
                 return
             try:
                 if piece is None:
-                    self._sock.sendall(LAST_CHUNK)
+                    self._sock.sendall(b"0\r\n\r\n")
                     self.is_done = True
                     return
                 if piece and not self._is_stopped:
-                    self._sock.sendall(chunk(piece))
+                    self._sock.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
             except OSError:
                 return  # the reader of the answer reports why
-
-
-class _Connection:
-    """A socket and the answer being read from it."""
-
-    __slots__ = ("answer", "idle_since", "sender", "sock")
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.answer = AnswerReader()
-        self.sender: _Sender | None = None
-        self.idle_since = 0.0
-
-    @property
-    def is_reusable(self) -> bool:
-        is_sent = self.sender is None or self.sender.is_done
-        return is_sent and self.answer.is_whole and self.answer.may_keep_alive
-
-    def close(self) -> None:
-        if self.sender is not None:
-            self.sender.stop()
-            with suppress(OSError):
-                self.sock.shutdown(socket.SHUT_RDWR)  # its thread may be sending
-        self.sock.close()
-
-    def ask(self, call: Call[Any], address: Address, body: Body) -> None:
-        self.answer = AnswerReader()
-        self.sender = None
-        if isinstance(body, Upload):
-            self.sock.sendall(render_head(call, address, None) + chunk(call.body or b""))
-            self.sender = _Sender(self.sock, body.pieces)
-            return
-        if body is None or isinstance(body, bytes):
-            content = body or b""
-            head = render_head(call, address, len(content))
-            if len(content) <= PIECE_BYTES:
-                self.sock.sendall(head + content)
-            else:
-                self.sock.sendall(head)
-                self.sock.sendall(content)
-            return
-        self.sock.sendall(render_head(call, address, None))
-        for piece in body:
-            if piece:
-                self.sock.sendall(chunk(piece))
-        self.sock.sendall(LAST_CHUNK)
-
-    def read_more(self) -> None:
-        data = self.sock.recv(PIECE_BYTES)
-        if not data:
-            raise BadAnswer("it was closed")
-        self.answer.feed(data)
-
-    def pieces(self) -> Iterator[bytes]:
-        while True:
-            if piece := self.answer.take():
-                yield piece
-            elif self.answer.is_whole:
-                return
-            else:
-                self.read_more()
 
 
 class Transport:
@@ -137,24 +146,27 @@ class Transport:
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self._context = make_context() if address.is_tls else None
         self._idle: deque[_Connection] = deque()
         """Idle connections, longest idle first; the last one is reused."""
         self._lock = threading.Lock()
         self._is_closed = False
 
-    def send(self, call: Call[Any], body: Body = None) -> Answer:
-        """Send a call and return its whole answer."""
-        with self._answered(call, body) as connection:
-            answer = connection.answer
-            while not answer.is_whole:
-                connection.read_more()
-            return Answer(answer.status, answer.take(), answer.headers)
+    def send(self, request: Request, stream: Iterable[bytes] | None = None) -> Answer:
+        """Send a request and return its whole answer. A streamed body follows the request's own."""
+        with self._answered(request, stream) as (response, pieces):
+            body = bytearray()
+            for piece in pieces:
+                body += piece
+                if len(body) > MAX_ANSWER_BYTES:
+                    raise too_large()
+            return Answer(response.status, bytes(body), response.headers)
 
     @contextmanager
-    def stream(self, call: Call[Any], body: Body = None) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Send a call and stream its answer. Leaving early closes the connection."""
-        with self._answered(call, body) as connection:
-            yield connection.answer.status, connection.pieces()
+    def stream(self, request: Request, stream: Iterable[bytes] | None = None) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """Send a request and stream its answer. Leaving early closes the connection."""
+        with self._answered(request, stream) as (response, pieces):
+            yield response.status, pieces
 
     def close(self) -> None:
         with self._lock:
@@ -163,50 +175,59 @@ class Transport:
             connection.close()
 
     @contextmanager
-    def _answered(self, call: Call[Any], body: Body) -> Iterator[_Connection]:
-        """Yield a connection on which the answer has begun."""
-        connection = self._begin(call, call.body if body is None else body)
+    def _answered(
+        self, request: Request, stream: Iterable[bytes] | None
+    ) -> Iterator[tuple[http.client.HTTPResponse, Iterator[bytes]]]:
+        connection, response = self._begin(request, stream)
         try:
-            yield connection
-        except TimeoutError as error:
-            raise keep_alive.silent(call) from error
-        except (BadAnswer, OSError) as error:
-            _raise_source_error(connection)
-            raise keep_alive.broken(call, self.address, _reason(error), unread=False) from error
+            yield response, self._read(request, connection, response)
         finally:
             if connection.is_reusable:
                 self._put_back(connection)
             else:
                 connection.close()
 
-    def _begin(self, call: Call[Any], body: Body) -> _Connection:
-        """Send a call and wait for its answer to begin; it may be retried once if the connection breaks."""
+    def _read(self, request: Request, connection: _Connection, response: http.client.HTTPResponse) -> Iterator[bytes]:
+        """Yield the body as it arrives."""
+        read = response.read1 if response.chunked else response.read
+        try:
+            while piece := read(PIECE_BYTES):
+                yield piece
+            if response.length:
+                raise http.client.IncompleteRead(b"", response.length)  # `read` with a size does not raise it
+        except TimeoutError as error:
+            raise silent(request) from error
+        except _Broken as error:
+            if connection.source_error is not None:
+                raise connection.source_error from None
+            raise broken(request, self.address, _reason(error), unread=False) from error
+
+    def _begin(self, request: Request, stream: Iterable[bytes] | None) -> tuple[_Connection, http.client.HTTPResponse]:
+        """Send a request and wait for its answer to begin; it may be sent once more if the connection breaks."""
         is_second = False
         while True:
-            connection = self._take(call.timeout_s, is_new=is_second)
+            connection = self._take(request.timeout_s, is_new=is_second)
             try:
-                connection.ask(call, self.address, body)
-                while not connection.answer.status:
-                    connection.read_more()
+                return connection, connection.ask(request, self.address, stream)
             except TimeoutError as error:
                 connection.close()
-                raise keep_alive.silent(call) from error
-            except (BadAnswer, OSError) as error:
+                raise silent(request) from error
+            except _Broken as error:
                 connection.close()
-                _raise_source_error(connection)
-                unread = not connection.answer.has_begun and keep_alive.is_unread(self.address, error)
-                if is_second or not keep_alive.may_resend(call, body, unread=unread):
-                    raise keep_alive.broken(call, self.address, _reason(error), unread=unread) from error
+                if connection.source_error is not None:
+                    raise connection.source_error from None
+                # A streamed body cannot be sent again, and the daemon acts on it before it has read all of it.
+                unread = stream is None and is_unread(self.address, error)
+                if is_second or stream is not None or not (request.is_safe or unread):
+                    raise broken(request, self.address, _reason(error), unread=unread) from error
                 is_second = True
             except BaseException:
                 connection.close()
                 raise
-            else:
-                return connection
 
     def _take(self, timeout_s: float | None, *, is_new: bool) -> _Connection:
         """Return a connection that the daemon has not closed: an idle one, or a new one."""
-        oldest = time.monotonic() - keep_alive.IDLE_S
+        oldest = time.monotonic() - rules.IDLE_S
         while True:
             with self._lock:
                 if self._is_closed:
@@ -215,27 +236,10 @@ class Transport:
                     self._idle.popleft().close()
                 connection = self._idle.pop() if self._idle and not is_new else None
             if connection is None:
-                return _Connection(self._connect(timeout_s))
-            if not _is_readable(connection.sock):  # else the daemon has closed it
-                connection.sock.settimeout(timeout_s)
+                return _connect(self.address, self._context, timeout_s)
+            if connection.is_quiet:
                 return connection
             connection.close()
-
-    def _connect(self, timeout_s: float | None) -> socket.socket:
-        address = self.address
-        try:
-            if address.socket is None:
-                return socket.create_connection((address.host, address.port), timeout_s)
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                sock.settimeout(timeout_s)
-                sock.connect(str(address.socket))
-            except OSError:
-                sock.close()
-                raise
-        except OSError as error:
-            raise DaemonUnreachable(f"cannot reach the daemon at {address}: {error.strerror or error}") from error
-        return sock
 
     def _put_back(self, connection: _Connection) -> None:
         connection.idle_since = time.monotonic()
@@ -246,16 +250,64 @@ class Transport:
         connection.close()
 
 
-def _raise_source_error(connection: _Connection) -> None:
-    if connection.sender is not None and connection.sender.error is not None:
-        raise connection.sender.error
+class _OneWrite(http.client.HTTPConnection):
+    """Sends the head of a request together with its body, so that both arrive or neither."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._unsent: list[bytes] = []
+
+    def send(self, data: Any) -> None:
+        self._unsent.append(data)
+
+    def flush(self) -> None:
+        parts, self._unsent = self._unsent, []
+        if sum(map(len, parts)) <= PIECE_BYTES:
+            parts = [b"".join(parts)]
+        for part in parts:
+            self.sock.sendall(part)
+
+
+class _TlsConnection(_OneWrite, http.client.HTTPSConnection):
+    pass
+
+
+class _UnixConnection(_OneWrite):
+    def __init__(self, path: Path, timeout_s: float | None) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+def _connect(address: Address, context: ssl.SSLContext | None, timeout_s: float | None) -> _Connection:
+    connection: _OneWrite
+    if address.socket is not None:
+        connection = _UnixConnection(address.socket, timeout_s)
+    elif context is not None:
+        connection = _TlsConnection(address.host, address.port, timeout=timeout_s, context=context)
+    else:
+        connection = _OneWrite(address.host, address.port, timeout=timeout_s)
+    try:
+        connection.connect()
+        if isinstance(connection.sock, SharedTlsSocket):
+            connection.sock.share()
+    except OSError as error:
+        connection.close()
+        raise DaemonUnreachable(f"cannot reach the daemon at {address}: {error.strerror or error}") from error
+    return _Connection(connection)
+
+
+def _hang_up(sock: socket.socket) -> None:
+    with suppress(OSError):
+        # Not the method of a TLS socket, which would let another thread send what follows in the clear.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, http.client.RemoteDisconnected):
+        return "it was closed"
     return str(error) or type(error).__name__
-
-
-def _is_readable(sock: socket.socket) -> bool:
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(0))

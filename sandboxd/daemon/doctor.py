@@ -20,8 +20,9 @@ from memo import StoreOptions, capabilities_of, open_store
 from memo.errors import MemoError
 from sandboxd.api.guard import read_token
 from sandboxd.api.tls import read_tls
+from sandboxd.client import Client
+from sandboxd.client.address import Address
 from sandboxd.client.errors import KNOWN_ERRORS, DaemonUnreachable
-from sandboxd.client.synchronous import Client
 from sandboxd.daemon.host import diagnose_agent_user, diagnose_host, diagnose_open_files
 from sandboxd.engine.protocol import Engine, Finding
 from sandboxd.engine.selection import select_engine
@@ -44,17 +45,18 @@ class DaemonReport:
     data: str = ""
 
 
-def ask_daemon(socket: Path) -> DaemonReport:
-    """Return the report of the daemon on this socket; raise DaemonUnreachable if none answers this user."""
-    with Client(socket) as client:
+def ask_daemon(address: Address) -> DaemonReport:
+    """Return the report of the daemon at this address; raise DaemonUnreachable if none answers this user."""
+    client = Client(url=address.url, token=address.token) if address.socket is None else Client(address.socket)
+    with client:
         try:
-            findings = [_examine_version(str(client.health()["version"]), socket), *_examine_figures(client.metrics())]
+            findings = [_examine_version(str(client.health()["version"]), address), *_examine_figures(client.metrics())]
             ready = client.ready()
         except DaemonUnreachable:
             raise
         except KNOWN_ERRORS as error:
             advice = "read the log of `sandboxd serve`"
-            return DaemonReport((Finding("daemon", "missing", f"at {socket}: {error}", advice),))
+            return DaemonReport((Finding("daemon", "missing", f"at {address}: {error}", advice),))
     parts = {"engine": "answers", "store": "answers", "disk": "has room and can be written"}
     findings += [Finding(f"daemon's {part}", "ok", f"{ready[part]['name']} {verb}") for part, verb in parts.items()]
     return DaemonReport(tuple(findings), str(ready["engine"]["name"]), str(ready["disk"]["name"]))
@@ -79,11 +81,11 @@ async def examine(settings: Settings, daemon: DaemonReport | None = None) -> lis
     return findings + [one for one in of_engine if daemon is None or one.subject != "engine choice"]
 
 
-def _examine_version(daemon: str, socket: Path) -> Finding:
+def _examine_version(daemon: str, address: Address) -> Finding:
     own = version("sandboxd")
     if daemon != own:
-        return Finding("daemon", "weak", f"version {daemon} at {socket}; this command is {own}", "restart the daemon")
-    return Finding("daemon", "ok", f"version {daemon} at {socket}")
+        return Finding("daemon", "weak", f"version {daemon} at {address}; this command is {own}", "restart the daemon")
+    return Finding("daemon", "ok", f"version {daemon} at {address}")
 
 
 def _examine_figures(metrics: str) -> list[Finding]:

@@ -19,7 +19,16 @@ from pydantic import (
 )
 
 from sandboxd.models.paths import normalise_path
-from sandboxd.models.wire import AnswerModel, BodyModel, Encoding, OutputEncoding, decode, encode, is_text
+from sandboxd.models.wire import (
+    AnswerModel,
+    BodyModel,
+    Encoding,
+    OutputEncoding,
+    decode,
+    encode,
+    encoding_is_optional,
+    is_text,
+)
 from sandboxd.runner.inside.container_paths import WORKSPACE
 
 DEFAULT_TIMEOUT_S = 120.0
@@ -116,11 +125,11 @@ class ExecOutcome(AnswerModel):
 class ExecResult(ExecOutcome):
     """How a command ended, and its output as text, in which bytes that are not UTF-8 are replaced."""
 
-    model_config = ConfigDict(title="ExecAnswer")
+    model_config = ConfigDict(title="ExecAnswer", json_schema_extra=encoding_is_optional)
 
     stdout: str
     stderr: str
-    encoding: Encoding = Field(default="text", description="The encoding of stdout and stderr.")
+    encoding: Encoding = Field(default="text", description="The encoding of stdout and stderr; text if it is not sent.")
     _raw: tuple[bytes, bytes] | None = PrivateAttr(default=None)
 
     @model_validator(mode="wrap")

@@ -9,7 +9,16 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, field_serializer, model_validator
 
 from sandboxd.models.command import MAX_STDIN_BYTES, Command, Directory, Environment
-from sandboxd.models.wire import AnswerModel, BodyModel, Encoding, OutputEncoding, QueryModel, decode, encode
+from sandboxd.models.wire import (
+    AnswerModel,
+    BodyModel,
+    Encoding,
+    OutputEncoding,
+    QueryModel,
+    decode,
+    encode,
+    encoding_is_optional,
+)
 from sandboxd.runner.inside.container_paths import WORKSPACE
 
 MAX_READ_BYTES = 1_048_576
@@ -140,13 +149,13 @@ class ProcessList(AnswerModel):
 class ProcessOutput(AnswerModel):
     """Some output of a process, as bytes. In JSON it is text or base64."""
 
-    model_config = ConfigDict(title="ProcessOutputAnswer")
+    model_config = ConfigDict(title="ProcessOutputAnswer", json_schema_extra=encoding_is_optional)
 
     process: Process
     offset: int = Field(description="The offset of data: past the requested one if older output was discarded.")
     data: bytes
     next_offset: int
-    encoding: Encoding = Field(default="text", description="The encoding of data.")
+    encoding: Encoding = Field(default="text", description="The encoding of data; text if it is not sent.")
 
     @model_validator(mode="before")
     @classmethod

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -40,6 +40,11 @@ class AnswerModel(BaseModel):
         # The daemon sends every field; a default is for clients, whose daemon may be older.
         json_schema_serialization_defaults_required=True,
     )
+
+
+def encoding_is_optional(schema: dict[str, Any]) -> None:
+    """Describe a model whose `encoding` is sent only if the request did not ask for text."""
+    schema["required"] = [name for name in schema.get("required", ()) if name != "encoding"]
 
 
 def decode(data: str, encoding: Encoding, field: str) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 
 from memo.errors import RevisionConflict
 from sandboxd.client import Client
-from sandboxd.client.memory_calls import Scope
+from sandboxd.client.request import Scope
 from tests.faults.stores import size_of
 from tests.faults.test_memory_killed import NOTES, USER, inside
 from tests.running import RunningDaemon

@@ -18,7 +18,7 @@ from contextlib import suppress
 import pytest
 
 from memo.errors import Absent
-from sandboxd.client import Client, Sandbox
+from sandboxd.client import Client, SandboxView
 from sandboxd.errors import NotFound, SandboxdError
 from tests.faults.history import DaemonDied, History
 from tests.faults.test_memory_killed import assert_nothing_half_made, inside, wait_in_sync
@@ -219,7 +219,7 @@ def wait_nothing_left_over(daemon: RunningDaemon, client: Client) -> None:
         time.sleep(0.1)
 
 
-def left_over(daemon: RunningDaemon, sandboxes: list[Sandbox]) -> list[str]:
+def left_over(daemon: RunningDaemon, sandboxes: list[SandboxView]) -> list[str]:
     """Return containers, directories, mounts and processes of this daemon that belong to no sandbox."""
     if daemon.settings["engine"] == "docker":
         labelled = docker(

@@ -14,7 +14,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from sandboxd.client import Client, DaemonUnreachable, Sandbox
+from sandboxd.client import Client, DaemonUnreachable, SandboxView
 from sandboxd.errors import HostFull
 from tests.running import RunningDaemon, docker
 
@@ -259,6 +259,6 @@ def test_the_other_engine_has_a_pool_too() -> None:
         daemon.stop()
 
 
-def _all_at_once(client: Client, count: int) -> list[Sandbox]:
+def _all_at_once(client: Client, count: int) -> list[SandboxView]:
     with ThreadPoolExecutor(count) as threads:
         return list(threads.map(lambda number: client.ensure_sandbox(f"s{number}", user="ada"), range(count)))

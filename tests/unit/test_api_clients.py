@@ -224,9 +224,28 @@ def test_the_address_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(find_address()) == "/tmp/from-env"
     assert str(find_address("/tmp/given")) == "/tmp/given"
     assert str(find_address(url="http://[::1]:80", token="t")) == "[::1]:80"
-    for bad in ("127.0.0.1:80", "https://x:1", "http://x"):
-        with pytest.raises(InvalidRequest):
-            find_address(url=bad)
+    assert find_address(url="https://sandboxes.example.com/").url == "https://sandboxes.example.com:443"
+    monkeypatch.setenv("SANDBOXD_URL", "http://127.0.0.1:8080")
+    monkeypatch.setenv("SANDBOXD_TOKEN", "secret")
+    assert (find_address().url, find_address().token) == ("http://127.0.0.1:8080", "secret")
+    assert find_address(url="http://127.0.0.1:1", token="other").token == "other"
+    assert str(find_address("/tmp/given")) == "/tmp/given"
+    assert "secret" not in repr(find_address())
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["127.0.0.1:80", "ftp://x:1", "http://", "http://x:port", "http://x/v1", "http://user:secret@x:1", "http://[x"],
+)
+def test_a_wrong_url_is_refused_and_not_repeated_in_the_error(url: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"^cannot use this URL") as refused:
+        find_address(url=url)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_socket_and_a_url_exclude_each_other() -> None:
+    with pytest.raises(InvalidRequest, match="give one of them"):
+        Client("/tmp/given", url="http://127.0.0.1:1")
 
 
 def test_events_are_put_together_from_any_pieces() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import anyio
 import pytest
 
 from sandboxd.client import AsyncClient
-from sandboxd.client.calls import Answer, Call
+from sandboxd.client.request import AnswerHeaders, json_request
 from sandboxd.errors import Busy, Conflict, InvalidRequest, NotFound, RequestError
 from sandboxd.idempotency import Answer as Kept
 from sandboxd.idempotency import IdempotencyStore, OutcomeUnknown, parse_key
@@ -224,14 +223,7 @@ async def test_answers_age_by_the_time_that_daemons_run_also_across_restarts(tmp
         assert await store.begin("s", "new") is not None
 
 
-async def _head(client: AsyncClient, content: dict[str, Any]) -> dict[str, str]:
-    call: Call[Answer] = Call(
-        "POST",
-        "/v1/tenants/default/sessions/s1/exec",
-        lambda answer: answer,
-        json.dumps(content).encode(),
-        {"content-type": "application/json", "idempotency-key": "head"},
-    )
-    answer = await client._transport.send(call)
-    assert isinstance(answer.headers, dict)
+async def _head(client: AsyncClient, content: dict[str, Any]) -> AnswerHeaders:
+    request = json_request("POST", "/v1/tenants/default/sessions/s1/exec", content, key="head")
+    answer = await client._transport.send(request)
     return answer.headers

@@ -134,7 +134,6 @@ async def test_exec_answers_with_output_and_exit_code(wire: Wire) -> None:
         "timed_out": False,
         "truncated": False,
         "limits_hit": [],
-        "encoding": "text",
     }
 
 

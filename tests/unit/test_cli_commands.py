@@ -172,8 +172,10 @@ def test_exec_does_not_load_the_daemons_half(tmp_path: Path) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, env=env, timeout=60, check=True
     )
     loaded = set(done.stdout.split())
-    assert "sandboxd.client.synchronous" in loaded
+    assert "sandboxd.client._sync.client" in loaded
     assert not loaded & {
+        "asyncio",
+        "httptools",
         "starlette",
         "docker",
         "uvicorn",
@@ -182,6 +184,53 @@ def test_exec_does_not_load_the_daemons_half(tmp_path: Path) -> None:
         "rich",
         "memo.stores",
     }
+
+
+TALKING = tuple(command for command in COMMANDS if command not in ("serve", "image build", "image ls"))
+
+
+@pytest.mark.parametrize("command", TALKING)
+def test_every_command_that_talks_to_a_daemon_takes_its_url_and_token(tmp_path: Path, command: str) -> None:
+    env = {**os.environ, "SANDBOXD_TOKEN": "very-secret", "SANDBOXD_URL": "http://127.0.0.1:1", "COLUMNS": "200"}
+    words = [sys.executable, "-m", "sandboxd", *command.split(), "--help"]
+    done = subprocess.run(words, capture_output=True, env=env, timeout=60, check=True)
+    for option in (b"--socket", b"--url", b"--token", b"SANDBOXD_TOKEN"):
+        assert option in done.stdout
+    assert b"very-secret" not in done.stdout
+
+
+async def test_a_daemon_is_reached_by_its_url(world: World, tmp_path: Path) -> None:
+    def over_tcp(*words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+        env = {**os.environ, "SANDBOXD_SOCKET": str(tmp_path / "none"), **variables}
+        command = [sys.executable, "-m", "sandboxd", *words]
+        return subprocess.run(command, input=b"", capture_output=True, env=env, timeout=60, check=False)
+
+    async def run_over_tcp(*words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+        return await anyio.to_thread.run_sync(lambda: over_tcp(*words, **variables))
+
+    made = await run_over_tcp("create", "demo", "--url", world.url, "--token", world.token)
+    assert made.returncode == 0, made.stderr
+    place = {"SANDBOXD_URL": world.url, "SANDBOXD_TOKEN": world.token}
+    done = await run_over_tcp("exec", "demo", "echo hi", **place)
+    assert (done.returncode, done.stdout) == (0, b"hi\n")
+    listed = await run_over_tcp("ls", "--socket", str(world.socket), **{**place, "SANDBOXD_URL": "http://127.0.0.1:1"})
+    assert (listed.returncode, listed.stdout.split()[0]) == (0, b"demo")
+    both = await run_over_tcp("ls", "--socket", str(world.socket), "--url", world.url)
+    assert both.returncode == 2
+    wrong = await run_over_tcp("ls", "--url", world.url, "--token", "wrong-token-of-some-length")
+    assert wrong.returncode == 1
+    assert b"wrong-token" not in wrong.stderr
+
+
+def test_an_unreachable_url_is_exit_code_3_and_a_wrong_one_is_wrong_usage(tmp_path: Path) -> None:
+    place = ("--url", "http://127.0.0.1:1", "--token", "very-secret")
+    gone = run(tmp_path / "none", "ls", *place)
+    assert gone.returncode == 3
+    assert b"127.0.0.1:1" in gone.stderr
+    assert b"very-secret" not in gone.stderr
+    assert run(tmp_path / "none", "doctor", *place).returncode == 3
+    wrong = run(tmp_path / "none", "ls", "--url", "127.0.0.1:1")
+    assert (wrong.returncode, b"cannot use this URL" in wrong.stderr) == (2, True)
 
 
 SCHEMA = {

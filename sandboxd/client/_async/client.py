@@ -1,0 +1,60 @@
+"""`AsyncClient`: every call of the API as one method."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sandboxd.client._async.artifacts import AsyncArtifactCalls
+from sandboxd.client._async.commands import AsyncCommandCalls
+from sandboxd.client._async.consolidation import AsyncConsolidationCalls
+from sandboxd.client._async.daemon import AsyncDaemonCalls
+from sandboxd.client._async.documents import AsyncDocumentCalls
+from sandboxd.client._async.files import AsyncFileCalls
+from sandboxd.client._async.mirrors import AsyncMirrorCalls
+from sandboxd.client._async.sandboxes import AsyncSandboxCalls
+from sandboxd.client._async.sessions import AsyncSessionCalls
+from sandboxd.client._async.tools import AsyncToolCalls
+from sandboxd.client.address import find_address
+from sandboxd.client.async_transport import AsyncTransport
+
+
+class AsyncClient(
+    AsyncDaemonCalls,
+    AsyncSandboxCalls,
+    AsyncCommandCalls,
+    AsyncFileCalls,
+    AsyncToolCalls,
+    AsyncDocumentCalls,
+    AsyncArtifactCalls,
+    AsyncMirrorCalls,
+    AsyncSessionCalls,
+    AsyncConsolidationCalls,
+):
+    """`async with AsyncClient() as client:` finds the daemon; `socket`, or `url` and `token`, say where it is.
+
+    One client may be shared by everything that runs at the same time, and reuses its connections.
+    """
+
+    def __init__(
+        self,
+        socket: Path | str | None = None,
+        *,
+        url: str | None = None,
+        token: str | None = None,
+        tenant: str = "default",
+    ) -> None:
+        super().__init__(AsyncTransport(find_address(socket, url, token)), tenant)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._transport.close()

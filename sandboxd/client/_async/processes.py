@@ -1,0 +1,269 @@
+"""The calls about background processes; and, of a `Sandbox`, a running command and terminals."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote
+
+from sandboxd.client._async.calls import AsyncCalls, AsyncSandboxPart
+from sandboxd.client.errors import WriteIncomplete
+from sandboxd.client.request import SHORT_S, given, json_request, with_query
+from sandboxd.client.stdin import WRITE_BYTES, part_key
+from sandboxd.client.streams import AsyncCallback, AsyncStream, async_notify
+from sandboxd.errors import ProcessNotFound, SandboxdError
+from sandboxd.models.process import Process, ProcessList, ProcessOutput, Signalled, StdinTaken
+
+KILL_GRACE_S = 5.0
+WAIT_S = 20.0
+KEPT_CHARS = 1_048_576
+"""How much of its output a running command keeps as `output`."""
+
+
+class AsyncProcessCalls(AsyncCalls):
+    def _process_path(self, session: str, process: str, tenant: str | None) -> str:
+        return f"{self._session_path(session, tenant)}/processes/{quote(process, safe='')}"
+
+    async def start_process(
+        self,
+        session: str,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        tty: bool = False,
+        term: str | None = None,
+        echo: bool | None = None,
+        rows: int | None = None,
+        columns: int | None = None,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Process:
+        """Start a command in the background. `term`, `echo`, `rows` and `columns` are options of its terminal."""
+        content = given(
+            command=command if isinstance(command, str) else list(command),
+            cwd=cwd,
+            env=None if env is None else dict(env),
+            tty=tty or None,
+            term=term,
+            echo=echo,
+            rows=rows,
+            columns=columns,
+        )
+        target = f"{self._session_path(session, tenant)}/processes"
+        return await self._ask(Process, json_request("POST", target, content, key=idempotency_key))
+
+    async def list_processes(self, session: str, *, tenant: str | None = None) -> list[Process]:
+        return (
+            await self._ask(ProcessList, json_request("GET", f"{self._session_path(session, tenant)}/processes"))
+        ).items
+
+    async def read_process(
+        self,
+        session: str,
+        process: str,
+        *,
+        offset: int = 0,
+        limit: int | None = None,
+        wait_s: float = 0,
+        tenant: str | None = None,
+    ) -> ProcessOutput:
+        """Return the output of a process from an offset: up to 256 KiB, or `limit` bytes of at most 1 MiB."""
+        path = self._process_path(session, process, tenant)
+        target = with_query(path, offset=offset, limit=limit, wait_s=wait_s, encoding="base64")
+        return await self._ask(ProcessOutput, json_request("GET", target, timeout_s=wait_s + SHORT_S))
+
+    async def write_process(
+        self,
+        session: str,
+        process: str,
+        data: str | bytes,
+        *,
+        eof: bool = False,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> None:
+        """Write all of the data; raise WriteIncomplete with the size taken if the process stops reading."""
+        target = f"{self._process_path(session, process, tenant)}/stdin"
+        whole = data if isinstance(data, bytes) else data.encode()
+        taken_bytes = 0
+        while True:
+            piece = whole[taken_bytes : taken_bytes + WRITE_BYTES]
+            is_last = taken_bytes + len(piece) == len(whole)
+            content = {"data": base64.b64encode(piece).decode(), "encoding": "base64", "eof": eof and is_last}
+            request = json_request("POST", target, content, key=part_key(idempotency_key, taken_bytes))
+            try:
+                taken_bytes += (await self._ask(StdinTaken, request)).taken_bytes
+            except SandboxdError as error:
+                if taken_bytes:
+                    raise WriteIncomplete(taken_bytes, len(whole), error) from error
+                raise
+            if taken_bytes >= len(whole):
+                return
+
+    async def resize_process(
+        self, session: str, process: str, rows: int, columns: int, *, tenant: str | None = None
+    ) -> None:
+        target = f"{self._process_path(session, process, tenant)}/size"
+        await self._send(json_request("PUT", target, {"rows": rows, "columns": columns}, is_idempotent=True))
+
+    async def signal_process(
+        self,
+        session: str,
+        process: str,
+        signal: str,
+        *,
+        to: str | None = None,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> int:
+        """Send a signal such as INT, and return how many processes got it.
+
+        `to` is `process`, `foreground` (the default if it has a terminal) or `children`: all its descendants.
+        """
+        target = f"{self._process_path(session, process, tenant)}/signal"
+        request = json_request("POST", target, given(signal=signal, to=to), key=idempotency_key)
+        return (await self._ask(Signalled, request)).signalled
+
+    async def kill_process(
+        self,
+        session: str,
+        process: str,
+        *,
+        signal: str | None = None,
+        grace_s: float | None = None,
+        tenant: str | None = None,
+    ) -> Process:
+        """Kill a process and everything it started.
+
+        With a signal such as TERM they get that first, and those left after `grace_s` (5 by default) are killed;
+        `ended_by` says which signal ended the last of them.
+        """
+        target = with_query(self._process_path(session, process, tenant), signal=signal, grace_s=grace_s)
+        patience_s = SHORT_S + (KILL_GRACE_S if grace_s is None else grace_s)
+        return await self._ask(Process, json_request("DELETE", target, timeout_s=patience_s))
+
+
+class AsyncBackgroundProcess(AsyncSandboxPart[AsyncProcessCalls]):
+    """A process that was started in the background: read it, write to it or kill it."""
+
+    def __init__(self, calls: AsyncProcessCalls, session: str, tenant: str, process: str) -> None:
+        super().__init__(calls, session, tenant)
+        self.id = process
+        self._offset = 0
+
+    async def pieces(self) -> AsyncStream[bytes]:
+        """Yield its output, stdout and stderr in one, until it ends. A second call goes on where the first stopped."""
+        while True:
+            read = await self._calls.read_process(
+                self._session, self.id, offset=self._offset, wait_s=WAIT_S, tenant=self._tenant
+            )
+            self._offset = read.next_offset
+            if read.data:
+                yield read.data
+            if not read.process.running and self._offset >= read.process.output_bytes:
+                return
+
+    async def get_record(self) -> Process:
+        """Return its record: whether it runs, or how it ended."""
+        read = await self._calls.read_process(self._session, self.id, offset=self._offset, limit=1, tenant=self._tenant)
+        return read.process
+
+    async def send_stdin(self, data: str | bytes, *, eof: bool = False) -> None:
+        """Write all of the data to its stdin; with `eof`, close it afterwards."""
+        await self._calls.write_process(self._session, self.id, data, eof=eof, tenant=self._tenant)
+
+    async def kill(self, *, signal: str | None = None, grace_s: float | None = None) -> bool:
+        """Kill it and everything it started; return False if it was unknown."""
+        return await kill_known(self._calls, self._session, self.id, self._tenant, signal, grace_s)
+
+
+class AsyncCommandHandle(AsyncBackgroundProcess):
+    """A command that runs in the background. Iterate over it for its output as text."""
+
+    def __init__(
+        self,
+        calls: AsyncProcessCalls,
+        session: str,
+        tenant: str,
+        process: str,
+        on_stdout: AsyncCallback[str] | None = None,
+    ) -> None:
+        super().__init__(calls, session, tenant, process)
+        self._on_stdout = on_stdout
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.output = ""
+        """What was read of its stdout and stderr so far: the last 1 MiB."""
+
+    async def __aiter__(self) -> AsyncStream[str]:
+        async for piece in self.pieces():
+            if text := self._decoder.decode(piece):
+                self.output = (self.output + text)[-KEPT_CHARS:]
+                await async_notify(self._on_stdout, text)
+                yield text
+
+    async def wait(self) -> Process:
+        """Read its output until it ends, and return its record with the exit code."""
+        async for _ in self:
+            pass
+        return await self.get_record()
+
+
+class AsyncTerminal(AsyncBackgroundProcess):
+    """A process in a terminal. Iterate over it for what it shows, as bytes."""
+
+    def __aiter__(self) -> AsyncStream[bytes]:
+        return self.pieces()
+
+    async def resize(self, rows: int, columns: int) -> None:
+        await self._calls.resize_process(self._session, self.id, rows, columns, tenant=self._tenant)
+
+
+class AsyncSandboxPty(AsyncSandboxPart[AsyncProcessCalls]):
+    """The terminals of a sandbox."""
+
+    async def create(
+        self,
+        command: str | Sequence[str] = "exec bash -l",
+        *,
+        rows: int = 24,
+        columns: int = 80,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> AsyncTerminal:
+        """Start a command in a terminal, by default a login shell."""
+        process = await self._calls.start_process(
+            self._session, command, cwd=cwd, env=env, tty=True, rows=rows, columns=columns, tenant=self._tenant
+        )
+        return self.connect(process.id)
+
+    def connect(self, terminal: str) -> AsyncTerminal:
+        """Return a terminal that was created before, by its id."""
+        return AsyncTerminal(self._calls, self._session, self._tenant, terminal)
+
+    async def send(self, terminal: str, data: str | bytes) -> None:
+        """Type into a terminal."""
+        await self._calls.write_process(self._session, terminal, data, tenant=self._tenant)
+
+    async def resize(self, terminal: str, rows: int, columns: int) -> None:
+        await self._calls.resize_process(self._session, terminal, rows, columns, tenant=self._tenant)
+
+    async def kill(self, terminal: str) -> bool:
+        """Kill a terminal and everything in it; return False if it was unknown."""
+        return await kill_known(self._calls, self._session, terminal, self._tenant)
+
+
+async def kill_known(
+    calls: AsyncProcessCalls,
+    session: str,
+    process: str,
+    tenant: str,
+    signal: str | None = None,
+    grace_s: float | None = None,
+) -> bool:
+    try:
+        await calls.kill_process(session, process, signal=signal, grace_s=grace_s, tenant=tenant)
+    except ProcessNotFound:
+        return False
+    return True

@@ -1,0 +1,44 @@
+"""The calls about the tools of agents; and the tools of a `Sandbox`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from sandboxd.client._async.calls import AsyncCalls, AsyncSandboxPart
+from sandboxd.client.request import GRACE_S, json_request
+from sandboxd.models.command import DEFAULT_TIMEOUT_S
+from sandboxd.models.tool import ToolDescription, ToolList, ToolResult
+
+
+class AsyncToolCalls(AsyncCalls):
+    async def tool(
+        self,
+        session: str,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> ToolResult:
+        asked = arguments.get("timeout")
+        work_s = asked / 1000 if isinstance(asked, int | float) else DEFAULT_TIMEOUT_S
+        target = f"{self._session_path(session, tenant)}/tools/{quote(name, safe='')}"
+        request = json_request("POST", target, arguments, key=idempotency_key, timeout_s=work_s + GRACE_S)
+        return await self._ask(ToolResult, request)
+
+    async def tools(self, session: str, *, tenant: str | None = None) -> list[ToolDescription]:
+        return (await self._ask(ToolList, json_request("GET", f"{self._session_path(session, tenant)}/tools"))).items
+
+
+class AsyncSandboxTools(AsyncSandboxPart[AsyncToolCalls]):
+    """The tools that an agent calls in a sandbox."""
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Call a tool. A model's mistake is a result that is not `ok`, not an error."""
+        return await self._calls.tool(self._session, name, arguments, tenant=self._tenant)
+
+    async def schemas(self) -> list[ToolDescription]:
+        """Return every tool with its description and the JSON schema of its arguments."""
+        return await self._calls.tools(self._session, tenant=self._tenant)

@@ -1,0 +1,134 @@
+# Generated from sandboxd/client/_async/sandbox.py by scripts/unasync.py; change that file and run `make client`.
+"""`Sandbox`: the sandbox of one session as an object, with the calls that concern it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sandboxd.client._sync.client import Client
+from sandboxd.client._sync.commands import SandboxCommands
+from sandboxd.client._sync.documents import SandboxMemo
+from sandboxd.client._sync.files import SandboxFiles
+from sandboxd.client._sync.processes import SandboxPty
+from sandboxd.client._sync.tools import SandboxTools
+from sandboxd.errors import InvalidRequest
+from sandboxd.models.sandbox import SandboxView, Stats
+
+
+class Sandbox:
+    """`with Sandbox.create("session", user="ada") as sandbox:`
+
+    Leaving the block closes the connections that `create` or `connect` opened. The sandbox goes on running; `kill`
+    removes it.
+    """
+
+    def __init__(self, client: Client, view: SandboxView, *, owns_client: bool = False) -> None:
+        """Use the sandbox of a record; `create` and `connect` find the record first."""
+        self.client = client
+        self.view = view
+        """The sandbox's record when it was created or found."""
+        self._owns_client = owns_client
+        session, tenant = view.session, view.tenant
+        self.commands = SandboxCommands(client, session, tenant)
+        self.files = SandboxFiles(client, session, tenant)
+        self.memo = SandboxMemo(client, session, tenant, view.user)
+        self.pty = SandboxPty(client, session, tenant)
+        self.tools = SandboxTools(client, session, tenant)
+
+    @classmethod
+    def create(
+        cls,
+        session: str,
+        *,
+        user: str = "default",
+        agent: str | None = None,
+        image: str | None = None,
+        env: Mapping[str, str] | None = None,
+        limits: Mapping[str, float] | None = None,
+        client: Client | None = None,
+        url: str | None = None,
+        token: str | None = None,
+        socket: Path | str | None = None,
+        tenant: str | None = None,
+    ) -> Self:
+        """Create the session's sandbox, or return the existing one; `view.created` says which.
+
+        The daemon is that of `client`, or found like that of a client. One whose container died is restarted with its
+        files.
+        """
+        found = _find_client(client, url, token, socket, tenant)
+        try:
+            view = found.ensure_sandbox(session, user, agent=agent, image=image, env=env, limits=limits, tenant=tenant)
+        except BaseException:
+            if client is None:
+                found.close()
+            raise
+        return cls(found, view, owns_client=client is None)
+
+    @classmethod
+    def connect(
+        cls,
+        session: str,
+        *,
+        client: Client | None = None,
+        url: str | None = None,
+        token: str | None = None,
+        socket: Path | str | None = None,
+        tenant: str | None = None,
+    ) -> Self:
+        """Return the sandbox that a session already has; raise `SandboxNotFound` if it has none."""
+        found = _find_client(client, url, token, socket, tenant)
+        try:
+            view = found.get_sandbox(session, tenant=tenant)
+        except BaseException:
+            if client is None:
+                found.close()
+            raise
+        return cls(found, view, owns_client=client is None)
+
+    @property
+    def session(self) -> str:
+        return self.view.session
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections that were opened for this object. The sandbox goes on running."""
+        if self._owns_client:
+            self.client.close()
+
+    def get_view(self) -> SandboxView:
+        """Return the sandbox's record as it is now."""
+        self.view = self.client.get_sandbox(self.session, tenant=self.view.tenant)
+        return self.view
+
+    def stats(self) -> Stats:
+        """Return the resource usage of the sandbox's container."""
+        return Stats.model_validate(self.client.stats(self.session, tenant=self.view.tenant))
+
+    def kill(self) -> None:
+        """Remove the sandbox with every file in its workspace. Memory stays."""
+        self.client.destroy_sandbox(self.session, missing_ok=True, tenant=self.view.tenant)
+
+
+def _find_client(
+    client: Client | None,
+    url: str | None,
+    token: str | None,
+    socket: Path | str | None,
+    tenant: str | None,
+) -> Client:
+    if client is None:
+        return Client(socket, url=url, token=token, tenant=tenant or "default")
+    if url is not None or token is not None or socket is not None:
+        raise InvalidRequest("cannot use url, token or socket with a client: the client already has an address")
+    return client
