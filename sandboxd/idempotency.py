@@ -60,7 +60,7 @@ class OutcomeUnknown(RequestError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class KeptAnswer:
     """A finished request: a digest of the request, and its answer. `body` is None if it was too large to keep."""
 
     digest: bytes
@@ -107,7 +107,7 @@ class IdempotencyStore:
             await self._run(self._keep_time)
         await self._database.aclose()
 
-    async def begin(self, scope: str, key: str) -> Answer | None:
+    async def begin(self, scope: str, key: str) -> KeptAnswer | None:
         """Claim the key and return None, or return the answer it has already got."""
 
         def claim(db: sqlite3.Connection) -> tuple[tuple[Any, ...] | None, int]:
@@ -135,9 +135,9 @@ class IdempotencyStore:
                 "and may or may not have been carried out; check its effect before you send it with a new key"
             )
         pairs = tuple((str(name), str(value)) for name, value in json.loads(headers))
-        return Answer(digest, status, pairs, body)
+        return KeptAnswer(digest, status, pairs, body)
 
-    async def finish(self, scope: str, key: str, answer: Answer) -> None:
+    async def finish(self, scope: str, key: str, answer: KeptAnswer) -> None:
         """Keep the answer. After this the work is never done again for this key."""
         body = answer.body
         if body is not None and len(body) > MAX_ANSWER_BYTES:

@@ -56,7 +56,7 @@ class _Flow(FlowControl):
             super().resume_reading()
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     flow: _Flow
 
     def __init__(self, *args: Any, table: ConnectionTable, handshake: Peer | None = None, **kwargs: Any) -> None:

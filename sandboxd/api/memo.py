@@ -52,7 +52,7 @@ MARKDOWN = "text/markdown"
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class DocumentOwner:
     """The owner of the documents that a request names, and the session it came through."""
 
     tenant: TenantId
@@ -61,16 +61,16 @@ class Owner:
     session: SessionId | None
 
 
-async def _owner(services: Services, request: Request, query: ScopeQuery) -> Owner:
+async def _owner(services: Services, request: Request, query: ScopeQuery) -> DocumentOwner:
     params = request.scope["path_params"]
     if "user" in params:
         if query.scope != "session":
             raise InvalidRequest("cannot use scope here: the path already names the owner; leave scope out")
-        return Owner(TenantId(params["tenant"]), OwnerId(UserId(params["user"])), Scope.USER, None)
+        return DocumentOwner(TenantId(params["tenant"]), OwnerId(UserId(params["user"])), Scope.USER, None)
     ref = session_ref(request)
     if query.scope == "user":
-        return Owner(ref.tenant, OwnerId(await user_of(services, ref)), Scope.USER, ref.session)
-    return Owner(ref.tenant, OwnerId(ref.session), Scope.SESSION, ref.session)
+        return DocumentOwner(ref.tenant, OwnerId(await user_of(services, ref)), Scope.USER, ref.session)
+    return DocumentOwner(ref.tenant, OwnerId(ref.session), Scope.SESSION, ref.session)
 
 
 async def _key(services: Services, request: Request, query: ScopeQuery) -> tuple[DocumentKey, SessionId | None]:

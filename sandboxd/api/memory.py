@@ -23,7 +23,7 @@ from sandboxd.api.requests import header, read_body
 from sandboxd.api.routes import Services
 from sandboxd.errors import InvalidRequest, NotFound, SessionNotFound, StoreUnavailable
 from sandboxd.idempotency import parse_key
-from sandboxd.memory.outcomes import Queued, Written
+from sandboxd.memory.outcomes import Committed, Queued
 from sandboxd.models.document import QueuedWrite, WrittenRevision
 from sandboxd.models.wire import AnswerModel
 
@@ -156,7 +156,7 @@ async def read_text(request: Request, noun: str, limit: int) -> str:
     return text
 
 
-def written(outcome: Written | Queued) -> Response:
+def written(outcome: Committed | Queued) -> Response:
     if isinstance(outcome, Queued):
         return json_answer(QueuedWrite(), 202)
     answer = json_answer(WrittenRevision(revision=outcome.revision, sha256=outcome.sha256, merged=outcome.merged))

@@ -19,7 +19,7 @@ from sandboxd.api.pieces import Pieces, slices
 from sandboxd.api.problems import status_of
 from sandboxd.api.requests import chunks, header, wants_events
 from sandboxd.errors import Busy, Conflict, HostFull, InvalidRequest, SandboxdError
-from sandboxd.idempotency import MAX_ANSWER_BYTES, Answer, IdempotencyStore, OutcomeUnknown, parse_key
+from sandboxd.idempotency import MAX_ANSWER_BYTES, IdempotencyStore, KeptAnswer, OutcomeUnknown, parse_key
 
 REPEATED = "sandboxd.repeated"
 """Scope key for routes that handle repeats: the first request with this key was interrupted at an unknown point."""
@@ -67,7 +67,7 @@ async def answer_once(
             digest.update(message.get("body", b""))
         return message
 
-    async def keep(answer: Answer) -> None:
+    async def keep(answer: KeptAnswer) -> None:
         if scope.get(UNSETTLED):
             await store.release(place, key)
         else:
@@ -101,7 +101,7 @@ async def answer_once(
         raise
 
 
-async def _claim(store: IdempotencyStore, place: str, key: str, repeatable: bool) -> tuple[Answer | None, bool]:
+async def _claim(store: IdempotencyStore, place: str, key: str, repeatable: bool) -> tuple[KeptAnswer | None, bool]:
     """Claim the key; return whether a crash interrupted its first request, which then runs again if it may."""
     try:
         return await store.begin(place, key), False
@@ -122,7 +122,7 @@ def _digest_of_head(request: Request) -> hashlib._Hash:
     return hashlib.sha256(query + (b"\0events\0" if wants_events(request) else b"\0\0"))
 
 
-async def _replay(answer: Answer, digest: bytes, request: Request, memory: Allotment, send: Send) -> None:
+async def _replay(answer: KeptAnswer, digest: bytes, request: Request, memory: Allotment, send: Send) -> None:
     if answer.digest != digest:
         raise Conflict("cannot reuse this Idempotency-Key: it belongs to another request; send a new key")
     if answer.body is None:
@@ -141,7 +141,7 @@ class _Recorder:
     """
 
     def __init__(
-        self, send: Send, finish: Callable[[Answer], Awaitable[None]], digest: hashlib._Hash, memory: Allotment
+        self, send: Send, finish: Callable[[KeptAnswer], Awaitable[None]], digest: hashlib._Hash, memory: Allotment
     ) -> None:
         self._send = send
         self._finish = finish
@@ -185,5 +185,5 @@ class _Recorder:
         headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in self._headers)
         body = None if self._copy is None else b"".join(self._copy)
         self._copy = None
-        await self._finish(Answer(self._digest.digest(), self._status, headers, body))
+        await self._finish(KeptAnswer(self._digest.digest(), self._status, headers, body))
         self.is_kept = True

@@ -11,7 +11,7 @@ from memo.ids import OwnerId, SessionRef, TenantId, UserId
 from memo.provider import Capabilities
 from memo.sessions import Summarize
 from sandboxd.events import EventBus
-from sandboxd.memory.outcomes import Queued, Written
+from sandboxd.memory.outcomes import Committed, Queued
 from sandboxd.memory.store_client import StoreClient
 from sandboxd.models.command import ExecOutput
 from sandboxd.models.files import DirectoryPage, FileInfo
@@ -30,7 +30,7 @@ class FileReader(Protocol):
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
-class Runner(ToolRunner, Protocol):
+class SandboxRunner(ToolRunner, Protocol):
     """The calls that the API makes to the runner. `runner.client.RunnerClient` implements it."""
 
     def stream(self, call: Exec) -> AbstractAsyncContextManager[AsyncIterator[ExecOutput | CommandResult]]: ...
@@ -74,7 +74,7 @@ class Manager(Protocol):
     async def destroy(self, ref: SessionRef) -> None:
         """Remove the sandbox, or raise NotFound."""
 
-    def call(self, ref: SessionRef) -> AbstractContextManager[Runner]:
+    def call(self, ref: SessionRef) -> AbstractContextManager[SandboxRunner]:
         """Lend the sandbox's runner for one call. Raises NotFound, NotReady or Gone."""
 
     async def stats(self, ref: SessionRef) -> Stats:
@@ -108,14 +108,14 @@ class Memory(ToolMemory, Protocol):
         expected: Expected = ANY,
         author: Author = HOST,
         merge: bool = False,
-    ) -> Written | Queued:
+    ) -> Committed | Queued:
         """Commit if the revision is still `expected`, then show it; raise RevisionConflict if it is not."""
 
-    async def append(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Written | Queued: ...
+    async def append(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Committed | Queued: ...
     async def list(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> Sequence[DocumentEntry]: ...
     async def history(self, key: DocumentKey, limit: int | None = None) -> Sequence[Revision]: ...
     async def diff(self, key: DocumentKey, before: int, after: int) -> str: ...
-    async def restore(self, key: DocumentKey, revision: int, author: Author = HOST) -> Written | Queued: ...
+    async def restore(self, key: DocumentKey, revision: int, author: Author = HOST) -> Committed | Queued: ...
 
     async def compact(self, ref: SessionRef, summarize: Summarize, **options: Any) -> bool:
         """Compact the session's log if due, and show its notes; return whether it was due."""

@@ -15,7 +15,7 @@ PACED = "sandboxd.paced"
 """Scope key set by a route whose body feeds a command: it may be slow, because the command has a timeout."""
 
 
-class Owner(Protocol):
+class TimedConnection(Protocol):
     def is_late(self, *, is_moving: bool) -> bool:
         """Return whether to end the request. `is_moving`: enough of its body has arrived since the last call."""
 
@@ -35,11 +35,11 @@ class RequestClock:
         self.body_bytes = 0
         """Bytes of the arriving body, counted by the owner."""
 
-    def expect_head(self, owner: Owner) -> None:
+    def expect_head(self, owner: TimedConnection) -> None:
         self.stop()
         self._timer = self._loop.call_later(self._limits.head_timeout_s, self._look_at_head, owner)
 
-    def expect_body(self, owner: Owner) -> None:
+    def expect_body(self, owner: TimedConnection) -> None:
         self.stop()
         self._body_since = self._loop.time()
         self._open_window(owner)
@@ -53,17 +53,17 @@ class RequestClock:
         """Return the average bytes per second; a body that has just begun counts as one second old."""
         return self.body_bytes / (self._loop.time() - self._body_since + 1)
 
-    def _look_at_head(self, owner: Owner) -> None:
+    def _look_at_head(self, owner: TimedConnection) -> None:
         if owner.is_late(is_moving=False):
             owner.end_late_request()
         else:
             self.expect_head(owner)
 
-    def _open_window(self, owner: Owner) -> None:
+    def _open_window(self, owner: TimedConnection) -> None:
         self._window_bytes = self.body_bytes
         self._timer = self._loop.call_later(self._limits.body_timeout_s, self._close_window, owner)
 
-    def _close_window(self, owner: Owner) -> None:
+    def _close_window(self, owner: TimedConnection) -> None:
         least = self._limits.body_min_bytes_per_s * self._limits.body_timeout_s
         if owner.is_late(is_moving=self.body_bytes - self._window_bytes >= least):
             owner.end_late_request()

@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 import structlog
 
-from sandboxd.api.connection import Connection
+from sandboxd.api.connection import HttpConnection
 from sandboxd.api.connection_table import ConnectionTable, Peer
 from sandboxd.errors import InvalidRequest
 from sandboxd.permissions import is_readable_by_others
@@ -71,7 +71,7 @@ class TlsListener:
         self,
         listener: socket.socket,
         context: ssl.SSLContext,
-        make_connection: Callable[[Peer], Connection],
+        make_connection: Callable[[Peer], HttpConnection],
         table: ConnectionTable,
     ) -> None:
         self._listener = listener

@@ -17,7 +17,7 @@ import anyio
 import uvicorn
 from starlette.types import ASGIApp
 
-from sandboxd.api.connection import Connection
+from sandboxd.api.connection import HttpConnection
 from sandboxd.api.connection_table import ConnectionTable, Peer
 from sandboxd.api.tls import TlsListener
 from sandboxd.errors import Conflict, HostIO
@@ -44,7 +44,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=partial(Connection, table=connections),  # type: ignore[arg-type]  # uvicorn only calls it
+                http=partial(HttpConnection, table=connections),  # type: ignore[arg-type]  # uvicorn only calls it
                 timeout_keep_alive=connections.limits.keep_alive_s,
                 ws="none",
                 lifespan="on",
@@ -106,9 +106,9 @@ class Server(uvicorn.Server):
             await self._stopping.wait()
             accepting.cancel_scope.cancel()
 
-    def _make_connection(self, handshake: Peer) -> Connection:
+    def _make_connection(self, handshake: Peer) -> HttpConnection:
         state = self.server_state
-        return Connection(self.config, state, self.lifespan.state, table=self._connections, handshake=handshake)
+        return HttpConnection(self.config, state, self.lifespan.state, table=self._connections, handshake=handshake)
 
 
 def settle_collector() -> None:

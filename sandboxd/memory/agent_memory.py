@@ -24,7 +24,7 @@ from memo.errors import RevisionConflict
 from memo.ids import SessionRef
 from sandboxd.errors import StoreUnavailable
 from sandboxd.memory.merge import MergedText, contains, merge
-from sandboxd.memory.outcomes import Queued, Written
+from sandboxd.memory.outcomes import Committed, Queued
 from sandboxd.memory.views import View, Views
 
 _MOST_TRIES = 10
@@ -44,17 +44,17 @@ class DocumentWriter(Protocol):
 
     async def write(
         self, key: DocumentKey, content: str, *, expected: Expected = ANY, author: Author = HOST
-    ) -> Written | Queued:
+    ) -> Committed | Queued:
         """Commit if the document is still at `expected`, else raise RevisionConflict with the current one."""
 
-    async def append(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Written | Queued: ...
+    async def append(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Committed | Queued: ...
 
 
 @dataclass(frozen=True, slots=True)
 class AgentWrite:
     """The outcome of a write. After a merge, `theirs` shows the other side's changes; None if they are not known."""
 
-    outcome: Written | Queued
+    outcome: Committed | Queued
     theirs: str | None = ""
 
     @property
@@ -89,7 +89,7 @@ class AgentMemory:
         """Record that the agent was shown these lines of a text, counted from 0, in full."""
         self._views.saw_lines(ref, key, View(document.revision, document.sha256), lines, total)
 
-    def saw_outcome(self, ref: SessionRef, key: DocumentKey, outcome: Written | Queued) -> None:
+    def saw_outcome(self, ref: SessionRef, key: DocumentKey, outcome: Committed | Queued) -> None:
         """Record that the agent knows all of the text that a write produced."""
         revision = -outcome.number if isinstance(outcome, Queued) else outcome.revision
         self._views.saw(ref, key, View(revision, outcome.sha256))
@@ -122,10 +122,10 @@ class AgentMemory:
             return self._wrote(ref, key, outcome)
         return AgentWrite(outcome)
 
-    async def append(self, ref: SessionRef, key: DocumentKey, content: str, author: Author) -> Written | Queued:
+    async def append(self, ref: SessionRef, key: DocumentKey, content: str, author: Author) -> Committed | Queued:
         view = self._views.whole(ref, key)
         outcome = await self._writer.append(key, content, author=author)
-        if isinstance(outcome, Written) and await self._knows_all(key, view, content, outcome):
+        if isinstance(outcome, Committed) and await self._knows_all(key, view, content, outcome):
             self.saw_outcome(ref, key, outcome)
         return outcome
 
@@ -157,12 +157,12 @@ class AgentMemory:
             return AgentWrite(outcome, merged.theirs)
         raise conflict
 
-    async def _commit(self, key: DocumentKey, text: str, current: Document, author: Author) -> Written | Queued:
+    async def _commit(self, key: DocumentKey, text: str, current: Document, author: Author) -> Committed | Queued:
         if text == current.content:  # the other side made the same change
-            return Written(key, current.revision, current.sha256, len(text.encode()))
+            return Committed(key, current.revision, current.sha256, len(text.encode()))
         return await self._writer.write(key, text, expected=current.revision, author=author)
 
-    async def _knows_all(self, key: DocumentKey, view: View | None, added: str, outcome: Written) -> bool:
+    async def _knows_all(self, key: DocumentKey, view: View | None, added: str, outcome: Committed) -> bool:
         """Return whether a text is exactly what the session had seen plus what it appended."""
         if view is None:
             return outcome.sha256 == sha256_of(added.encode())
@@ -171,9 +171,9 @@ class AgentMemory:
         text = await self._text_at(key, view)
         return text is not None and outcome.sha256 == sha256_of(f"{text}{added}".encode())
 
-    def _wrote(self, ref: SessionRef, key: DocumentKey, outcome: Written | Queued) -> AgentWrite:
+    def _wrote(self, ref: SessionRef, key: DocumentKey, outcome: Committed | Queued) -> AgentWrite:
         """Record what the session knows about a text that it wrote."""
-        if isinstance(outcome, Written) and outcome.is_altered:
+        if isinstance(outcome, Committed) and outcome.is_altered:
             self._views.forget(ref, key)
             return AgentWrite(outcome, None)
         self.saw_outcome(ref, key, outcome)

@@ -52,7 +52,7 @@ from sandboxd.memory.mirror import Mirrors
 from sandboxd.memory.mirror_builder import MirrorBuilder
 from sandboxd.memory.mirror_reader import MirrorReader
 from sandboxd.memory.outbox import Outbox, PendingWrite
-from sandboxd.memory.outcomes import Key, Queued, Written
+from sandboxd.memory.outcomes import Committed, Key, Queued
 from sandboxd.memory.refresher import Refresher
 from sandboxd.memory.store_client import StoreClient
 from sandboxd.memory.text import Text
@@ -228,14 +228,14 @@ class Memory(anyio.AsyncContextManagerMixin):
         expected: Expected = ANY,
         author: Author = HOST,
         merge: bool = False,
-    ) -> Written | Queued:
+    ) -> Committed | Queued:
         """Commit, then mirror. Raise WriteConflict with the newer text if the document is not at `expected`."""
         return await self._writer.write(key, content, expected, author, merge=merge)
 
-    async def append(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Written | Queued:
+    async def append(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Committed | Queued:
         return await self._writer.append(key, content, author)
 
-    async def repeated(self, key: DocumentKey, author: Author) -> Written | Queued | None:
+    async def repeated(self, key: DocumentKey, author: Author) -> Committed | Queued | None:
         """Return the outcome of this author's request if it was carried out before. Changes nothing."""
         return await self._writer.repeated(key, author)
 
@@ -247,7 +247,7 @@ class Memory(anyio.AsyncContextManagerMixin):
 
     async def write_artifact(
         self, key: ArtifactKey, content: str, *, based_on: str | None = None, author: Author = HOST
-    ) -> Written | Queued:
+    ) -> Committed | Queued:
         """Commit, then mirror. Raise WriteConflict if the store's text does not have the hash `based_on`."""
         return await self._writer.write_artifact(key, content, author, based_on=based_on)
 
@@ -289,7 +289,7 @@ class Memory(anyio.AsyncContextManagerMixin):
         """Commit a consolidation run and show its document: a memo.ledger.SettlementWriter."""
         return await self._writer.settle(lease, settlement)
 
-    async def restore(self, key: DocumentKey, revision: int, author: Author = HOST) -> Written:
+    async def restore(self, key: DocumentKey, revision: int, author: Author = HOST) -> Committed:
         self._require_history(key)
         return await self._writer.restore(key, revision, author)
 

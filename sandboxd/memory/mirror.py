@@ -24,7 +24,7 @@ from sandboxd.memory.blobs import Blobs
 from sandboxd.memory.manifest import Shown
 from sandboxd.memory.outcomes import Key
 from sandboxd.memory.text import Text, relative_of
-from sandboxd.memory.tree import Draft
+from sandboxd.memory.tree import MirrorDraft
 
 _THREADS = 4
 
@@ -178,7 +178,7 @@ class Mirrors:
         before = mirror.shown.get(relative)
         if before is not None and before.sha256 == text.sha256:
             return
-        draft = Draft(mirror.root, relative, mirror.gid)
+        draft = MirrorDraft(mirror.root, relative, mirror.gid)
 
         def write(*, is_whole: bool) -> None:
             with mirror.guard:  # for the draft too: a dropped mirror's directory may be being removed

@@ -18,7 +18,7 @@ Key = DocumentKey | ArtifactKey
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Committed:
     """A write that the store has committed.
 
     `is_altered` says that the stored text is not the given one: it was merged, or the provider normalises texts.

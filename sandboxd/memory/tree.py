@@ -96,7 +96,7 @@ def temporary_name() -> str:
     return f"{TEMPORARY}{_mine}-{next(_numbers)}"
 
 
-class Draft:
+class MirrorDraft:
     """A new text for one tree: a temporary file beside its target until it is finished or dropped."""
 
     def __init__(self, root: str, relative: str, gid: int | None = None) -> None:

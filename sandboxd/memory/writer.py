@@ -34,7 +34,7 @@ from sandboxd.memory.merge import merge as merge_texts
 from sandboxd.memory.mirror import Mirrors
 from sandboxd.memory.mirror_reader import MirrorReader
 from sandboxd.memory.outbox import Base, Kind, Outbox
-from sandboxd.memory.outcomes import Key, Queued, WriteConflict, WriteOutcomeUnknown, Written
+from sandboxd.memory.outcomes import Committed, Key, Queued, WriteConflict, WriteOutcomeUnknown
 from sandboxd.memory.refresher import Refresher
 from sandboxd.memory.store_client import StoreClient
 from sandboxd.memory.text import Content, Text, relative_of
@@ -72,7 +72,7 @@ class Writer:
 
     async def write(
         self, key: DocumentKey, content: str, expected: Expected, author: Author, *, merge: bool
-    ) -> Written | Queued:
+    ) -> Committed | Queued:
         self._store.check_writable(key)
         given = Content.of(content, encode_text("document", content, self._store.limits.document_bytes))
         author = self._with_request(author)
@@ -83,11 +83,11 @@ class Writer:
 
         queue = partial(self._queue, key, "write", given, expected, author)
         outcome = await self._store_or_queue(key, author, commit, queue)
-        if isinstance(outcome, Written) and outcome.sha256 != given.sha256:
+        if isinstance(outcome, Committed) and outcome.sha256 != given.sha256:
             return replace(outcome, is_altered=True)
         return outcome
 
-    async def append(self, key: DocumentKey, content: str, author: Author) -> Written | Queued:
+    async def append(self, key: DocumentKey, content: str, author: Author) -> Committed | Queued:
         self._store.check_writable(key, appends=True)
         given = Content.of(content, encode_text("document", content, self._store.limits.document_bytes))
         author = self._with_request(author)
@@ -99,7 +99,7 @@ class Writer:
 
     async def write_artifact(
         self, key: ArtifactKey, content: str, author: Author, *, based_on: str | None = None
-    ) -> Written | Queued:
+    ) -> Committed | Queued:
         self._store.check_writable(key)
         given = Content.of(content, encode_text("artifact", content, self._store.limits.artifact_bytes))
         author = self._with_request(author)
@@ -145,11 +145,11 @@ class Writer:
                 await self._finish(key, text, change.author)
         return document
 
-    async def restore(self, key: DocumentKey, revision: int, author: Author) -> Written:
+    async def restore(self, key: DocumentKey, revision: int, author: Author) -> Committed:
         async with self._under_way(key):
             return await self._finish(key, await self._store.restore(key, revision, author), author)
 
-    async def repeated(self, key: DocumentKey, author: Author) -> Written | Queued | None:
+    async def repeated(self, key: DocumentKey, author: Author) -> Committed | Queued | None:
         """Return the outcome of a request that was carried out before, or None. Only stores with revisions know."""
         if author.request is None or not self._store.capabilities.revisions:
             return None
@@ -167,7 +167,7 @@ class Writer:
         author: Author,
         commit: Callable[[], Awaitable[tuple[Text, bool]]],
         queue: Callable[[], Awaitable[Queued]],
-    ) -> Written | Queued:
+    ) -> Committed | Queued:
         """Commit and show a write. It is queued behind earlier queued writes of its key, or if the store is down."""
         async with self._under_way(key):
             if self._outbox is not None and self._outbox.pending(key) is not None:
@@ -225,9 +225,9 @@ class Writer:
             copy,
         )
 
-    async def _finish(self, key: Key, text: Text, author: Author, *, merged: bool = False) -> Written:
+    async def _finish(self, key: Key, text: Text, author: Author, *, merged: bool = False) -> Committed:
         """Announce and show what the store has committed. Whatever fails here, the answer is that it was written."""
-        written = Written(key, text.revision, text.sha256, len(text.encoded), merged)
+        written = Committed(key, text.revision, text.sha256, len(text.encoded), merged)
         try:
             await failpoints.reach("writeback.committed")
             self._announcer.written(key, text.revision, author)

@@ -52,13 +52,13 @@ class EngineWatch:
                 case ContainerDied():
                     sandbox = self._effects.dead(event)
                     if sandbox is not None:
-                        self._start(sandbox, self._effects.advance, lifecycle.ContainerDied(event.cause))
+                        self._start(sandbox, self._effects.advance, lifecycle.DeathSeen(event.cause))
 
     def catch_up(self, sandbox: Sandbox) -> None:
         """Handle what the engine reported about the container, just now or while a move was under way."""
         if sandbox.settled is not None or sandbox.record.state not in (State.READY, State.PAUSED, State.WARM):
             return
         if (death := self._effects.missed_death(sandbox)) is not None:
-            self._start(sandbox, self._effects.advance, lifecycle.ContainerDied(death.cause))
+            self._start(sandbox, self._effects.advance, lifecycle.DeathSeen(death.cause))
         elif (event := self._effects.pauses.next_event(sandbox.record)) is not None:
             self._start(sandbox, self._effects.advance, event)

@@ -139,17 +139,17 @@ class LaunchFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerDied:
+class DeathSeen:
     cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerPaused:
+class PauseSeen:
     """The container was frozen, by something other than this daemon."""
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerResumed:
+class ResumeSeen:
     pass
 
 
@@ -174,9 +174,9 @@ Event = (
     | RunnerReady
     | Claimed
     | LaunchFailed
-    | ContainerDied
-    | ContainerPaused
-    | ContainerResumed
+    | DeathSeen
+    | PauseSeen
+    | ResumeSeen
     | IdleTimedOut
     | DestroyAsked
     | TornDown
@@ -232,16 +232,16 @@ def _decide(record: Record, event: Event) -> tuple[Record, list[Effect]]:
             # STARTING again, not READY: after a crash before the hand-over it must not go to another owner.
             claimed = record.to(State.STARTING, container=record.container)
             return replace(claimed, owner=owner, created_at=at, from_pool=True), [Effect.HAND_OVER]
-        case State.WARM, (ContainerDied() | ContainerPaused()):
+        case State.WARM, (DeathSeen() | PauseSeen()):
             # It has no owner yet, and a warm sandbox that cannot be handed over at once is of no use.
             return replace(record.to(State.DESTROYING), removal="pool"), [Effect.TEAR_DOWN]
-        case State.READY, ContainerPaused():
+        case State.READY, PauseSeen():
             return record.to(State.PAUSED, container=record.container), [Effect.FREEZE_CALLS, Effect.ANNOUNCE]
-        case State.PAUSED, ContainerResumed():
+        case State.PAUSED, ResumeSeen():
             return record.to(State.READY, container=record.container), [Effect.THAW_CALLS, Effect.ANNOUNCE]
-        case ((State.CREATING | State.STARTING), (LaunchFailed() | ContainerDied())):
+        case ((State.CREATING | State.STARTING), (LaunchFailed() | DeathSeen())):
             return _launch_failed(record)
-        case ((State.READY | State.PAUSED), ContainerDied(cause)):
+        case ((State.READY | State.PAUSED), DeathSeen(cause)):
             return (
                 record.to(State.GONE, cause=cause),
                 [Effect.FAIL_CALLS, Effect.ANNOUNCE, Effect.REMOVE_CONTAINER],
@@ -256,7 +256,7 @@ def _decide(record: Record, event: Event) -> tuple[Record, list[Effect]]:
             )
         case State.GONE, LaunchAsked():
             return _launch(record)
-        case ((State.GONE | State.DESTROYING), ContainerDied()):
+        case ((State.GONE | State.DESTROYING), DeathSeen()):
             return record, []  # a late event: the sandbox has moved on
         case (
             (State.CREATING | State.STARTING | State.WARM | State.READY | State.PAUSED | State.GONE),

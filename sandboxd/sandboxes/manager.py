@@ -47,7 +47,7 @@ from sandboxd.sandboxes.idle_reaper import stop_idle
 from sandboxd.sandboxes.layout import Layout
 from sandboxd.sandboxes.lifecycle import (
     Claimed,
-    ContainerDied,
+    DeathSeen,
     DestroyAsked,
     Effect,
     IdleTimedOut,
@@ -330,7 +330,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         if self._effects.shows_mirror(sandbox):
             return True
         _log.warning("a mirror was removed while its container showed it", sandbox=sandbox_id)
-        self.start(sandbox, self._effects.advance, ContainerDied("mirror"))
+        self.start(sandbox, self._effects.advance, DeathSeen("mirror"))
         return False
 
     def _find(self, ref: SessionRef) -> Sandbox:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from sandboxd.engine.protocol import Container
-from sandboxd.sandboxes.lifecycle import ContainerPaused, ContainerResumed, Event, Record, State
+from sandboxd.sandboxes.lifecycle import Event, PauseSeen, Record, ResumeSeen, State
 
 _LISTINGS = 5
 
@@ -43,7 +43,7 @@ class Pauses:
         """Return the event that brings the record's state in line with its container; None if it already is."""
         match record.state, self.is_frozen(record):
             case ((State.READY | State.WARM), True):
-                return ContainerPaused()
+                return PauseSeen()
             case State.PAUSED, False:
-                return ContainerResumed()
+                return ResumeSeen()
         return None

@@ -20,7 +20,7 @@ from sandboxd.models.sandbox import GarbageReport
 from sandboxd.sandboxes.effects import Effects
 from sandboxd.sandboxes.engine_watch import Start
 from sandboxd.sandboxes.layout import Layout
-from sandboxd.sandboxes.lifecycle import ContainerDied, DestroyAsked, LaunchFailed, Record, Removal, State
+from sandboxd.sandboxes.lifecycle import DeathSeen, DestroyAsked, LaunchFailed, Record, Removal, State
 from sandboxd.sandboxes.reconcile_plan import (
     Action,
     Adopt,
@@ -115,7 +115,7 @@ class Reconciler:
             case Adopt(record):
                 self._start_at_rest(record, self._take_over)
             case MarkGone(record, cause) if record.state in (State.READY, State.PAUSED):
-                self._start_at_rest(record, self._effects.advance, ContainerDied(cause))
+                self._start_at_rest(record, self._effects.advance, DeathSeen(cause))
             case MarkGone(record):
                 self._start_at_rest(record, self._effects.advance, LaunchFailed())
             case FinishDestroy(record):
@@ -133,7 +133,7 @@ class Reconciler:
             await self._effects.take_over(sandbox)
         except (SandboxdError, OSError) as error:
             cause = error.cause if isinstance(error, Gone) else "engine"
-            await self._effects.advance(sandbox, ContainerDied(cause))
+            await self._effects.advance(sandbox, DeathSeen(cause))
             raise
 
     def _report_unclaimed(self, workspace_id: str) -> None:

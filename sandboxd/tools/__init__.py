@@ -30,6 +30,8 @@ _SUPPORT = frozenset({"context", "commands", "memory", "checklist"})
 """Modules of this package that are not tools."""
 _FOR_THE_MODEL = (NotFound, InvalidRequest, OutsideSandbox, LimitReached, FileError, MemoError, StoreUnavailable)
 
+__all__ = ["Tool", "Toolbox", "run_tool"]
+
 
 @dataclass(frozen=True, slots=True)
 class Tool:

@@ -12,7 +12,7 @@ from memo.documents import HOST, ArtifactKey, Author, Document, DocumentKey
 from memo.ids import SessionRef
 from sandboxd.errors import ReadOnly
 from sandboxd.memory.agent_memory import AgentMemory
-from sandboxd.memory.outcomes import Queued, Written
+from sandboxd.memory.outcomes import Committed, Queued
 from sandboxd.models.files import FileInfo
 from sandboxd.models.paths import is_under
 from sandboxd.models.process import Process
@@ -50,7 +50,7 @@ class ToolMemory(Protocol):
     def agents(self) -> AgentMemory:
         """Documents as agents read and write them."""
 
-    async def repeated(self, key: DocumentKey, author: Author) -> Written | Queued | None:
+    async def repeated(self, key: DocumentKey, author: Author) -> Committed | Queued | None:
         """Return the outcome of this author's request if it was carried out before. Changes nothing."""
 
     async def read_artifact(self, key: ArtifactKey) -> Document | None:
@@ -58,14 +58,14 @@ class ToolMemory(Protocol):
 
     async def write_artifact(
         self, key: ArtifactKey, content: str, *, based_on: str | None = None, author: Author = HOST
-    ) -> Written | Queued:
+    ) -> Committed | Queued:
         """Commit, then show it; raise RevisionConflict if the store's text does not have the hash `based_on`."""
 
     def shown_hash(self, key: ArtifactKey) -> str:
         """Return the hash of the text in the session's mirror; empty if the mirror has no such file."""
 
 
-class Sandboxes(Protocol):
+class SandboxLookup(Protocol):
     def get(self, ref: SessionRef) -> SandboxView: ...
 
 
@@ -76,7 +76,7 @@ class ToolContext:
     ref: SessionRef
     runner: ToolRunner
     memory: ToolMemory | None = None
-    sandboxes: Sandboxes | None = None
+    sandboxes: SandboxLookup | None = None
     request: str | None = None
     """The id of this call, the same when it is retried; None if the caller gave none."""
 

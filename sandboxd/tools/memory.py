@@ -13,7 +13,7 @@ from memo.errors import RevisionConflict
 from memo.paths import ArtifactPath, parse_path, path_of
 from sandboxd.errors import InvalidRequest, NotFound, StoreUnavailable
 from sandboxd.memory.agent_memory import AgentWrite
-from sandboxd.memory.outcomes import Queued, Written
+from sandboxd.memory.outcomes import Committed, Queued
 from sandboxd.models.tool import ToolResult
 from sandboxd.tools.context import ToolContext, ToolMemory, cut_for_model
 
@@ -189,7 +189,7 @@ def _refused(context: ToolContext, key: DocumentKey | ArtifactKey, now: Document
     return ToolResult(ok=False, content=sentence, details=details)
 
 
-def _result(path: str, size_bytes: int, outcome: Written | Queued, sentence: str) -> ToolResult:
+def _result(path: str, size_bytes: int, outcome: Committed | Queued, sentence: str) -> ToolResult:
     details: dict[str, object] = {"path": path, "size_bytes": size_bytes}
     if isinstance(outcome, Queued):
         queued = (
@@ -201,7 +201,7 @@ def _result(path: str, size_bytes: int, outcome: Written | Queued, sentence: str
     )
 
 
-def _wrote(path: str, outcome: Written | Queued) -> str:
+def _wrote(path: str, outcome: Committed | Queued) -> str:
     return f"Wrote {outcome.size} bytes to {path}."
 
 

@@ -21,7 +21,7 @@ from memo.ids import OwnerId, SessionRef, UserId
 from memo.stores.filesystem import FilesystemStore
 from sandboxd import failpoints
 from sandboxd.events import EventBus
-from sandboxd.memory import Memory, WriteConflict, Written
+from sandboxd.memory import Committed, Memory, WriteConflict
 
 pytestmark = pytest.mark.anyio
 
@@ -119,10 +119,10 @@ async def test_a_write_reaches_the_store_the_mirror_and_the_manifest_before_its_
     inode = (root / "session").stat().st_ino
     assert await memory.shown(REF, NOTES_PATH) is ABSENT
     first = await memory.write(NOTES, "one", expected=ABSENT, author=AGENT)
-    assert isinstance(first, Written)
+    assert isinstance(first, Committed)
     assert await memory.shown(REF, NOTES_PATH) == first.revision
     second = await memory.append(NOTES, " two", author=AGENT)
-    assert isinstance(second, Written)
+    assert isinstance(second, Committed)
     assert (await store.read_document(NOTES)).content == text_of(root, NOTES_PATH) == "one two"
     assert manifest_of(root)["session/NOTES.md"]["revision"] == second.revision
     assert (root / "session").stat().st_ino == inode
@@ -131,7 +131,7 @@ async def test_a_write_reaches_the_store_the_mirror_and_the_manifest_before_its_
 async def test_a_stale_write_changes_nothing_and_is_answered_with_the_newer_text(store: Any, memory: Memory) -> None:
     root = await memory.create("box", REF, ANN)
     first = await memory.write(NOTES, "one")
-    assert isinstance(first, Written)
+    assert isinstance(first, Committed)
     await store.write_document(NOTES, "newer")
     with pytest.raises(WriteConflict, match="cannot write") as caught:
         await memory.write(NOTES, "mine", expected=first.revision)
@@ -144,10 +144,10 @@ async def test_a_stale_write_changes_nothing_and_is_answered_with_the_newer_text
 async def test_with_merge_both_changes_are_kept_in_one_text(store: Any, memory: Memory) -> None:
     root = await memory.create("box", REF, ANN)
     base = await memory.write(NOTES, "one\ntwo\nthree\n")
-    assert isinstance(base, Written)
+    assert isinstance(base, Committed)
     await store.write_document(NOTES, "ONE\ntwo\nthree\n")
     merged = await memory.write(NOTES, "one\ntwo\nthree\nfour\n", expected=base.revision, merge=True)
-    assert isinstance(merged, Written)
+    assert isinstance(merged, Committed)
     assert merged.merged
     assert text_of(root, NOTES_PATH) == "ONE\ntwo\nthree\nfour\n"
 
@@ -155,7 +155,7 @@ async def test_with_merge_both_changes_are_kept_in_one_text(store: Any, memory: 
 async def test_with_merge_a_text_that_does_not_fit_is_kept_beside_the_other(store: Any, memory: Memory) -> None:
     root = await memory.create("box", REF, ANN)
     base = await memory.write(NOTES, "one\n")
-    assert isinstance(base, Written)
+    assert isinstance(base, Committed)
     await store.write_document(NOTES, "theirs\n")
     for _ in range(2):  # a retry keeps one copy
         with pytest.raises(WriteConflict) as caught:
@@ -300,8 +300,8 @@ async def test_a_retry_with_the_same_request_is_one_revision(memory: Memory) -> 
     first = await memory.write(NOTES, "one", author=author)
     await memory.write(NOTES, "two")
     again = await memory.write(NOTES, "one", author=author)
-    assert isinstance(first, Written)
-    assert isinstance(again, Written)
+    assert isinstance(first, Committed)
+    assert isinstance(again, Committed)
     assert first.revision == again.revision
     found = await memory.read(NOTES)
     assert found is not None
@@ -340,8 +340,8 @@ async def test_a_request_is_looked_up_by_a_read_if_the_store_can(
         await memory.write(NOTES, "two")
         watched.used.clear()
         found = await memory.repeated(NOTES, author)
-        assert isinstance(first, Written)
-        assert isinstance(found, Written)
+        assert isinstance(first, Committed)
+        assert isinstance(found, Committed)
         assert (found.revision, found.sha256) == (first.revision, first.sha256)
         assert ("write_document" in watched.used) == bool(lacks)
         newest = await memory.read(NOTES)
@@ -385,7 +385,7 @@ async def test_a_full_disk_leaves_the_old_text_whole_and_heals_by_itself(
     failpoints.arm("writeback.recorded=error(ENOSPC);refresh.read=error(ENOSPC)")
     try:
         written = await memory.write(NOTES, "new")
-        assert isinstance(written, Written)
+        assert isinstance(written, Committed)
         assert written.lagging == 1
         assert text_of(root, NOTES_PATH) == "old"
     finally:

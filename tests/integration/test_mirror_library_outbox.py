@@ -18,7 +18,7 @@ from memo.ids import OwnerId, SessionRef, UserId
 from memo.paths import path_of
 from sandboxd.errors import StoreUnavailable
 from sandboxd.events import EventBus
-from sandboxd.memory import Memory, Queued, WriteConflict, WriteOutcomeUnknown, Written
+from sandboxd.memory import Committed, Memory, Queued, WriteConflict, WriteOutcomeUnknown
 
 pytestmark = pytest.mark.anyio
 
@@ -131,7 +131,7 @@ async def test_a_kept_write_is_shown_as_pending_and_then_delivered(data: Path, s
         assert await switch.store.read_tool_result_artifact(REF, "call") == "result"
         assert [r.actor for r in await memory.history(NOTES)] == ["host", "host", "agent", "host"]
         # What an agent read while it was pending is a good base for its next edit.
-        assert isinstance(await memory.write(NOTES, "edited\n", expected=seen), Written)
+        assert isinstance(await memory.write(NOTES, "edited\n", expected=seen), Committed)
         assert "pending" not in manifest_of(root)["session/NOTES.md"]
 
 
@@ -139,7 +139,7 @@ async def test_a_write_that_is_not_based_on_what_waits_is_refused(data: Path, sw
     async with open_memory(data, switch) as memory:
         await memory.create("box", REF, ANN)
         base = await memory.write(NOTES, "one")
-        assert isinstance(base, Written)
+        assert isinstance(base, Committed)
         switch.is_down = True
         await memory.write(NOTES, "two", expected=base.revision)
         with pytest.raises(WriteConflict) as caught:
@@ -170,7 +170,7 @@ async def test_a_conflict_found_at_delivery_becomes_a_copy(data: Path, switch: S
     async with open_memory(data, switch) as memory:
         root = await memory.create("box", REF, ANN)
         base = await memory.write(NOTES, "one")
-        assert isinstance(base, Written)
+        assert isinstance(base, Committed)
         switch.is_down = True
         await memory.write(NOTES, "mine")  # even without an expected revision: a late delivery overwrites nothing
         await memory.write(NOTES, "mine, more", expected=await memory.shown(REF, NOTES_PATH))

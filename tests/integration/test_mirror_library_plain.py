@@ -12,7 +12,7 @@ from memo.errors import Unavailable, Unsupported
 from memo.ids import OwnerId, SessionRef, UserId
 from sandboxd.errors import StoreUnavailable
 from sandboxd.events import EventBus
-from sandboxd.memory import Memory, Queued, WriteConflict, WriteOutcomeUnknown, Written
+from sandboxd.memory import Committed, Memory, Queued, WriteConflict, WriteOutcomeUnknown
 
 pytestmark = pytest.mark.anyio
 
@@ -85,7 +85,7 @@ async def test_without_revisions_the_content_is_compared(tmp_path: Path) -> None
     async with Memory(tmp_path, store, events=EventBus()) as memory:
         root = await memory.create("box", REF, ANN)
         first = await memory.write(NOTES, "one\ntwo\nthree\n", expected=await memory.shown(REF, NOTES_PATH))
-        assert isinstance(first, Written)
+        assert isinstance(first, Committed)
         assert await memory.shown(REF, NOTES_PATH) == first.revision
         store.texts[AT_NOTES] = "ONE\ntwo\nthree\n"
         with pytest.raises(WriteConflict) as caught:
@@ -95,7 +95,7 @@ async def test_without_revisions_the_content_is_compared(tmp_path: Path) -> None
         with pytest.raises(WriteConflict):
             await memory.write(NOTES, "mine", expected=ABSENT)
         merged = await memory.write(NOTES, "one\ntwo\nthree\nfour\n", expected=first.revision, merge=True)
-        assert isinstance(merged, Written)
+        assert isinstance(merged, Committed)
         assert store.texts[AT_NOTES] == (root / "session" / "NOTES.md").read_text() == "ONE\ntwo\nthree\nfour\n"
 
 
@@ -116,7 +116,7 @@ async def test_the_mirror_shows_what_the_provider_made_of_the_text(tmp_path: Pat
         await memory.write(NOTES, "text   ")
         assert (root / "session" / "NOTES.md").read_text() == "text\n"
         again = await memory.write(NOTES, "more", expected=await memory.shown(REF, NOTES_PATH))
-        assert isinstance(again, Written)
+        assert isinstance(again, Committed)
 
 
 async def test_an_artifact_that_cannot_be_read_back_is_shown_as_given(tmp_path: Path) -> None:

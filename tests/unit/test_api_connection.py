@@ -15,7 +15,7 @@ from anyio.abc import SocketStream
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandboxd.api.connection import MAX_HEAD_BYTES, MAX_HEADERS, Connection
+from sandboxd.api.connection import MAX_HEAD_BYTES, MAX_HEADERS, HttpConnection
 from sandboxd.wire_limits import WireLimits
 from tests.world.serving import ServedWorld as World
 from tests.world.serving import serving
@@ -358,7 +358,7 @@ async def test_a_closed_connection_is_freed_without_the_garbage_collector(world:
                 async with await anyio.connect_tcp("127.0.0.1", port) as stream:
                     await stream.send(start)
         with anyio.fail_after(20):
-            while any(isinstance(thing, Connection) for thing in gc.get_objects()):
+            while any(isinstance(thing, HttpConnection) for thing in gc.get_objects()):
                 await anyio.sleep(0.02)
     finally:
         gc.enable()

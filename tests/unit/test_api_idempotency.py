@@ -14,8 +14,7 @@ import pytest
 from sandboxd.client import AsyncClient
 from sandboxd.client.request import AnswerHeaders, json_request
 from sandboxd.errors import Busy, Conflict, InvalidRequest, NotFound, RequestError
-from sandboxd.idempotency import Answer as Kept
-from sandboxd.idempotency import IdempotencyStore, OutcomeUnknown, parse_key
+from sandboxd.idempotency import IdempotencyStore, KeptAnswer, OutcomeUnknown, parse_key
 from sandboxd.sandboxes.layout import Layout
 from tests.world.serving import ServedWorld as World
 from tests.world.serving import serving
@@ -127,13 +126,13 @@ async def test_a_crash_between_claim_and_answer_leaves_an_unknown_outcome(tmp_pa
     async with IdempotencyStore(path) as store:
         assert await store.begin("t POST /x", "k") is None
         assert await store.begin("t POST /x", "done") is None
-        await store.finish("t POST /x", "done", Kept(b"d", 200, (("a", "b"),), b"body"))
+        await store.finish("t POST /x", "done", KeptAnswer(b"d", 200, (("a", "b"),), b"body"))
         with pytest.raises(Busy):
             await store.begin("t POST /x", "k")
     async with IdempotencyStore(path) as store:  # as after a crash: the claim was never ended
         with pytest.raises(OutcomeUnknown):
             await store.begin("t POST /x", "k")
-        assert await store.begin("t POST /x", "done") == Kept(b"d", 200, (("a", "b"),), b"body")
+        assert await store.begin("t POST /x", "done") == KeptAnswer(b"d", 200, (("a", "b"),), b"body")
 
 
 @pytest.mark.parametrize(
@@ -168,12 +167,12 @@ async def test_keys_are_bounded_in_number_and_age(tmp_path: Path) -> None:
     async with IdempotencyStore(tmp_path / "a.db", max_keys=10) as store:
         for number in range(50):
             assert await store.begin("s", str(number)) is None
-            await store.finish("s", str(number), Kept(b"", 200, (), b""))
+            await store.finish("s", str(number), KeptAnswer(b"", 200, (), b""))
         assert await store.begin("s", "49") is not None
         assert await store.begin("s", "0") is None
     async with IdempotencyStore(tmp_path / "b.db", keep_s=0) as store:
         assert await store.begin("s", "k") is None
-        await store.finish("s", "k", Kept(b"", 200, (), b""))
+        await store.finish("s", "k", KeptAnswer(b"", 200, (), b""))
         assert await store.begin("s", "k") is None
 
 
@@ -189,7 +188,7 @@ class Clock:
 
 async def _keep(store: IdempotencyStore, key: str) -> None:
     assert await store.begin("s", key) is None
-    await store.finish("s", key, Kept(b"", 200, (), b""))
+    await store.finish("s", key, KeptAnswer(b"", 200, (), b""))
 
 
 async def test_a_wall_clock_that_jumps_ten_years_drops_no_answer(

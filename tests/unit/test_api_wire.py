@@ -427,6 +427,19 @@ async def test_memo_and_skills_are_read_only_for_files(wire: Wire) -> None:
             assert (problem["status"], problem["code"]) == (403, "file.read_only"), (method, target)
 
 
+async def test_a_file_that_grows_while_it_is_read_is_cut_at_its_first_size(wire: Wire) -> None:
+    size_bytes = 8 * 1024 * 1024  # more than all buffers on the way hold
+    path = wire.world.workspace("s1") / "growing"
+    path.write_bytes(b"a" * size_bytes)
+    path.chmod(0o644)
+    async with wire.http.get(f"http://localhost{SESSION}/files?path=/workspace/growing") as response:
+        first = await response.content.readexactly(1)
+        with path.open("ab") as file:
+            file.write(b"b" * size_bytes)
+        rest = await response.content.read()
+    assert (response.headers["content-length"], first + rest) == (str(size_bytes), b"a" * size_bytes)
+
+
 async def test_directories_are_listed_in_pages(wire: Wire) -> None:
     for name in ("b", "a", "c"):
         await wire.ask("PUT", f"{SESSION}/files?path=/workspace/l/{name}", data=name.encode() * 3)

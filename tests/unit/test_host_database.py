@@ -21,7 +21,7 @@ from memo.documents import ANY, Author, DocumentKey
 from sandboxd.api.problems import STATUS_BY_CODE
 from sandboxd.errors import HostBusy, HostCorrupt, HostError, HostFull, HostIO, RegistryCorrupt, SandboxdError
 from sandboxd.host_database import HostDatabase
-from sandboxd.idempotency import Answer, IdempotencyStore, OutcomeUnknown
+from sandboxd.idempotency import IdempotencyStore, KeptAnswer, OutcomeUnknown
 from sandboxd.memory.outbox import Outbox
 from sandboxd.sandboxes.lifecycle import State
 from sandboxd.sandboxes.registry import Registry
@@ -61,7 +61,7 @@ async def answers(path: Path) -> AsyncIterator[File]:
         async def write() -> None:
             key = str(next(numbers))
             await owner.begin("acme POST /", key)
-            await owner.finish("acme POST /", key, Answer(b"", 200, (), b"x" * 10_000))
+            await owner.finish("acme POST /", key, KeptAnswer(b"", 200, (), b"x" * 10_000))
 
         yield File(write, owner._database._connection)
 
@@ -219,7 +219,7 @@ async def test_the_answers_of_an_earlier_version_are_taken_over(tmp_path: Path) 
     make(tmp_path / "a.db", ANSWERS_WITHOUT_A_VERSION)
     for _ in range(2):
         async with IdempotencyStore(tmp_path / "a.db") as owner:
-            assert await owner.begin("scope", "done") == Answer(b"d", 201, (("a", "b"),), b"ok")
+            assert await owner.begin("scope", "done") == KeptAnswer(b"d", 201, (("a", "b"),), b"ok")
             with pytest.raises(OutcomeUnknown):
                 await owner.begin("scope", "cut")
 

@@ -20,9 +20,7 @@ from sandboxd.sandboxes import effects as effects_module
 from sandboxd.sandboxes.lifecycle import (
     MOST_TRANSITIONS,
     Claimed,
-    ContainerDied,
-    ContainerPaused,
-    ContainerResumed,
+    DeathSeen,
     DestroyAsked,
     Effect,
     Event,
@@ -31,7 +29,9 @@ from sandboxd.sandboxes.lifecycle import (
     Launched,
     LaunchFailed,
     Owner,
+    PauseSeen,
     Record,
+    ResumeSeen,
     RunnerReady,
     Shape,
     State,
@@ -50,9 +50,9 @@ EVENTS: list[Event] = [
     RunnerReady(),
     Claimed(ADA, TODAY),
     LaunchFailed(),
-    ContainerDied("oom"),
-    ContainerPaused(),
-    ContainerResumed(),
+    DeathSeen("oom"),
+    PauseSeen(),
+    ResumeSeen(),
     IdleTimedOut(),
     DestroyAsked(),
     TornDown(),
@@ -76,28 +76,28 @@ def record(state: State = State.CREATING, **changes: Any) -> Record:
 ALLOWED = {
     (State.CREATING, Launched): State.STARTING,
     (State.CREATING, LaunchFailed): State.DESTROYING,
-    (State.CREATING, ContainerDied): State.DESTROYING,
+    (State.CREATING, DeathSeen): State.DESTROYING,
     (State.CREATING, DestroyAsked): State.DESTROYING,
     (State.STARTING, RunnerReady): State.READY,
     (State.STARTING, LaunchFailed): State.DESTROYING,
-    (State.STARTING, ContainerDied): State.DESTROYING,
+    (State.STARTING, DeathSeen): State.DESTROYING,
     (State.STARTING, DestroyAsked): State.DESTROYING,
     (State.WARM, Claimed): State.STARTING,
-    (State.WARM, ContainerDied): State.DESTROYING,
+    (State.WARM, DeathSeen): State.DESTROYING,
     (State.WARM, DestroyAsked): State.DESTROYING,
-    (State.WARM, ContainerPaused): State.DESTROYING,
-    (State.READY, ContainerPaused): State.PAUSED,
-    (State.READY, ContainerDied): State.GONE,
+    (State.WARM, PauseSeen): State.DESTROYING,
+    (State.READY, PauseSeen): State.PAUSED,
+    (State.READY, DeathSeen): State.GONE,
     (State.READY, LaunchFailed): State.GONE,
     (State.READY, IdleTimedOut): State.GONE,
     (State.READY, DestroyAsked): State.DESTROYING,
-    (State.PAUSED, ContainerResumed): State.READY,
-    (State.PAUSED, ContainerDied): State.GONE,
+    (State.PAUSED, ResumeSeen): State.READY,
+    (State.PAUSED, DeathSeen): State.GONE,
     (State.PAUSED, DestroyAsked): State.DESTROYING,
     (State.GONE, LaunchAsked): State.CREATING,
-    (State.GONE, ContainerDied): State.GONE,
+    (State.GONE, DeathSeen): State.GONE,
     (State.GONE, DestroyAsked): State.DESTROYING,
-    (State.DESTROYING, ContainerDied): State.DESTROYING,
+    (State.DESTROYING, DeathSeen): State.DESTROYING,
     (State.DESTROYING, DestroyAsked): State.DESTROYING,
     (State.DESTROYING, TornDown): State.REMOVED,
 }
@@ -115,10 +115,10 @@ def test_every_state_handles_every_event_as_the_table_says(state: State, event: 
 
 
 def test_a_pause_keeps_the_container_and_the_calls_in_flight() -> None:
-    paused, effects = step(record(State.READY, container="c1"), ContainerPaused())
+    paused, effects = step(record(State.READY, container="c1"), PauseSeen())
     assert (paused.state, paused.container) == (State.PAUSED, "c1")
     assert effects == [Effect.FREEZE_CALLS, Effect.ANNOUNCE]
-    resumed, effects = step(paused, ContainerResumed())
+    resumed, effects = step(paused, ResumeSeen())
     assert resumed == record(State.READY, container="c1")
     assert effects == [Effect.THAW_CALLS, Effect.ANNOUNCE]
 
@@ -135,7 +135,7 @@ def test_a_failed_first_launch_leaves_nothing() -> None:
 
 
 def test_a_death_names_its_cause_and_fails_the_calls_first() -> None:
-    after, effects = step(record(State.READY, container="c1"), ContainerDied("oom"))
+    after, effects = step(record(State.READY, container="c1"), DeathSeen("oom"))
     assert (after.cause, after.container) == ("oom", None)
     assert effects[0] is Effect.FAIL_CALLS
 
@@ -198,8 +198,8 @@ def test_an_invalid_transition_tells_the_last_transitions_and_not_more() -> None
         f"LaunchAsked -> creating at {when}, Launched -> starting at {when}, RunnerReady -> ready at {when}"
     )
     for _ in range(20):
-        current, _ = step(current, ContainerPaused(), TODAY)
-        current, _ = step(current, ContainerResumed(), TODAY)
+        current, _ = step(current, PauseSeen(), TODAY)
+        current, _ = step(current, ResumeSeen(), TODAY)
     assert len(current.past) == MOST_TRANSITIONS
     assert current == record(State.READY, container="c1")  # the past is not part of what a record is
 
@@ -304,7 +304,7 @@ def test_whatever_happens_a_sandbox_ends_removed_or_can_still_be_destroyed(
 def test_a_workspace_is_removed_only_with_a_reason_on_record() -> None:
     for state in (State.CREATING, State.STARTING):
         assert step(record(state), LaunchFailed())[0].removal == "create_failed"
-    assert step(record(State.WARM, owner=None), ContainerDied("oom"))[0].removal == "pool"
+    assert step(record(State.WARM, owner=None), DeathSeen("oom"))[0].removal == "pool"
     asked, _ = step(record(State.READY), DestroyAsked())
     assert asked.removal == "asked"
     assert step(asked, DestroyAsked("create_failed"))[0].removal == "asked"

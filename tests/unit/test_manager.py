@@ -561,3 +561,17 @@ async def test_stats_count_the_processes_of_the_sandbox(world: World) -> None:
     with world.manager.call(S1) as runner:
         await runner.start_process(Exec(("sleep", "600")))
     assert (await world.manager.stats(S1)).pids == alone + 1
+
+
+async def test_a_call_that_enters_before_the_idle_sandbox_is_stopped_keeps_it(tmp_path: Path) -> None:
+    async with open_world(tmp_path, idle_timeout_s=3600) as world:
+        await world.create("s1")
+        sandbox = world.manager._find(S1)
+        sandbox.last_used = float("-inf")
+        with world.manager.call(S1):
+            await world.manager._stop_if_idle(sandbox)
+        await world.manager._stop_if_idle(sandbox)  # it was just used
+        assert world.manager.get(S1).state == "ready"
+        sandbox.last_used = float("-inf")
+        await world.manager._stop_if_idle(sandbox)
+        assert world.manager.get(S1).state == "gone"

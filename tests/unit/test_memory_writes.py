@@ -15,7 +15,7 @@ from memo.documents import HOST, Author, Document, DocumentKey, Expected, sha256
 from memo.ids import SessionRef
 from sandboxd.events import EventBus
 from sandboxd.memory import Memory
-from sandboxd.memory.outcomes import Written
+from sandboxd.memory.outcomes import Committed
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +60,7 @@ async def test_the_daemon_hashes_the_text_of_an_edit_once(memory: Memory, monkey
 @pytest.mark.parametrize("memory", [NormalisingStore], indirect=True)
 async def test_a_text_that_the_store_altered_does_not_count_as_seen(memory: Memory) -> None:
     write = await memory.agents.write(REF, NOTES, "one  ", AGENT)
-    assert isinstance(write.outcome, Written)
+    assert isinstance(write.outcome, Committed)
     assert write.outcome.is_altered
     assert write.outcome.sha256 == sha256_of(b"one")
     assert await memory.agents.seen_text(REF, NOTES) is None

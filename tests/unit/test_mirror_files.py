@@ -146,7 +146,7 @@ def test_a_scan_reports_foreign_files_and_removes_temporary_files(blobs: Blobs, 
 
 
 def test_a_scan_keeps_the_temporary_file_of_a_running_refresh(root: str) -> None:
-    draft = tree.Draft(root, "user/USER.md")
+    draft = tree.MirrorDraft(root, "user/USER.md")
     draft.write(TEXT)
     assert tree.scan(root, is_quiet=True) == {}  # by the last mirror of the same sandbox
     draft.finish()

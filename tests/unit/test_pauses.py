@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sandboxd.engine.protocol import Container
-from sandboxd.sandboxes.lifecycle import ContainerPaused, ContainerResumed, State
+from sandboxd.sandboxes.lifecycle import PauseSeen, ResumeSeen, State
 from sandboxd.sandboxes.pauses import Pauses
 from tests.unit.test_lifecycle import record
 
@@ -25,11 +25,11 @@ async def test_an_event_and_a_list_both_lead_to_the_same_step() -> None:
 
     assert await listed.read(find) == [container(paused=True)]
     for pauses in (told, listed):
-        assert pauses.next_event(record(State.READY, container="c1")) == ContainerPaused()
+        assert pauses.next_event(record(State.READY, container="c1")) == PauseSeen()
         assert pauses.next_event(record(State.PAUSED, container="c1")) is None
         pauses.hear("c1", is_frozen=False)
         assert pauses.next_event(record(State.READY, container="c1")) is None
-        assert pauses.next_event(record(State.PAUSED, container="c1")) == ContainerResumed()
+        assert pauses.next_event(record(State.PAUSED, container="c1")) == ResumeSeen()
 
 
 async def test_a_list_never_overrides_an_event_that_arrived_while_it_was_made() -> None:

@@ -57,12 +57,46 @@ PUBLIC: dict[str, str] = {
         artifact_tools check_callbacks noop_callbacks store_callbacks
     """,
     "memo.wrap": "LimitProvider LogProvider RetryProvider TimeoutProvider",
+    "sandboxd": "SandboxManager",
+    "sandboxd.client": """
+        AnswerLost Artifact AsyncClient AsyncCommandHandle AsyncSandbox AsyncTerminal Client CommandHandle
+        Compaction Consolidated ConsolidationFailure ConsolidationState DaemonUnreachable Document
+        DocumentInfo Event ExecOutput ExecResult FileInfo MirrorFile Process ProcessOutput RefusedWrite
+        Revision Sandbox SandboxView Session ShortenedMessages Stats Terminal ToolDescription ToolResult
+        WriteIncomplete Written
+    """,
+    "sandboxd.engine.bubblewrap": "BubblewrapEngine",
+    "sandboxd.engine.docker": "DockerEngine find_socket",
+    "sandboxd.memory": "Committed Key Memory Queued WriteConflict WriteOutcomeUnknown",
+    "sandboxd.tools": "Tool Toolbox run_tool",
+    "sandboxd.workspace": "Workspaces inode_limit is_over temporary_of",
 }
 
 
+def packages(root: str) -> set[str]:
+    return {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / root).rglob("__init__.py")}
+
+
 def test_every_package_of_memo_is_listed() -> None:
-    packages = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "memo").rglob("__init__.py")}
-    assert packages == set(PUBLIC)
+    assert packages("memo") == {name for name in PUBLIC if name.partition(".")[0] == "memo"}
+
+
+def test_a_package_of_the_daemon_that_is_not_listed_offers_only_its_modules() -> None:
+    offering = {name for name in packages("sandboxd") if hasattr(import_module(name), "__all__")}
+    assert offering == {name for name in PUBLIC if name.partition(".")[0] == "sandboxd"}
+
+
+def test_no_module_imports_a_private_name_of_another() -> None:
+    offenders = []
+    for root in ("memo", "sandboxd"):
+        for path in sorted((ROOT / root).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ImportFrom) and (
+                    node.level or str(node.module).startswith(("memo", "sandboxd"))
+                ):
+                    private = [alias.name for alias in node.names if alias.name.startswith("_")]
+                    offenders += [f"{path.relative_to(ROOT)}: {name}" for name in private]
+    assert offenders == []
 
 
 @pytest.mark.parametrize("package", PUBLIC)

@@ -21,7 +21,7 @@ import anyio
 import pytest
 from anyio.streams.tls import TLSStream
 
-from sandboxd.api.connection import MAX_HEAD_BYTES, Connection
+from sandboxd.api.connection import MAX_HEAD_BYTES, HttpConnection
 from sandboxd.api.guard import allowed_hosts
 from sandboxd.api.tls import read_tls
 from sandboxd.errors import InvalidRequest
@@ -227,7 +227,7 @@ async def test_a_closed_tls_connection_is_freed_without_the_garbage_collector(
                 async with await anyio.connect_tcp("127.0.0.1", port_of(world)) as plain:
                     await plain.send(start)
         with anyio.fail_after(20):
-            while any(isinstance(thing, Connection) for thing in gc.get_objects()):
+            while any(isinstance(thing, HttpConnection) for thing in gc.get_objects()):
                 await anyio.sleep(0.02)
     finally:
         gc.enable()
