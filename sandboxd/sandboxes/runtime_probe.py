@@ -6,6 +6,7 @@ container tries both. Nothing here judges how well a runtime isolates.
 
 from __future__ import annotations
 
+import os
 import shutil
 import uuid
 from contextlib import suppress
@@ -39,6 +40,8 @@ for _ in range(2):
     link.recv(1)
 link.sendall(os.uname().release.encode())
 """
+PROBE_COMMAND = ("python3", "-I", "-S", "-c", _INSIDE)
+"""What the container of a probe runs; it expects the probe's directory at /probe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +58,17 @@ class RuntimeProbe:
         self.directory.mkdir(parents=True)
         self.directory.chmod(0o755)
         self._show("old")
+        place = os.open(self.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        # by descriptor, because a socket's address is limited to 107 bytes and the data directory's path may be longer
+        address = f"/proc/self/fd/{place}/socket"
         try:
             with anyio.fail_after(timeout_s):
-                async with await anyio.create_unix_listener(self.directory / "socket", mode=0o666) as listener:
+                async with await anyio.create_unix_listener(address, mode=0o666) as listener:
                     return await self._launch(engine, listener)
         except TimeoutError:
             raise EngineUnavailable(f"{self._cannot}: a container had no answer within {timeout_s:g} s") from None
         finally:
+            os.close(place)
             shutil.rmtree(self.directory, ignore_errors=True)
 
     async def _launch(self, engine: Engine, listener: SocketListener) -> str:
@@ -129,7 +136,7 @@ async def check_runtime(engine: Engine, settings: Settings, *, instance: str, st
     spec = ContainerSpec(
         name=f"sandboxd-probe-{uuid.uuid4().hex}",
         image=image,
-        command=("python3", "-I", "-S", "-c", _INSIDE),
+        command=PROBE_COMMAND,
         uid=settings.uid,
         gid=settings.gid,
         labels={LABEL_INSTANCE: instance},

@@ -21,6 +21,7 @@ from sandboxd.engine.protocol import LABEL_INSTANCE, Engine, Mount
 from sandboxd.engine.spec import render_container
 from sandboxd.errors import EngineRefused, EngineUnavailable
 from sandboxd.limits import Limits
+from sandboxd.sandboxes.runtime_probe import PROBE_COMMAND, RuntimeProbe
 from tests.conformance.conftest import SpecMaker, docker_at
 from tests.conformance.deaths import listening
 from tests.conformance.proxy import CuttableProxy
@@ -250,3 +251,13 @@ async def test_container_that_is_removed_behind_our_back_is_announced(
         await anyio.to_thread.run_sync(docker, "rm", "-f", container.id)
         assert (await book.death_of(container.id)).cause == "killed"
     assert await engine.inspect(container.id) is None
+
+
+@only_docker
+async def test_a_runtime_is_tried_from_a_data_directory_with_a_long_path(
+    engine: Engine, make_spec: SpecMaker, tmp_path: Path
+) -> None:
+    directory = tmp_path / ("long" * 30) / "probe"
+    spec = make_spec(command=PROBE_COMMAND, mounts=(Mount(directory, "/probe", True),))
+    with anyio.fail_after(60):
+        assert await RuntimeProbe("runc", spec, directory).run(engine, 30)
