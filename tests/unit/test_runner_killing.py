@@ -14,7 +14,7 @@ from sandboxd.runner.inside.tree import Proc, kill_tree
 
 RUNNER, TARGET, NEIGHBOUR, MARK = 1, 10, 11, 7
 MISSED = -1
-"""In a scan: a process was gone before it could be read."""
+"""In a scan: a process was gone before it could be read. Any other negative number is a process that is dead."""
 
 
 class Sandbox:
@@ -37,7 +37,7 @@ class Sandbox:
     def _scan(self) -> Generator[float, None, tuple[dict[int, Proc], bool]]:
         yield 0.0
         look = next(self._looks, set())
-        rows = {pid: Proc(True, False, pid, MARK) for pid in look if pid != MISSED}
+        rows = {abs(pid): Proc(pid > 0, False, abs(pid), MARK) for pid in look if pid != MISSED}
         others = {pid: Proc(True, False, 0, MARK + pid) for pid in (RUNNER, NEIGHBOUR)}
         return {**rows, **others}, MISSED not in look
 
@@ -86,6 +86,21 @@ def test_a_process_that_is_never_seen_alive_is_searched_for_while_all_are_stoppe
     sandbox.kill()
     assert sandbox.signals.index((-1, signal.SIGSTOP)) < sandbox.signals.index((20, signal.SIGKILL))
     assert not sandbox.stopped
+
+
+def test_a_process_that_is_only_ever_seen_dead_is_searched_for_while_all_are_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sandbox = Sandbox(monkeypatch, [{-20}, {-21}, {-22}, {23}])
+    sandbox.kill()
+    assert sandbox.signals.index((-1, signal.SIGSTOP)) < sandbox.signals.index((23, signal.SIGKILL))
+    assert not sandbox.stopped
+
+
+def test_a_process_that_stays_dead_does_not_prolong_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = Sandbox(monkeypatch, [{TARGET}, {-TARGET, -20}, {-TARGET, -20}, {21}])
+    sandbox.kill()
+    assert sandbox.signals == [(TARGET, signal.SIGKILL)]
 
 
 class Process:

@@ -25,7 +25,7 @@ MANY = 24
 CROWD = 64
 """With this many processes in the sandbox, reading them one by one takes too long while they run."""
 INCONCLUSIVE = 3
-"""After this many passes in which processes were gone before they could be read, all are stopped for a moment."""
+"""After this many passes in which processes ended before they could be read, all are stopped for a moment."""
 KILL_ALL_AFTER = 8
 GIVE_UP_AFTER = 32
 _FIRST_PAUSE_S = 0.005
@@ -119,6 +119,8 @@ def kill_tree(runner: int, leader: int, mark: int) -> Generator[float, None, Non
         _signal_group(leader, signal.SIGKILL)  # atomic in the kernel: a fork bomb in one group ends right here
     dying: set[tuple[int, int]] = set()
     """Processes killed so far. On a busy machine they may take long to exit, which is not a sign of a fork bomb."""
+    exited: set[tuple[int, int]] = set()
+    """Processes that ended by themselves. A new one may have forked just before, unseen."""
     outrun = missed = 0
     stopped_before: set[int] = set()
     is_frozen = runner == 1 and sum(name.isdigit() for name in os.listdir("/proc")) >= CROWD
@@ -128,10 +130,13 @@ def kill_tree(runner: int, leader: int, mark: int) -> Generator[float, None, Non
         procs, is_complete = yield from _scan()
         victims = [pid for pid, _ in _marked(procs, runner, mark)]
         fresh = [pid for pid in victims if (pid, procs[pid].began) not in dying]
-        missed += not is_complete
+        dead = {(pid, proc.began) for pid, proc in procs.items() if proc.mark == mark and not proc.is_alive}
+        is_conclusive = is_complete and dead <= dying | exited
+        exited |= dead
+        missed += not is_conclusive
         is_last = number == GIVE_UP_AFTER - 1  # the last pass must not stop processes: they would stay stopped
         is_bomb = fresh and (dying or len(fresh) >= MANY)
-        is_hopping = not victims and not is_complete and missed >= INCONCLUSIVE
+        is_hopping = not victims and not is_conclusive and missed >= INCONCLUSIVE
         if (is_bomb or is_hopping) and not is_frozen and not is_last:
             # a killed process leaves room for a fork, a stopped one does not. Stopping also returns the processor,
             # which a bomb spreads among its children, to the runner. Then scan while nothing moves
@@ -151,20 +156,23 @@ def kill_tree(runner: int, leader: int, mark: int) -> Generator[float, None, Non
             for pid in procs.keys() - set(victims) - stopped_before - {runner}:
                 _signal(pid, signal.SIGCONT)
             is_frozen = False
-        if not victims and is_complete:
+        if not victims and is_conclusive:
             return
         yield 0.001 * (number + 1)
 
 
 def _scan() -> Generator[float, None, tuple[dict[int, Proc], bool]]:
-    """Read the process table, with pauses for the loop, and return whether nothing can have been missed.
+    """Read the process table, with pauses for the loop, and return whether every process that was listed was read.
 
     A process that forks and exits all the time may never be seen alive. But the table is listed in the order of pids,
-    so one of its generations is in the list, and is gone when it is read.
+    so one of its generations is in the list, unless the pids started again from the lowest meanwhile. When it is read,
+    it is gone, or dead and not reaped yet.
     """
     procs: dict[int, Proc] = {}
-    is_complete = True
-    for position, name in enumerate(os.listdir("/proc")):
+    before = _newest_pid()
+    names = os.listdir("/proc")
+    is_complete = before <= _newest_pid()
+    for position, name in enumerate(names):
         if name.isdigit():
             proc = read_proc(int(name))
             if proc is not None:
@@ -174,6 +182,12 @@ def _scan() -> Generator[float, None, tuple[dict[int, Proc], bool]]:
         if position % SCAN_AT_ONCE == SCAN_AT_ONCE - 1:
             yield 0.0
     return procs, is_complete
+
+
+def _newest_pid() -> int:
+    """Return the pid that was given out last; 0 if this kernel does not say."""
+    fields = _read("/proc/loadavg", 128).split()
+    return int(fields[4]) if len(fields) == 5 and fields[4].isdigit() else 0
 
 
 def _freeze(runner: int, victims: list[int]) -> None:
