@@ -11,7 +11,7 @@ __all__ = ["SandboxManager"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the manager when somebody asks for it: the command line never does, and must start fast."""
+    """Import the manager on first use: the command line never needs it, and must start fast."""
     if name == "SandboxManager":
         from sandboxd.sandboxes.manager import SandboxManager
 

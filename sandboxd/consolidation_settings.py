@@ -1,6 +1,6 @@
 """ConsolidationOptions: the settings `SANDBOXD_CONSOLIDATION__<NAME>`, or the table `[consolidation]` of the file.
 
-A validated value that converts to the library's own settings. It does not read the key file and starts nothing.
+It is a validated value that converts to the library's own settings. It does not read the key file and starts nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ConsolidationOptions(BaseModel):
     command: str | tuple[str, ...] = ()
     """The program of a command summariser and its arguments, as a list or one shell-quoted line."""
     command_user: str | None = None
-    """The user to run the command as: when the daemon is root `nobody` by default, else only the daemon's own user."""
+    """The user to run the command as: by default `nobody` if the daemon is root, else only the daemon's own user."""
     summariser_timeout_s: float = Field(default=120, gt=0, le=DAY_S)
     """The deadline of one call to the summariser, in seconds."""
     strict: bool = True
@@ -52,7 +52,7 @@ class ConsolidationOptions(BaseModel):
     lease_s: float = Field(default=60, gt=0, le=DAY_S)
     """How long, in seconds, a user's lease lasts unless it is renewed."""
     concurrency: int = Field(default=4, ge=1, le=64)
-    """Users consolidated at once in the background, and as many on demand."""
+    """How many users are consolidated concurrently in the background, and as many again on demand."""
     run_timeout_s: float = Field(default=1800, gt=0, le=DAY_S)
     """The deadline of one run, in seconds."""
     run_calls: int | None = Field(default=100, ge=1)

@@ -1,4 +1,4 @@
-"""Debian and Ubuntu hosts: what they are, and installing packages on them.
+"""Debian and Ubuntu hosts: identifies them, and installs packages on them.
 
 Uses the machine's own apt configuration and leaves it as it was; never adds a source or a key.
 """
@@ -42,7 +42,7 @@ def can_install() -> bool:
 
 
 def update() -> None:
-    """Refresh apt's lists, once a run."""
+    """Refresh apt's lists, once per run."""
     global _updated
     if not _updated:
         _refresh([])
@@ -80,7 +80,7 @@ def install_from_backports(package: str) -> None:
 
 
 def backports() -> str:
-    """Return a source list of the backports, which are where apt gets the release itself from."""
+    """Return a source list of the backports, on the server from which apt gets the release itself."""
     codename = release().get("VERSION_CODENAME", "")
     fields = "$(ORIGIN)|$(REPO_URI)|$(COMPONENT)"
     filters = ["Created-By: Packages", f"Release: {codename}"]

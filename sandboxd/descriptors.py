@@ -1,6 +1,6 @@
 """The budget of open files: shares for the daemon's own work, its connections and the sandboxes.
 
-Each share is bounded on its own, so none can take the descriptors of another: with every sandbox running and every
+Each share has its own limit, so none can take the descriptors of another: with every sandbox running and every
 connection taken, calls, removals and health checks still work.
 """
 

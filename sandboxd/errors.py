@@ -227,7 +227,7 @@ _BROKEN = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ES
 
 
 def is_host_fault(error: OSError) -> bool:
-    """Return whether the host is at fault, rather than the caller or the daemon."""
+    """Return whether the host, rather than the caller or the daemon, is at fault."""
     return error.errno in _EXHAUSTED or error.errno in _BROKEN
 
 

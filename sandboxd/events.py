@@ -20,7 +20,7 @@ from sandboxd.models.event import Event
 
 CAPACITY = 4096
 MAX_BATCH = 200
-"""The most events that a reader gets at once."""
+"""The maximum number of events that a reader gets at once."""
 PACE_S = 0.0005
 """The interval between wake-ups, per waiting reader: 300 readers are woken about 7 times a second and use a tenth of
 the event loop's time. A single reader is woken at once."""
@@ -56,7 +56,7 @@ class EventBus:
         """How many events readers missed because they were too slow or came too late."""
 
     def close(self) -> None:
-        """End every reader, because the daemon stops. Later events are kept but reach no reader."""
+        """End every reader, because the daemon is stopping. Later events are kept but reach no reader."""
         self._is_closed = True
         for reader in (*self._waiting, *self._woken):
             reader.set()

@@ -83,7 +83,7 @@ def arm(text: str) -> None:
 
 
 def is_armed() -> bool:
-    """Return whether any failpoint is armed, for code that splits a step only to have a failpoint in between."""
+    """Return whether any failpoint is armed, for code that splits a step only for the sake of a failpoint."""
     return bool(_actions)
 
 

@@ -65,7 +65,7 @@ class HostDatabase:
         self._connection: sqlite3.Connection | None = None
 
     async def open(self) -> None:
-        """Open the file, made if it is missing, and bring its schema up to date."""
+        """Open the file, creating it if it is missing, and bring its schema up to date."""
         await to_thread.run_sync(self._open, limiter=self._limiter)
 
     async def aclose(self) -> None:
@@ -74,7 +74,7 @@ class HostDatabase:
             await to_thread.run_sync(self._close, limiter=self._limiter)
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` in a thread, in one transaction. Even when the caller is cancelled, a commit is waited for."""
+        """Run `work` in a thread, in one transaction. A commit is awaited even if the caller is cancelled."""
 
         def transact() -> T:
             if self._connection is None:
@@ -102,7 +102,7 @@ class HostDatabase:
             connection.close()
 
     def _create(self) -> None:
-        """Make the file whole or not at all, so that an empty one is never mistaken for a new one."""
+        """Create the file completely or not at all, so that an empty one is never mistaken for a new one."""
         draft = self._path.with_suffix(".new")
         draft.unlink(missing_ok=True)
         create_private(draft)
@@ -132,7 +132,7 @@ class HostDatabase:
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version > known:
             raise self._corrupt(
-                f"cannot {verb}: a newer sandboxd wrote it (version {version}, this one knows {known}); "
+                f"cannot {verb}: a newer sandboxd wrote it (version {version}; this one supports up to {known}); "
                 "upgrade sandboxd"
             )
         if self._is_verified:

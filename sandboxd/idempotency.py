@@ -1,7 +1,7 @@
 """Answers to writes that carried an Idempotency-Key, kept so that a retry never repeats the work.
 
 Owns one SQLite file. A key is claimed durably before the work starts, and its answer is durable before the
-caller gets it. It never runs anything itself and knows nothing of HTTP but status, headers and body. Answers age by the
+caller gets it. It never runs anything itself, and of HTTP it uses only status, headers and body. Answers age by the
 daemon's running time, not by the wall clock, so a clock that jumps neither expires nor preserves them.
 """
 
@@ -108,7 +108,7 @@ class IdempotencyStore:
         await self._database.aclose()
 
     async def begin(self, scope: str, key: str) -> KeptAnswer | None:
-        """Claim the key and return None, or return the answer it has already got."""
+        """Claim the key and return None, or return the answer that it already has."""
 
         def claim(db: sqlite3.Connection) -> tuple[tuple[Any, ...] | None, int]:
             removed = self._prune(db)
@@ -138,7 +138,7 @@ class IdempotencyStore:
         return KeptAnswer(digest, status, pairs, body)
 
     async def finish(self, scope: str, key: str, answer: KeptAnswer) -> None:
-        """Keep the answer. After this the work is never done again for this key."""
+        """Store the answer. From then on the work is never repeated for this key."""
         body = answer.body
         if body is not None and len(body) > MAX_ANSWER_BYTES:
             body = None
@@ -161,7 +161,7 @@ class IdempotencyStore:
         return await self._run(lambda db: db.execute(statement, parameters).rowcount)
 
     async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        # Shielded: a claim that was written must be known to the caller, which then ends it.
+        # Shielded: the caller must learn of a claim that was written, because it must end the claim.
         with anyio.CancelScope(shield=True):
             result = await self._database.run(work)
         return result  # noqa: RET504  # a return inside the scope might be swallowed, as far as mypy knows
@@ -178,7 +178,7 @@ class IdempotencyStore:
         db.execute("INSERT OR REPLACE INTO clock (id, observed_s) VALUES (0, ?)", (self._now(),))
 
     def _now(self) -> float:
-        """Return the seconds that the daemons of this file have run, as far as the file knows."""
+        """Return how many seconds daemons have run with this file, as recorded in it."""
         return self._clock_offset_s + self._clock()
 
     def _prune(self, db: sqlite3.Connection) -> int:
@@ -187,7 +187,7 @@ class IdempotencyStore:
             "DELETE FROM answers WHERE at < ? AND state != 'running'", (self._now() - self._keep_s,)
         ).rowcount
         if self._count - removed >= self._max_keys:
-            # A tenth at once, so that a full table does not pay for a sort at every claim.
+            # Remove a tenth at once, so that a full table is not sorted at every claim.
             removed += db.execute(
                 "DELETE FROM answers WHERE rowid IN "
                 "(SELECT rowid FROM answers WHERE state != 'running' ORDER BY at LIMIT ?)",

@@ -1,7 +1,7 @@
 """Permissions of the daemon's files: modes of directories and files, set when they are created.
 
 Everything is private to the daemon's user. Files that a container must reach are open to the container's group, never
-to everyone; the private directory above them keeps out a host user that happens to have the same group or user id.
+to everyone; the private directory above them keeps out a host user who happens to have the same group or user id.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Progress of set-up steps that take long: one line for each, with elapsed seconds.
+"""Progress of long set-up steps: one line for each, with elapsed seconds.
 
 On a terminal a running step shows its newest line of output; elsewhere it prints whole lines only. The output of a step
 that failed is always shown. Imports only the standard library: set-up uses it before anything is installed.
@@ -19,7 +19,7 @@ _TAIL_LINES = 15
 
 
 class SetupError(Exception):
-    """Set-up cannot go on. `advice` is the next step for the reader."""
+    """Set-up cannot continue. `advice` is the next step for the reader."""
 
     code = "setup.failed"
 

@@ -1,4 +1,4 @@
-"""Retries: the failures in a row of one task, and the wait before its next attempt."""
+"""Retries: the consecutive failures of one task, and the wait before its next attempt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UP_TO_TWO_SECONDS = Backoff(first=timedelta(seconds=0.1), longest=timedelta(sec
 
 
 class Retries:
-    """Counts failures in a row. Each one makes the next wait longer, until a success resets the count."""
+    """Counts consecutive failures. Each one makes the next wait longer, until a success resets the count."""
 
     def __init__(self, backoff: Backoff = _UP_TO_TWO_SECONDS) -> None:
         self._backoff = backoff

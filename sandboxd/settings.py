@@ -79,7 +79,7 @@ class Settings(BaseSettings):
     limits: Limits = Limits()
     """Default limits of a sandbox; a create request may set its own."""
     consolidation: ConsolidationOptions = ConsolidationOptions()
-    """Consolidation: a user's USER.md is made from their sessions, in the background."""
+    """Consolidation, which makes a user's USER.md from their sessions in the background."""
     idle_timeout_s: float = Field(default=1800, ge=0)
     """A sandbox without calls or running processes for this many seconds loses its container; 0 means never.
 
@@ -109,7 +109,7 @@ class Settings(BaseSettings):
     """The most memory, in MiB, for bodies and answers of calls in flight; one tenant may use three quarters of it."""
     failpoint: str = ""
     config: Path | None = None
-    """The only settings file to read, instead of the usual ones. Set it as a variable."""
+    """The only settings file to read, instead of the usual ones. It can only be set as a variable."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The lowest level that is logged."""
 
@@ -164,7 +164,7 @@ class Settings(BaseSettings):
 
     @property
     def uid(self) -> int:
-        """The uid of containers: never root, and the daemon's own unless that is root."""
+        """The uid of containers, never root: the daemon's own, or a fixed one for a daemon that runs as root."""
         return os.geteuid() or AGENT_UID
 
     @property

@@ -59,9 +59,12 @@ def _parse_url(url: str, token: str | None) -> Address:
         parts = urlsplit(url)
         default_port = _PORTS[parts.scheme]
         port = parts.port or default_port
+        (parts.hostname or "").encode("idna")  # fails for a name that no resolver accepts
     except (ValueError, KeyError):
         raise wrong from None
-    if not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
+    if not parts.hostname or " " in parts.hostname or not parts.hostname.isprintable():
+        raise wrong
+    if parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
         raise wrong
     if token is not None and not (token.isascii() and token.isprintable()):
         raise InvalidRequest("cannot use this token: it must be one line of printable ASCII characters")

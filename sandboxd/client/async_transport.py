@@ -18,6 +18,7 @@ from sandboxd.client.address import Address
 from sandboxd.client.errors import DaemonUnreachable
 from sandboxd.client.request import MAX_ANSWER_BYTES, Answer, Request, broken, is_unread, silent, too_large
 from sandboxd.client.tls import make_context
+from sandboxd.errors import InvalidRequest
 from sandboxd.models.wire import AnswerModel
 
 AnswerModel.model_rebuild(force=True)  # loads what pydantic builds models with: later it would block the event loop
@@ -119,6 +120,7 @@ class AsyncTransport:
         self._kept_alive: aiohttp.ClientSession | None = None
         self._unshared: aiohttp.ClientSession | None = None
         """Opens a connection for each request: the second try of one, or a streamed body, which cannot be resent."""
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
 
     async def send(self, request: Request, stream: AsyncIterable[bytes] | None = None) -> Answer:
@@ -159,6 +161,9 @@ class AsyncTransport:
     async def _begin(self, request: Request, upload: _Upload) -> aiohttp.ClientResponse:
         """Send a request and wait for its answer to begin; it may be sent once more if the connection breaks."""
         is_second = False
+        # One poll, then its callbacks: a connection may have been closed while the event loop was blocked.
+        for _ in range(2):
+            await asyncio.sleep(0)
         while True:
             session = self._session(is_new=is_second or upload.is_streamed)
             try:
@@ -208,6 +213,10 @@ class AsyncTransport:
         """Return the pool of connections. It is made in the first call, because it belongs to a running event loop."""
         if self._is_closed:
             raise DaemonUnreachable("cannot send: this client is closed")
+        loop = asyncio.get_running_loop()
+        self._loop = self._loop or loop
+        if self._loop is not loop:
+            raise InvalidRequest("cannot send: this client belongs to another event loop; make a client for each loop")
         if is_new:
             if self._unshared is None:
                 self._unshared = self._open_session(force_close=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from memo.errors import MemoError, RevisionConflict
@@ -35,7 +36,7 @@ class WriteIncomplete(SandboxdError):
     def __init__(self, taken_bytes: int, total_bytes: int, reason: Exception) -> None:
         super().__init__(
             f"cannot write all of the data: {taken_bytes} of {total_bytes} bytes were taken, then: {reason}; "
-            f"go on with byte {taken_bytes}, or repeat the call with the same idempotency key if it had one"
+            f"continue with byte {taken_bytes}, or repeat the call with the same idempotency key if it had one"
         )
         self.taken_bytes = taken_bytes
 
@@ -80,11 +81,23 @@ def raise_problem(status: int, body: bytes) -> NoReturn:
     """Raise the error that an answer describes."""
     try:
         problem = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         problem = None
     if not isinstance(problem, dict) or "code" not in problem:
         raise InternalError(f"cannot read the daemon's answer: status {status} without a problem")
     raise rebuild(problem)
+
+
+@contextmanager
+def malformed_answers() -> Iterator[None]:
+    """Raise an InternalError if the body cannot be parsed. The error never shows the body, which may hold secrets."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InternalError(
+            f"cannot read the daemon's answer: it does not have the expected form ({type(error).__name__}); "
+            "check that the address is that of a sandboxd daemon of this version"
+        ) from None
 
 
 def rebuild(problem: Mapping[str, Any]) -> Exception:

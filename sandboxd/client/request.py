@@ -23,6 +23,8 @@ CREATE_S = 180.0
 STORE_S = 60.0
 GRACE_S = 30.0
 """How much longer than the work itself a client waits for an answer."""
+MAX_WORK_S = 2_592_000.0
+"""The longest timeout of a command that any daemon accepts."""
 IDLE_S = 30.0
 """An idle connection is closed after this time, well before the daemon closes it after 75 s."""
 MAX_ANSWER_BYTES = 1_073_741_824
@@ -88,13 +90,21 @@ def json_request(
 def text_request(
     method: str, target: str, text: str, media_type: str, headers: Mapping[str, str] | None = None
 ) -> Request:
+    return Request(method, target, encode_text(text), {"content-type": media_type, **(headers or {})}, STORE_S)
+
+
+def encode_text(text: str) -> bytes:
     try:
-        body = text.encode()
+        return text.encode()
     except UnicodeEncodeError:
         raise InvalidRequest(
             "cannot send this text: it contains half of a surrogate pair, which UTF-8 cannot encode"
         ) from None
-    return Request(method, target, body, {"content-type": media_type, **(headers or {})}, STORE_S)
+
+
+def timeout_for(work_s: float, grace_s: float = GRACE_S) -> float:
+    """Return how long to wait for work that may take `work_s`; the daemon refuses a time out of range at once."""
+    return (work_s if 0 <= work_s <= MAX_WORK_S else 0) + grace_s
 
 
 def tenant_path(tenant: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 EVENT_STREAM = {"accept": "text/event-stream"}
 """The header that asks for a stream of events."""
 MAX_EVENT_BYTES = 67_108_864
@@ -15,10 +13,13 @@ class EventReader:
     def __init__(self) -> None:
         self._rest = bytearray()
 
-    def feed(self, piece: bytes) -> Iterator[tuple[str, str]]:
-        """Yield kind and data of every event that is complete."""
+    def feed(self, piece: bytes) -> list[tuple[str, str]]:
+        """Return the kind and the data of every event that this chunk completes."""
+        events = []
+        start = max(0, len(self._rest) - 1)  # what came before holds no end; a second search would take quadratic time
         self._rest += piece
-        while (end := self._rest.find(b"\n\n")) >= 0:
+        while (end := self._rest.find(b"\n\n", start)) >= 0:
+            start = 0
             block = bytes(self._rest[:end]).decode("utf-8")
             del self._rest[: end + 2]
             kind, lines = "message", []
@@ -29,6 +30,7 @@ class EventReader:
                 elif name == "data":
                     lines.append(value.removeprefix(" "))
             if lines:
-                yield kind, "\n".join(lines)
+                events.append((kind, "\n".join(lines)))
         if len(self._rest) > MAX_EVENT_BYTES:
             raise ValueError("cannot read the stream: an event is larger than 64 MiB")
+        return events

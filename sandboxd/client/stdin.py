@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from typing import Protocol, runtime_checkable
 
+from sandboxd.client.request import encode_text
 from sandboxd.errors import InvalidRequest
 
 PIECE_BYTES = 65_536
@@ -57,24 +58,18 @@ def part_key(key: str | None, offset: int) -> str | None:
 def pieces_of(stdin: Stdin) -> Iterator[bytes]:
     """Yield stdin in chunks."""
     if isinstance(stdin, str):
-        stdin = stdin.encode()
+        stdin = encode_text(stdin)
     if isinstance(stdin, bytes):
         for start in range(0, len(stdin), PIECE_BYTES):
             yield stdin[start : start + PIECE_BYTES]
         return
-    source = _read(stdin) if isinstance(stdin, BinaryFile) else stdin or ()
-    for piece in source:
-        if not isinstance(piece, bytes | bytearray | memoryview):
-            raise InvalidRequest(
-                f"cannot use this stdin: it gives {type(piece).__name__}, not bytes; open a file in binary mode"
-            )
-        yield bytes(piece)
+    yield from checked(_read(stdin) if isinstance(stdin, BinaryFile) else stdin or ())
 
 
 async def async_pieces_of(stdin: AsyncStdin) -> AsyncIterator[bytes]:
     """Yield stdin in chunks; read a blocking source in a thread."""
     if isinstance(stdin, AsyncIterable):
-        async for piece in stdin:
+        async for piece in async_checked(stdin):
             yield piece
     elif isinstance(stdin, str | bytes):
         for piece in pieces_of(stdin):
@@ -87,6 +82,25 @@ async def async_pieces_of(stdin: AsyncStdin) -> AsyncIterator[bytes]:
             yield next_piece
 
 
+def checked(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the chunks of a source; raise InvalidRequest for one that is not bytes."""
+    for piece in pieces:
+        yield _as_bytes(piece)
+
+
+async def async_checked(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    async for piece in pieces:
+        yield _as_bytes(piece)
+
+
+def _as_bytes(piece: object) -> bytes:
+    if isinstance(piece, bytes | bytearray | memoryview):
+        return bytes(piece)
+    raise InvalidRequest(
+        f"cannot send this content: it consists of {type(piece).__name__}, not bytes; open a file in binary mode"
+    )
+
+
 def _read(file: BinaryFile) -> Iterator[bytes]:
     read = getattr(file, "read1", file.read)  # read1 returns what is available, so a pipe is forwarded as it fills
     while piece := read(PIECE_BYTES):
@@ -94,4 +108,4 @@ def _read(file: BinaryFile) -> Iterator[bytes]:
 
 
 def _size_of(text: str) -> int:
-    return len(text) if text.isascii() or len(text) > MAX_INLINE_BYTES else len(text.encode())
+    return len(text) if text.isascii() or len(text) > MAX_INLINE_BYTES else len(encode_text(text))

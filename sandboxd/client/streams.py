@@ -1,4 +1,4 @@
-"""What the async and the synchronous client spell differently, beside the transport."""
+"""What the async and the synchronous client write differently, in addition to the transport."""
 
 from __future__ import annotations
 

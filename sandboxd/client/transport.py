@@ -62,7 +62,6 @@ class _Connection:
     def close(self) -> None:
         if self._sender is not None:
             self._sender.stop()
-            _hang_up(self._sock)  # its thread may be sending
         if self._response is not None:
             self._response.close()
         self._http.close()
@@ -91,12 +90,24 @@ class _Connection:
                 connection.endheaders()
                 connection.flush()
                 self._sender = _Sender(self._sock, chain((request.body or b"",), stream))
+                self._wait_for_answer(self._sender, request.timeout_s)
         except (BrokenPipeError, ConnectionResetError) as error:
             # The daemon may have answered, and closed the connection without reading the rest of the body.
             with suppress(*_Broken):
                 return self._answer()
             raise error from None
         return self._answer()
+
+    def _wait_for_answer(self, sender: _Sender, timeout_s: float | None) -> None:
+        """Wait until the answer begins. Every chunk that is sent restarts the time."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        while timeout_s is not None:
+            rest_s = sender.last_sent + timeout_s - time.monotonic()
+            if poll.poll(max(rest_s, 0) * 1000):
+                return
+            if rest_s <= 0:
+                raise TimeoutError("timed out")
 
     def _answer(self) -> http.client.HTTPResponse:
         self._response = self._http.getresponse()
@@ -113,32 +124,44 @@ class _Sender:
         self._sock = sock
         self._pieces = iter(pieces)
         self._is_stopped = False
+        self._lock = threading.Lock()
+        """Held while the thread uses the socket, which must not be closed then: its descriptor could be reused."""
+        self.last_sent = time.monotonic()
         self.is_done = False
         """Whether everything has been sent."""
         self.error: BaseException | None = None
         threading.Thread(target=self._send, name="upload", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop sending. The source may be read for one more chunk, which is dropped."""
+        """Stop using the socket. The source may be read for one more chunk, which is dropped."""
         self._is_stopped = True
+        _hang_up(self._sock)  # the thread may be sending
+        with self._lock:
+            pass
 
     def _send(self) -> None:
         while not self._is_stopped:
             try:
                 piece = next(self._pieces, None)
+                frame = b"0\r\n\r\n" if piece is None else b"%x\r\n%b\r\n" % (len(piece), piece)
             except BaseException as error:  # noqa: BLE001  # raised in the caller's thread
                 self.error = error
-                _hang_up(self._sock)  # makes the daemon kill the command, which wakes the reader
+                with self._lock:
+                    if not self._is_stopped:
+                        _hang_up(self._sock)  # makes the daemon kill the command, which wakes the reader
                 return
             try:
-                if piece is None:
-                    self._sock.sendall(b"0\r\n\r\n")
-                    self.is_done = True
-                    return
-                if piece and not self._is_stopped:
-                    self._sock.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
+                with self._lock:
+                    if self._is_stopped:
+                        return
+                    if piece is None or piece:  # an empty chunk would end the body
+                        self._sock.sendall(frame)
             except OSError:
                 return  # the reader of the answer reports why
+            self.last_sent = time.monotonic()
+            if piece is None:
+                self.is_done = True
+                return
 
 
 class Transport:
@@ -265,7 +288,8 @@ class _OneWrite(http.client.HTTPConnection):
         if sum(map(len, parts)) <= PIECE_BYTES:
             parts = [b"".join(parts)]
         for part in parts:
-            self.sock.sendall(part)
+            for start in range(0, len(part), PIECE_BYTES):  # the timeout of `sendall` is for all that it sends
+                self.sock.sendall(memoryview(part)[start : start + PIECE_BYTES])
 
 
 class _TlsConnection(_OneWrite, http.client.HTTPSConnection):
@@ -298,6 +322,9 @@ def _connect(address: Address, context: ssl.SSLContext | None, timeout_s: float 
     except OSError as error:
         connection.close()
         raise DaemonUnreachable(f"cannot reach the daemon at {address}: {error.strerror or error}") from error
+    except BaseException:
+        connection.close()
+        raise
     return _Connection(connection)
 
 

@@ -31,13 +31,13 @@ _MOST_TRIES = 10
 
 
 class DocumentWriter(Protocol):
-    """What agents need of the one writer. `Memory` implements it."""
+    """What agents need from the one writer. `Memory` implements it."""
 
     async def newest(self, key: DocumentKey) -> Document | None:
         """Return the document including its queued writes; None if it was never written."""
 
     async def text_at(self, key: DocumentKey, revision: Expected) -> str | None:
-        """Return the document's text at a revision, or None if it is not known any more."""
+        """Return the document's text at a revision, or None if it is no longer known."""
 
     async def mirrored(self, ref: SessionRef, key: DocumentKey) -> Document | None:
         """Return what the session's mirror shows; None if it shows nothing or is not known."""
@@ -77,7 +77,7 @@ class AgentMemory:
         return await self._writer.newest(key)
 
     async def seen_text(self, ref: SessionRef, key: DocumentKey) -> str | None:
-        """Return the text that the session last saw; None if it saw none or the text is not known any more."""
+        """Return the text that the session last saw; None if it saw none or the text is no longer known."""
         view = self._views.whole(ref, key)
         return None if view is None else await self._text_at(key, view)
 
@@ -90,7 +90,7 @@ class AgentMemory:
         self._views.saw_lines(ref, key, View(document.revision, document.sha256), lines, total)
 
     def saw_outcome(self, ref: SessionRef, key: DocumentKey, outcome: Committed | Queued) -> None:
-        """Record that the agent knows all of the text that a write produced."""
+        """Record that the agent has seen all of the text that a write produced."""
         revision = -outcome.number if isinstance(outcome, Queued) else outcome.revision
         self._views.saw(ref, key, View(revision, outcome.sha256))
 
@@ -98,7 +98,7 @@ class AgentMemory:
         self._views.forget(ref, key)
 
     async def write(self, ref: SessionRef, key: DocumentKey, content: str, author: Author) -> AgentWrite:
-        """Replace the whole text by the rule above, or raise RevisionConflict with the newer text."""
+        """Replace the whole text according to the rule above, or raise RevisionConflict with the newer text."""
         view = self._views.whole(ref, key)
         try:
             outcome = await self._writer.write(
@@ -113,7 +113,7 @@ class AgentMemory:
     ) -> AgentWrite:
         """Commit an edit of some lines of exactly this text, or raise RevisionConflict.
 
-        The caller guarantees that the agent knows the lines it changed. Other unseen lines stay unseen.
+        The caller guarantees that the agent has seen the lines it changed. Other unseen lines stay unseen.
         """
         view = self._views.whole(ref, key)
         expected = ABSENT if document is None else document.revision
@@ -172,7 +172,7 @@ class AgentMemory:
         return text is not None and outcome.sha256 == sha256_of(f"{text}{added}".encode())
 
     def _wrote(self, ref: SessionRef, key: DocumentKey, outcome: Committed | Queued) -> AgentWrite:
-        """Record what the session knows about a text that it wrote."""
+        """Record which lines the session has seen of a text that it wrote."""
         if isinstance(outcome, Committed) and outcome.is_altered:
             self._views.forget(ref, key)
             return AgentWrite(outcome, None)

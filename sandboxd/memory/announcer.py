@@ -1,6 +1,6 @@
 """Announcer: publishes one `memo` event for every committed revision, without its text.
 
-A write through the daemon knows its author; a change from the store's feed does not. Both arrive here, so that one
+A write through the daemon has an author; a change from the store's feed does not. Both arrive here, so that one
 revision gives one event.
 """
 

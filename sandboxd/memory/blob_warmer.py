@@ -1,6 +1,6 @@
 """BlobWarmer: puts texts that were just written, and that no mirror shows yet, into the blob cache.
 
-The session's next mirror then links them without asking the store. Best effort: what arrives faster than it can be
+The session's next mirror then links them without reading the store. Best effort: what arrives faster than it can be
 cached is skipped.
 """
 

@@ -1,6 +1,6 @@
 """The blob cache: every text once, by hash, as a read-only file that mirrors link to.
 
-Owns one directory, any of which may be deleted at any time. Tenants never share a blob, because a link count would
+Owns one directory, any part of which may be deleted at any time. Tenants never share a blob, because a link count would
 reveal that another tenant has the same text. A blob found on disk is hashed before its first use.
 """
 
@@ -31,7 +31,7 @@ _BELIEVED_S = 600.0
 _LONG_AGO = float("-inf")
 
 Signature = tuple[int, int, int, int]
-"""Inode, size, modification time and mode: differs between two files, and after a change."""
+"""Inode, size, modification time and mode: two files differ in it, and so does a file after a change."""
 
 
 class Blobs:
@@ -57,7 +57,7 @@ class Blobs:
     def path(self, tenant: TenantId, sha256: str) -> str:
         space = self._spaces.get(tenant)
         if space is None:
-            # A digest, because a host path never contains an id from outside.
+            # A digest, because a host path never contains an external id.
             space = self._spaces[tenant] = f"{self._root}/{hashlib.sha256(tenant.encode()).hexdigest()[:16]}"
         return f"{space}/{sha256[:2]}/{sha256}"
 
@@ -86,7 +86,7 @@ class Blobs:
         return None
 
     def find_lately(self, tenant: TenantId, sha256: str, now: float) -> str | None:
-        """Like `find`, but trust a recent result, because a snapshot looks up tens of thousands of texts.
+        """Do the same as `find`, but trust a recent result, because a snapshot looks up tens of thousands of texts.
 
         The blob may still be gone by the time it is linked. `now` is monotonic.
         """
@@ -119,7 +119,7 @@ class Blobs:
         return path
 
     def adopt(self, tenant: TenantId, sha256: str, file: str, signature: Signature) -> None:
-        """Make a file that was written with this text its blob as well, unless one exists or the file has changed."""
+        """Link a file that was written with this text as its blob, unless a blob exists or the file has changed."""
         path = self.path(tenant, sha256)
         # Checked under a name of its own: under the blob's name, another thread may have just put the text.
         draft = f"{self._staging}/{next(self._numbers)}"

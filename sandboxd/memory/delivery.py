@@ -1,6 +1,6 @@
 """Delivery: writes queued entries of the outbox to the store, in order per document, once the store accepts them.
 
-A document that has a newer revision is never overwritten: the queued text becomes a copy beside it. An entry is settled
+A document that has a newer revision is never overwritten: the queued text becomes a separate copy. An entry is settled
 only after the store has it, and its request id makes a second attempt the same write.
 """
 
@@ -67,7 +67,7 @@ class Delivery:
                 try:
                     await self._deliver(number)
                 except StoreUnavailable as error:
-                    # One bad document must not hold up the others, but a store that is down does. The next pass, which
+                    # One bad document must not delay the others, but a store that is down may. The next pass, which
                     # continues after this entry, tells the two apart.
                     failures.append(error)
                     if len(failures) == _MOST_FAILURES:
@@ -88,7 +88,7 @@ class Delivery:
                 await failpoints.reach("outbox.committed")
                 is_last = await self._outbox.settle(entry, chain)
         except MemoError as error:
-            # Refused for good, even as a copy. It stays in the outbox and blocks no other entry.
+            # Refused permanently, even as a copy. It stays in the outbox and blocks no other entry.
             _log.error("cannot deliver a queued write", number=number, error=str(error))
             is_last = await self._outbox.refuse(entry, str(error), error.code)
             self._announcer.mirror("refused", **fields_of(entry.key), number=number, code=error.code)
@@ -110,7 +110,7 @@ class Delivery:
         except RevisionConflict:
             return await self._keep_copy(entry, entry.key)
         except MemoError:
-            if entry.kind == "append":  # the document has no room for it any more
+            if entry.kind == "append":  # the document no longer has room for it
                 return await self._keep_copy(entry, entry.key)
             raise
 
@@ -130,7 +130,7 @@ class Delivery:
     async def _write(self, entry: Entry, key: DocumentKey, chain: Chain | None) -> Chain:
         target, expected = key, entry.expected
         if expected == "previous":
-            if chain is None:  # its base was refused, so what it would overwrite is unknown
+            if chain is None:  # its base was refused, so it might overwrite unknown text
                 raise RevisionConflict(f"cannot write {key.name}: the text it is based on was refused")
             target, expected = replace(key, name=chain.target), chain.revision
         text = await self._write_once(entry, target, expected)
@@ -144,7 +144,7 @@ class Delivery:
         if not self._store.capabilities.revisions:
             current = await self._store.read(target)
             if current is not None and current.encoded == content.encoded:
-                return current  # there already: an earlier attempt, or an equal write
+                return current  # already there: an earlier attempt, or an equal write
         return await self._store.write(target, content, expected, entry.author)
 
     async def _keep_copy(self, entry: Entry, key: DocumentKey) -> Chain:

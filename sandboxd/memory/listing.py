@@ -1,6 +1,6 @@
-"""Checks on what a store lists, whose ids and hashes become file names on the host. Pure.
+"""Checks of the lists that a store returns: their ids and hashes become file names on the host. Pure.
 
-A bad list raises ValueError with the reason; the caller adds which list it was.
+An invalid list raises ValueError with the reason; the caller adds which list it was.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from memo.provider import ArtifactLine
 MOST_DOCUMENTS = 10_000
 MOST_ARTIFACTS = 100_000
 _HASH_CHARS = 64
-_FOREIGN = "it lists a key that was not asked for"
+_FOREIGN = "it lists a key that was not requested"
 
 
 def check_list(answer: object, most: int) -> None:
@@ -79,7 +79,7 @@ def _check_entry(revision: object, sha256: object, size_bytes: object, at: objec
 
 
 def _is_hex(text: str) -> bool:
-    """Return whether the text is only hex digits, so that it is safe as a file name."""
+    """Return whether the text has only hex digits and is therefore safe as a file name."""
     try:
         return len(bytes.fromhex(text)) * 2 == len(text)  # fromhex skips whitespace
     except ValueError:

@@ -15,7 +15,7 @@ VERSION = 1
 
 
 class Shown(NamedTuple):
-    """What one file of a mirror shows, and since when. Pending: the store does not have it yet."""
+    """What one file of a mirror shows, and since when. A pending text is not in the store yet."""
 
     revision: int
     sha256: str

@@ -1,6 +1,6 @@
 """ManifestWriter: writes manifests soon after the files they describe, at a bounded cost.
 
-Owns no file; the mirrors do. A manifest that cannot be written now is retried.
+The mirrors own the files. A manifest that cannot be written now is retried.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Memory: everything the daemon does with documents and artifacts, behind one class.
 
 Owns <data>/mirrors, <data>/blobs, <data>/outbox.db and the tasks that keep mirrors current. The store is the truth and
-a mirror is a cache: nothing here is read to decide what the store holds. It knows nothing of engines.
+a mirror is a cache: nothing here is read to decide what the store holds. It does not depend on engines.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Memory(anyio.AsyncContextManagerMixin):
         blob_bytes: int = 1024 * 1024 * 1024,
         is_shown: Callable[[str], bool] = lambda sandbox_id: True,
     ) -> None:
-        """`is_shown` returns whether a sandbox's container still shows its mirror; asked before verifying one."""
+        """`is_shown` returns whether a sandbox's container still shows its mirror; called before verifying."""
         self._store = StoreClient(store, limits or StoreLimits(), store_timeout_s)
         self.capabilities = self._store.capabilities
         self._root = (data / "mirrors").resolve()  # may be a link: resolved once, not for every file
@@ -213,7 +213,7 @@ class Memory(anyio.AsyncContextManagerMixin):
         return await self._reader.newest(key)
 
     async def text_at(self, key: DocumentKey, revision: Expected) -> str | None:
-        """Return the document's text at a revision, or None if it is not known any more."""
+        """Return the document's text at a revision, or None if it is no longer known."""
         return await self._reader.text_at(key, revision)
 
     async def mirrored(self, ref: SessionRef, key: DocumentKey) -> Document | None:
@@ -322,7 +322,7 @@ class Memory(anyio.AsyncContextManagerMixin):
             is_artifact = isinstance(key, ArtifactKey)
             encoded = encode_text("text", content, limits.artifact_bytes if is_artifact else limits.document_bytes)
             if is_artifact and not self.capabilities.read_artifacts:
-                # The store cannot be asked, so the text given is the newest there is.
+                # The store cannot be read, so the given text is the newest.
                 async with self._locks.hold(key):
                     return await self._mirrors.install(key, Text.of(encoded), revisioned=False)
         await failpoints.reach("refresh.heard")
@@ -341,7 +341,7 @@ class Memory(anyio.AsyncContextManagerMixin):
 
 
 def _entry(key: DocumentKey, text: Text) -> DocumentEntry:
-    """Describe a document of a store that does not list; its time of writing is not known."""
+    """Describe a document of a store that cannot list; the time of its last write is unknown."""
     content = text.encoded.decode()
     return DocumentEntry(
         key,

@@ -23,7 +23,7 @@ _MOST_SUFFIX = 32  # leaves room for the start of the stem even with the longest
 
 @dataclass(frozen=True, slots=True)
 class MergedText:
-    """`text` has both changes; `theirs` shows the other side's as hunks of removed and added lines."""
+    """`text` has both changes; `theirs` shows the other side's changes as hunks of removed and added lines."""
 
     text: str
     theirs: str
@@ -67,7 +67,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def copy_key(key: DocumentKey, base: int, mark: str) -> DocumentKey:
-    """Return the key for a conflicting text: beside its document, named after the revision it was based on."""
+    """Return the key for a conflicting text: next to its document, named after the revision it was based on."""
     stem, dot, suffix = key.name.rpartition(".")
     if not dot:
         stem, suffix = key.name, ""

@@ -51,7 +51,7 @@ class MirrorBuilder:
         self._tasks = tasks
 
     async def connect(self) -> None:
-        """Read the feed's position before any snapshot if the store answers; otherwise the refresher keeps trying."""
+        """Read the feed's position before any snapshot, if the store answers; otherwise the refresher retries."""
         if self._store.capabilities.changes:
             try:
                 with anyio.move_on_after(_FIRST_ANSWER_S):
@@ -102,7 +102,7 @@ class MirrorBuilder:
             self._tasks.start_soon(self._refill_later, mirror)
 
     async def _make_blobs(self, mirror: Mirror, written: list[WrittenFile]) -> None:
-        """Make blobs of the files that a snapshot wrote, after its caller has its answer."""
+        """Turn the files that a snapshot wrote into blobs, after the caller has been answered."""
 
         def adopt(files: list[WrittenFile]) -> None:
             with mirror.guard:  # no file is replaced between its check and its link
@@ -114,13 +114,13 @@ class MirrorBuilder:
             await self._mirrors.in_thread(adopt, written[start : start + _BLOB_BATCH])
 
     async def _fill(self, mirror: Mirror, *, is_unseen: bool = False) -> SnapshotResult:
-        # Taken before the snapshot too: a queued write may reach the store after it and leave the outbox meanwhile.
+        # Taken before the snapshot too: a queued write may reach the store, and leave the outbox, after it.
         queued = self._queued_in(mirror)
         try:
             async with mirror.fill_lock:
                 result = await take_snapshot(mirror, self._mirrors, self._store, self._is_queued, is_unseen=is_unseen)
         except SandboxdError:
-            if mirror.is_known:  # it keeps what it showed, and the changes missed meanwhile are refreshed one by one
+            if mirror.is_known:  # it keeps what it showed, and missed changes are refreshed one by one
                 self._mirrors.mark([mirror])  # some files may be new already
                 for key in mirror.take_missed():
                     self._refresher.hint_soon(key)

@@ -1,4 +1,4 @@
-"""MirrorReader: what a document is now, was at a revision, or looks like in a session's mirror.
+"""MirrorReader: a document as it is now, as it was at a revision, or as a session's mirror shows it.
 
 Combines the store, the mirrors and the outbox, whose queued writes are newer than the store. It changes nothing.
 """
@@ -31,7 +31,7 @@ class MirrorReader:
         return None if text is None else text.document()
 
     async def text_at(self, key: DocumentKey, revision: Expected) -> str | None:
-        """Return the document's text at a revision, or None if it is not known any more."""
+        """Return the document's text at a revision, or None if it is no longer known."""
         revision = self.delivered(revision)
         if revision is ABSENT:
             return ""
@@ -85,24 +85,24 @@ class MirrorReader:
         return ""
 
     def queued_text(self, key: Key) -> Text | None:
-        """Return the text that queued writes make of a key; None without any, or if their base is not known."""
+        """Return a key's text after its queued writes; None if there are none, or if their base is not known."""
         pending = None if self._outbox is None else self._outbox.pending(key)
         if pending is None or pending.text is None:
             return None
         return Text(pending.text.encoded, pending.text.sha256, -pending.number)
 
     def delivered(self, expected: Expected) -> Expected:
-        """Replace the number of a queued write that was delivered since by its revision."""
+        """Replace the number of a queued write with its revision, if it has been delivered."""
         if isinstance(expected, int) and expected < 0 and self._outbox is not None:
             return self._outbox.delivered(-expected) or expected
         return expected
 
     def known_mirrors(self, key: Key) -> list[Mirror]:
-        """Return the key's mirrors that are filled; others show less than there is."""
+        """Return the key's mirrors that are filled; others are incomplete."""
         return [mirror for mirror in self._mirrors.showing(key) if mirror.is_known]
 
     async def _read_file(self, mirror: Mirror, key: Key) -> Text | None:
-        """Return what a mirror shows of a key; None if it shows nothing, or the file is not what it should be."""
+        """Return what a mirror shows of a key; None if it shows nothing, or the file has an unexpected content."""
         shown = mirror.shown.get(relative_of(key))
         if shown is None:
             return None

@@ -1,7 +1,7 @@
 """Outbox: writes that the store could not accept, kept on disk in order until it can.
 
 Owns one SQLite file. An entry that `keep` has numbered survives a crash. The outbox never calls the store; delivery
-reports what became of an entry, and the entry is removed once that is on disk too.
+reports an entry's outcome, and the entry is removed once the outcome is on disk too.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _CHAINS = "CREATE TABLE IF NOT EXISTS chains (key TEXT PRIMARY KEY, target TEXT 
 
 
 def _create(db: sqlite3.Connection) -> None:
-    """Create the tables, or complete those of a daemon that wrote no version and perhaps not every column."""
+    """Create the tables, or complete those of a daemon that wrote no version number and perhaps not every column."""
     db.execute(_ENTRIES)
     db.execute(_CHAINS)
     present = {row[1] for row in db.execute("PRAGMA table_info(entries)")}
@@ -147,11 +147,11 @@ class Outbox:
         return list(self._pending)
 
     def refused(self) -> list[tuple[Key, RefusedWrite]]:
-        """Return every write that the store will never accept, oldest first."""
+        """Return every write that the store refused permanently, oldest first."""
         return list(self._refused.values())
 
     def __len__(self) -> int:
-        """How many writes are queued, without those refused for good."""
+        """How many writes are queued, without those refused permanently."""
         return self._count - len(self._refused)
 
     async def keep(
@@ -209,7 +209,7 @@ class Outbox:
         return Kept(int(number), sha256_of(bytes(content)), len(content))
 
     async def heads(self) -> list[int]:
-        """Return the oldest entry of every key, oldest first, without those refused for good."""
+        """Return the oldest entry of every key, oldest first, without those refused permanently."""
         return await self._database.run(
             lambda db: [
                 int(row[0])
@@ -267,7 +267,7 @@ class Outbox:
         return is_last
 
     async def refuse(self, entry: Entry, why: str, code: str) -> bool:
-        """Mark an entry as refused for good and keep it. Return whether its key has no other queued writes."""
+        """Mark an entry as refused permanently and keep it. Return whether its key has no other queued writes."""
 
         def work(db: sqlite3.Connection) -> bool:
             db.execute("UPDATE entries SET refusal = ?, code = ? WHERE number = ?", (why, code, entry.number))
@@ -303,7 +303,7 @@ class Outbox:
 def _end_chain(db: sqlite3.Connection, key: str) -> bool:
     """Forget the chain of a key that has no queued writes left, and return whether that is so.
 
-    The next write, perhaps weeks later, concerns the document again and not an old copy beside it.
+    The next write, perhaps weeks later, applies to the document again and not to an old copy of it.
     """
     (left,) = db.execute("SELECT count(*) FROM entries WHERE key = ? AND refusal IS NULL", (key,)).fetchone()
     if not left:

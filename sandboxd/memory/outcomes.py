@@ -1,9 +1,9 @@
-"""Outcomes of memory operations: what a write became, and two errors.
+"""Outcomes of memory operations: the results of a write, and two errors.
 
 memo.RevisionConflict
-└─ WriteConflict          nothing was overwritten; `current` is the newer text, `copy` names the refused one's copy
+└─ WriteConflict          nothing was overwritten; `current` is the newer text, `copy` names a copy of the refused one
 sandboxd.StoreUnavailable
-└─ WriteOutcomeUnknown    the write may or may not have happened; the same request again is safe
+└─ WriteOutcomeUnknown    the write may or may not have happened; repeating the request is safe
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Key = DocumentKey | ArtifactKey
 class Committed:
     """A write that the store has committed.
 
-    `is_altered` says that the stored text is not the given one: it was merged, or the provider normalises texts.
+    `is_altered` says that the stored text differs from the given one: it was merged, or the provider normalises texts.
     `lagging` is how many mirrors could not be updated at once (a full disk); they are retried in the background.
     """
 
@@ -36,7 +36,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A write kept durably until the store is back. Numbers only grow, and a document's writes keep their order."""
+    """A write kept durably until the store is back. Numbers only increase, and a document's writes keep their order."""
 
     key: Key
     number: int

@@ -69,7 +69,7 @@ class Refresher:
         last = await self._store.call("follow the store's changes", "last_change")
         if not isinstance(last, int):
             raise StoreUnavailable("cannot follow the store's changes: its position is not a number")
-        if self._cursor is None or last < self._cursor:  # a feed that went back is another feed
+        if self._cursor is None or last < self._cursor:  # a position that went back belongs to another feed
             self._cursor = last
             self._resync()
 
@@ -98,7 +98,7 @@ class Refresher:
         return count
 
     async def hint(self, key: Key, change: Change | None = None) -> None:
-        """Queue a key for refresh. Waits while the queue is full, which holds back the feed."""
+        """Queue a key for refresh. Waits while the queue is full, which slows down the feed."""
         if key in self._hints:
             self._hints[key] = change
             return
@@ -156,7 +156,7 @@ class Refresher:
             async with aclosing(self._store.store.changes(self._cursor or 0)) as feed:
                 async for change in feed:
                     if not _is_change(change):
-                        raise StoreUnavailable("cannot follow the store's changes: the feed sent something else")
+                        raise StoreUnavailable("cannot follow the store's changes: the feed sent an invalid change")
                     yield change
         except StoreUnavailable:
             raise
@@ -165,7 +165,7 @@ class Refresher:
 
 
 def _is_change(change: object) -> bool:
-    """Return whether the feed sent a usable change: a provider is foreign code."""
+    """Return whether the feed sent a valid change: a provider is third-party code."""
     return (
         isinstance(change, Change)
         and isinstance(change.cursor, int)

@@ -1,7 +1,8 @@
 """Snapshots: fill a mirror with what the store has, at create, at adoption and after missed changes.
 
-Complete or an error, never half: an outage must not look like an empty document (I4). A text in the blob cache is
-linked without reading it from the store. Concurrent reads are bounded; files that are current stay untouched.
+A snapshot is complete or an error, never partial: an outage must not look like an empty document (I4). A text in the
+blob cache is linked without reading it from the store. Concurrent reads are bounded; files that are current stay
+untouched.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _READS_AT_ONCE = 4
 
 @dataclass(slots=True)
 class SnapshotResult:
-    """What a snapshot found and did. `drift` lists foreign changes to the directory: path and kind."""
+    """What a snapshot found and did. `drift` lists changes to the directory by other programs: path and kind."""
 
     files: int = 0
     drift: list[tuple[str, str]] = field(default_factory=list)
@@ -168,7 +169,7 @@ class _Snapshot:
         text = await (self._store.read_artifact(key) if isinstance(key, ArtifactKey) else self._store.read(key))
         if text is None:
             if sha256 is not None or isinstance(key, ArtifactKey):
-                raise StoreUnavailable(f"cannot snapshot {name_of(key)}: the store lists it and does not have it")
+                raise StoreUnavailable(f"cannot snapshot {name_of(key)}: the store lists it but does not have it")
             return  # it was never written
         if isinstance(key, ArtifactKey):
             text = Text.of(text.encoded, revision)  # a newer revision is announced by the feed, and will be shown
@@ -256,7 +257,7 @@ def _look(mirror: Mirror) -> tuple[dict[str, str | None], dict[str, Shown]]:
     with mirror.guard:
         if not mirror.is_dropped:
             tree.prepare(mirror.root, mirror.gid)
-    # Without the guard: hashing may take long, a drop would wait for it, and no other code changes these files now.
+    # Without the guard: hashing may take long, a drop would wait for it, and nothing else changes these files now.
     found = tree.scan(mirror.root, is_quiet=True)
     if mirror.is_known:  # the manifest may lag
         return found, dict(mirror.shown)
@@ -264,7 +265,7 @@ def _look(mirror: Mirror) -> tuple[dict[str, str | None], dict[str, Shown]]:
 
 
 def _batches(cold: list[Line], store: StoreClient) -> Iterator[list[Line]]:
-    """Split what must be read into calls: many texts in each if the store can batch, within a bound of bytes."""
+    """Group the texts to read into calls: several in each if the store can batch, up to a limit of bytes."""
     batch: list[Line] = []
     size_bytes = 0
     for line in cold:

@@ -1,7 +1,7 @@
 """StoreClient: every call to a store, with one deadline, checked answers and one mapping of errors.
 
-A provider is foreign code, so its answers are input. A wrong type, a key that was not asked for, an illegal id, an
-oversized text and a missing answer all raise StoreUnavailable; only None means "never written".
+A provider is third-party code, so its answers are untrusted input. A wrong type, a key that was not requested, an
+illegal id, an oversized text and a missing answer all raise StoreUnavailable; only None means "never written".
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _CHECKED_INLINE = 1000
 
 
 class StoreClient:
-    """The provider behind its checks. Keeps no state except what the provider is able to do."""
+    """The provider behind its checks. Keeps no state except the provider's capabilities."""
 
     def __init__(self, store: object, limits: StoreLimits, timeout_s: float) -> None:
         self.store: Any = store
@@ -113,7 +113,7 @@ class StoreClient:
             raise kind(f"cannot {what}: {str(error).removeprefix('cannot ')}") from error
         except (MemoError, StoreUnavailable):
             raise
-        except Exception as error:  # foreign code may raise anything, and its message may contain anything
+        except Exception as error:  # third-party code may raise anything, and its message may contain anything
             raise StoreUnavailable(f"cannot {what}: the store failed with {type(error).__name__}") from error
 
     # Reading
@@ -124,7 +124,7 @@ class StoreClient:
             if isinstance(key, ArtifactKey):
                 return await self._read_artifact(key, hint)
             return await self.read_revision(key, None)
-        except MemoError as error:  # a plain read asks for nothing that a store may refuse
+        except MemoError as error:  # a store has no reason to refuse a plain read
             raise _unusable(f"read {name_of(key)}", str(error).removeprefix("cannot ")) from error
 
     async def read_revision(self, key: DocumentKey, revision: int | None) -> Text | None:
@@ -247,7 +247,7 @@ class StoreClient:
             raise _unusable("list the session's memory", str(error).removeprefix("cannot ")) from error
 
     async def list_documents(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> list[Listed]:
-        """Return an owner's documents. Of a provider that cannot list, the well-known names."""
+        """Return an owner's documents; for a provider that cannot list, those with well-known names."""
         if not self.capabilities.list_documents:
             names = (NOTES, TODO) if scope is Scope.SESSION else (USER,)
             return [Listed(DocumentKey(tenant, owner, scope, name)) for name in names]
@@ -292,7 +292,7 @@ class StoreClient:
             revision = number_of(sha256)
         return relative_of(key), revision, sha256, size_bytes
 
-    # Writing. A store with revisions compares and swaps by itself. For a plain provider the caller holds the key's
+    # Writing: a store with revisions compares and swaps by itself. For a plain provider the caller holds the key's
     # lock, and the number derived from the content is compared here.
 
     def check_writable(self, key: Key, *, appends: bool = False) -> None:
@@ -321,7 +321,7 @@ class StoreClient:
         return await self._as_kept(key, content.at())
 
     async def find_request(self, key: DocumentKey, author: Author) -> Text | None:
-        """Return what this author's request committed before, or None. Only for stores with revisions."""
+        """Return what this author's request already committed, or None. Only for stores with revisions."""
         what = f"look for an earlier write of {key.name}"
         try:
             if self.has("find_request"):

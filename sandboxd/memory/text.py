@@ -35,7 +35,7 @@ class Content:
         return cls(text, encoded, sha256_of(encoded))
 
     def at(self, revision: int | None = None) -> Text:
-        """Return it as a state of its document. Without a revision, as a plain provider has it."""
+        """Return it as a state of its document; without a revision, as a plain provider would."""
         return Text(self.encoded, self.sha256, number_of(self.sha256) if revision is None else revision)
 
 
@@ -57,7 +57,7 @@ class Text:
 
 
 class Listed(NamedTuple):
-    """One item of a store's list of a session. Fields that a plain provider does not know are None."""
+    """One item of a store's list of a session. Fields that a plain provider does not supply are None."""
 
     key: Key
     revision: int | None = None
@@ -70,7 +70,7 @@ Item = Listed | ArtifactEntry
 """A store's artifact entry has the same fields in the same order."""
 
 Line = tuple[str, int | None, str | None, int | None]
-"""One file of a snapshot: path below the root, revision, hash and size; None if a plain provider does not know.
+"""One file of a snapshot: path below the root, revision, hash and size; None if a plain provider does not supply it.
 
 A bare tuple, because a session may have tens of thousands.
 """

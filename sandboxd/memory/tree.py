@@ -45,7 +45,7 @@ def prepare(root: str, gid: int | None = None) -> None:
 
 
 def show(blob: str, root: str, relative: str, gid: int | None = None) -> None:
-    """Link a blob at a path that should be free; a file that is there after all is replaced."""
+    """Link a blob at a path that should be free; replace a file that exists there after all."""
     target = f"{root}/{relative}"
     try:
         os.link(blob, target)
@@ -62,7 +62,7 @@ def show(blob: str, root: str, relative: str, gid: int | None = None) -> None:
 
 
 def replace(blob: str, directory: str, name: str, temporary: str) -> None:
-    """Replace a file that has another text by a blob. The file is never missing and never partial."""
+    """Replace a file that has another text with a blob. The file is never missing and never partial."""
     for _ in range(_TRIES - 1):
         try:
             _replace(blob, directory, name, temporary)
@@ -97,7 +97,7 @@ def temporary_name() -> str:
 
 
 class MirrorDraft:
-    """A new text for one tree: a temporary file beside its target until it is finished or dropped."""
+    """A new text for one tree: a temporary file in the target's directory until it is finished or dropped."""
 
     def __init__(self, root: str, relative: str, gid: int | None = None) -> None:
         self._root = root

@@ -1,7 +1,7 @@
 """Verifier: compares mirrors with their manifests by hash, in the background and on request, and repairs drift.
 
-Drift is a foreign change to the directory: a changed, missing or additional file. A mirror that merely lags behind its
-store has not drifted; it is refreshed.
+Drift is a change to the directory by another program: a changed, missing or additional file. A mirror that only lags
+behind its store has not drifted; it is refreshed.
 """
 
 from __future__ import annotations
@@ -122,10 +122,10 @@ class Verifier:
                 return False
             self._announcer.drift(mirror.ref, relative, how)
             shown = mirror.shown.get(relative)
-            # An unknown file may be the only copy of a text while the store is down, so ask the store first.
+            # An unknown file may be the only copy of a text while the store is down, so check the store first.
             text = await (self._store.read(key) if shown is None else self._intact(mirror, key, shown))
             if mirror.is_dropped or not mirror.takes_changes or mirror.shown.get(relative) is not shown:
-                return False  # it was refilled meanwhile
+                return False  # it was refilled in the meantime
             mirror.shown.pop(relative, None)  # so that the revision it claims to show counts as newer
             try:
                 if text is None:

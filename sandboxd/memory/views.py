@@ -14,7 +14,7 @@ from memo.ids import SessionRef
 MOST_OF_SESSION = 256
 MOST_IN_ALL = 20_000
 _MOST_PIECES = 64
-"""Separate ranges of one document that are tracked. Reading on with `offset` extends one range."""
+"""How many separate ranges of one document are tracked. A further Read with `offset` extends a range."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The one writer: store first, then mirrors, then the answer. Agent tools, routes and host jobs all write through it.
 
 A stale write changes nothing and is answered with the newer text; with `merge`, both changes are kept, in one text or
-in two documents. With the store down a write fails clearly, or is queued in the outbox and says so.
+in two documents. While the store is down a write fails clearly, or is queued in the outbox and the answer says so.
 """
 
 from __future__ import annotations
@@ -123,14 +123,14 @@ class Writer:
                 try:
                     await self._refresher.refresh(notes)
                     await self._manifests.flush(self._mirrors.showing(notes))
-                except (OSError, SandboxdError):  # committed all the same: the mirrors follow
+                except (OSError, SandboxdError):  # committed anyway: the mirrors follow
                     self._refresher.hint_soon(notes)
         return bool(compacted)
 
     async def settle(self, lease: Lease, settlement: Settlement) -> Document | None:
         """Commit a consolidation run, then show its document. Never queued: a run that failed is repeated later.
 
-        Raise only memo's errors, which the run understands.
+        Raise only memo's errors, which the run handles.
         """
         change = settlement.document
         if change is None:
@@ -150,7 +150,7 @@ class Writer:
             return await self._finish(key, await self._store.restore(key, revision, author), author)
 
     async def repeated(self, key: DocumentKey, author: Author) -> Committed | Queued | None:
-        """Return the outcome of a request that was carried out before, or None. Only stores with revisions know."""
+        """Return the outcome of a request that was already carried out, or None. Only with revisions."""
         if author.request is None or not self._store.capabilities.revisions:
             return None
         if self._outbox is not None and (queued := await self._outbox.find(key, author)) is not None:
@@ -226,7 +226,7 @@ class Writer:
         )
 
     async def _finish(self, key: Key, text: Text, author: Author, *, merged: bool = False) -> Committed:
-        """Announce and show what the store has committed. Whatever fails here, the answer is that it was written."""
+        """Announce and show what the store has committed. Even if this fails, the answer is that it was written."""
         written = Committed(key, text.revision, text.sha256, len(text.encoded), merged)
         try:
             await failpoints.reach("writeback.committed")
@@ -280,7 +280,7 @@ class Writer:
         return Queued(key, number, content.sha256, len(content.encoded))
 
     async def _show_queued(self, key: Key, shown: Text | None, number: int) -> None:
-        """Show a queued text. Whatever fails here, it is kept: the mirrors follow, and the answer stays the same."""
+        """Show a queued text. Even if this fails it is kept: the mirrors follow, and the answer stays the same."""
         try:
             if shown is not None:
                 text = Text(shown.encoded, shown.sha256, -number)

@@ -1,6 +1,6 @@
 """Calls to a runner and results that only the daemon sees: plain values, no transport.
 
-Results that go out as they are, such as a process, are models. Paths are absolute paths inside the container. Results
+Results that the API returns as they are, are models. Paths are absolute paths inside the container. Results
 come from inside the container and are untrusted: the client checks their types and sizes before it builds these values.
 """
 
@@ -18,16 +18,16 @@ MAX_TEXT_BYTES = 10_485_760
 
 @dataclass(frozen=True, slots=True)
 class Exec:
-    """Run a command to its end. A string runs under `bash -lc` (or `sh -c`), a tuple runs as it is."""
+    """Run a command to its end. A string runs under `bash -lc` (or `sh -c`); a tuple is executed directly."""
 
     command: str | tuple[str, ...]
     cwd: str = WORKSPACE
     env: Mapping[str, str] = field(default_factory=dict)
     stdin: bytes | AsyncIterable[bytes] = b""
-    """A stream is read as fast as the command reads it, and no further once the command has ended."""
+    """A stream is read only as fast as the command reads it, and no further once the command has ended."""
     timeout_s: float = DEFAULT_TIMEOUT_S
     max_output_bytes: int = DEFAULT_OUTPUT_BYTES
-    """For stdout and stderr each. Output beyond it is read and dropped, so the command never blocks on it."""
+    """The limit for stdout and for stderr. Output beyond it is read and dropped, so that the command never blocks."""
     merge_stderr: bool = False
     """Whether stderr goes to stdout, in the order in which both are written."""
 

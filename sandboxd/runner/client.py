@@ -41,18 +41,18 @@ from sandboxd.runner.protocol import Hello
 
 RECONNECT_PATIENCE_S = 5.0
 ANSWER_PATIENCE_S = 30.0
-"""How long to wait for a call after its own deadline. A live runner always answers before that."""
+"""How long to wait for an answer after a call's own deadline. A live runner always answers sooner."""
 MAX_WAIT_S = 600.0
 WRITE_PATIENCE_S = 10.0
-"""How long a write to a process may take; it then returns what the process took, so that its answer is in time."""
+"""How long a write to a process may take. It then returns how much the process took, before the call's deadline."""
 TRANSFER_TIMEOUT_S = 3600.0
 LISTING_TIMEOUT_S = 60.0
-"""Longer than one listing may take, because they wait for each other."""
+"""Longer than one listing may take, because concurrent listings wait for each other."""
 ENTRIES_AT_ONCE = 500
 """How many entries of a page are read in one pass of the event loop."""
 REMOVAL_TIMEOUT_S = 300.0
 MAX_CALLS = wire.MAX_CALLS - 1
-"""One less than the runner accepts, because it may not know yet that the last call is over."""
+"""One less than the runner accepts, because the last call may not have ended in the runner yet."""
 
 Value = TypeVar("Value")
 
@@ -93,7 +93,7 @@ class RunnerClient:
         return self._link is not None
 
     async def wait_connected(self) -> Hello:
-        """Wait for an authenticated runner. Raise the error that `fail` was given if none will ever connect."""
+        """Wait for an authenticated runner. If none will ever connect, raise the error passed to `fail`."""
         while self._link is None or self._hello is None:
             self._raise_failure()
             await self._changed.wait()
@@ -121,7 +121,7 @@ class RunnerClient:
             pending.freeze(error)
 
     def thaw(self) -> None:
-        """Note that the container runs again: calls under way have their usual overtime again."""
+        """Note that the container runs again: calls under way get their usual overtime again."""
         for pending in self._pending.values():
             pending.thaw(ANSWER_PATIENCE_S)
 
@@ -143,7 +143,7 @@ class RunnerClient:
         self._announce()
 
     def receive(self, kind: int, call: int, head: bytes, data: bytes) -> None:
-        """Give a frame to its call, or drop it if that call is over. Called by the listener."""
+        """Pass a frame to its call, or drop it if that call is over. Called by the listener."""
         pending = self._pending.get(call)
         if pending is not None:
             pending.receive(kind, head, data)
@@ -159,7 +159,7 @@ class RunnerClient:
 
     @asynccontextmanager
     async def stream(self, call: Exec) -> AsyncGenerator[AsyncIterator[ExecOutput | CommandResult]]:
-        """Run a command and iterate its output as it comes; the last item is the result, with empty output."""
+        """Run a command and yield its output as it arrives; the last item is the result, with empty output."""
         head = protocol.exec_head(call, stream=True, max_timeout_s=self._max_timeout_s)
         async with self._begun(head, call.stdin, wire.WINDOW_BYTES, call.timeout_s) as pending:
             items = self._stream_items(pending)
@@ -170,8 +170,8 @@ class RunnerClient:
 
     async def start_process(self, call: Exec, *, tty: bool | Terminal = False) -> Process:
         if call.stdin:
-            raise InvalidRequest("cannot start a process with stdin: start it without, then write to its stdin")
-        # The bounds on a command's time and output do not apply to a process.
+            raise InvalidRequest("cannot start a process with stdin: start it without stdin, then write to it")
+        # The limits on a command's time and output do not apply to a background process.
         head = protocol.exec_head(replace(call, timeout_s=1.0, merge_stderr=False))
         head["op"] = "start"
         if tty:
@@ -188,7 +188,7 @@ class RunnerClient:
     async def read_process(
         self, process_id: str, offset: int = 0, limit: int = wire.MAX_DATA_BYTES, wait_s: float = 0
     ) -> ProcessOutput:
-        """Read output from an offset on. With `wait_s`, wait up to that long for the first new byte or the end."""
+        """Read output from an offset. With `wait_s`, wait up to that long for the first new byte or the end."""
         if offset < 0 or not 0 <= limit <= MAX_READ_BYTES or not 0 <= wait_s <= MAX_WAIT_S:
             raise InvalidRequest(
                 f"cannot read {process_id}: offset must not be negative, limit must be 0 to {MAX_READ_BYTES} and "
@@ -199,7 +199,7 @@ class RunnerClient:
         while room > 0 and len(output.data) == wire.MAX_DATA_BYTES:  # a full frame: there may be more
             following = await self._read_piece(process_id, output.next_offset, room, 0)
             if following.offset != output.next_offset:
-                break  # the next output was dropped meanwhile
+                break  # the next output was dropped in the meantime
             output = following
             pieces.append(output.data)
             room -= len(output.data)
@@ -241,7 +241,7 @@ class RunnerClient:
             await pending.over()
             with self._checking(pending):
                 return protocol.read_taken(wire.read_head(self._end_of(pending)), len(chunk))
-        except NotReady as error:  # it was sent, so the error must not invite a retry
+        except NotReady as error:  # it was sent, so the error must not suggest a retry
             raise SandboxError(
                 f"cannot tell how much {head['id']} took: at least {taken} bytes, then the runner was lost"
             ) from error
@@ -254,7 +254,7 @@ class RunnerClient:
         await self._ask(head, lambda _head, _data: None)
 
     async def signal_process(self, process_id: str, name: SignalName, to: SignalTarget | None = None) -> int:
-        """Send a signal and return how many processes got it: by default a terminal's foreground, or the process."""
+        """Send a signal and return how many processes got it. The default is a terminal's foreground, if any."""
         number = int(signal.Signals[f"SIG{name}"])
         head = {"op": "signal", "id": process_id, "signal": number, "to": to, "level": 1}
         return await self._ask(head, lambda head, _data: protocol.integer(head, "count"))
@@ -315,7 +315,7 @@ class RunnerClient:
                 return protocol.read_stat(wire.read_head(self._end_of(pending)))
 
     async def read_text(self, path: str, offset: int = 1, limit: int = 2_000) -> TextSlice:
-        """Read lines, from line `offset` on, counted from 1."""
+        """Read lines, starting at line `offset`, counted from 1."""
         if offset < 1 or limit < 0:
             raise InvalidRequest(f"cannot read {path}: offset counts lines from 1, limit must not be negative")
         head = {"op": "text", "path": path, "first": offset, "limit": limit}
@@ -329,7 +329,7 @@ class RunnerClient:
         return await self._ask(head, lambda head, _data: protocol.read_edited(head), old_bytes + new_bytes)
 
     async def stat(self, path: str, *, follow: bool = True) -> FileInfo:
-        """Return the stat of a path of any kind; `mode` tells files from directories.
+        """Return the stat of a path of any kind; `mode` distinguishes files from directories.
 
         Without `follow`, a link at the end of the path is described itself.
         """
@@ -443,7 +443,7 @@ class RunnerClient:
                     stderr = _join(pending, wire.STDERR, stderr)
                     pending.chunks.clear()
             if len(stdout) > most or len(stderr) > most:
-                raise wire.WireError("more output than was asked for")
+                raise wire.WireError("more output than requested")
             return protocol.read_command_result(end, stdout, stderr)
         except wire.WireError as error:
             raise self._distrust(pending, error) from None

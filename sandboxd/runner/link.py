@@ -17,14 +17,14 @@ from sandboxd.runner.inside import wire
 from sandboxd.runner.protocol import Hello, read_hello
 
 GREETING_TIMEOUT_S = 30.0
-"""Generous, because a runner on a busy host is slow; the listener bounds how many connections may wait to greet."""
+"""Generous, because a runner on a busy host is slow; the listener limits the connections that have not greeted yet."""
 HIGH_WATER_BYTES = 1_048_576
 
 _received = memoryview(bytearray(122_880))  # shared by all links: each read empties it before the loop continues
 
 
 class LinkOwner(Protocol):
-    """What a link reports to. The listener implements it."""
+    """Receives what a link reports. The listener implements it."""
 
     def greeted(self, link: RunnerLink, hello: Hello) -> None:
         """Accept a runner that has authenticated itself."""
@@ -84,12 +84,12 @@ class RunnerLink:
         return self._writable is not None
 
     async def wait_writable(self) -> None:
-        """Wait until the runner has read what it was sent."""
+        """Wait until the runner has read everything that was sent."""
         while self._writable is not None:
             await self._writable.wait()
 
     def close(self, reason: str) -> None:
-        """Close the connection now, and give its waiting calls the reason."""
+        """Close the connection now, and fail its waiting calls with the reason."""
         if not self.is_open:
             return
         self.is_open = False
@@ -143,7 +143,7 @@ class RunnerLink:
 
     def _greet(self, kind: int, head: bytes, data: bytes) -> None:
         if kind != wire.PROOF or len(data) <= wire.NONCE_BYTES:
-            raise wire.WireError("no proof of the secret")
+            raise wire.WireError("a greeting without a proof of the secret")
         hello = read_hello(wire.read_head(head))
         nonce, proof = data[: wire.NONCE_BYTES], data[wire.NONCE_BYTES :]
         if not wire.is_proof(wire.prove(self._secret, "runner", hello.protocol, self._challenge, nonce), proof):

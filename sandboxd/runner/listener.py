@@ -31,7 +31,7 @@ BACKLOG = 32
 
 
 class RunnerListener:
-    """Owns a run directory. Open it before the container is launched, or again when one is adopted."""
+    """Owns a run directory. Open it before a container is launched, or when a running container is adopted."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class RunnerListener:
         self.close()
 
     def open(self) -> None:
-        """Listen, and leave the secret for a new runner. An adopted one has it, and its agent must not see it."""
+        """Listen, and write the secret for a new runner. An adopted one has it, and its agent must not see it."""
         try:
             self._run_dir.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
             make_shared(self._run_dir, self._gid)
@@ -160,7 +160,7 @@ class RunnerListener:
         try:
             connection, _address = self._listening.accept()
         except OSError:
-            return  # the client is gone already, or the daemon is out of descriptors
+            return  # the client has disconnected, or the daemon is out of descriptors
         if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
             next(iter(self._unauthenticated)).close("too many unauthenticated connections")
         self._unauthenticated[RunnerLink(connection, self, bytes.fromhex(self._secret))] = None

@@ -48,7 +48,7 @@ class PendingCall:
     def __init__(
         self, call_id: int, link: RunnerLink, allowance: int, patience_s: float, overtime_s: float = 0.0
     ) -> None:
-        """`overtime_s` is the part of the patience after the call's own deadline."""
+        """`overtime_s` is how long to wait for an answer after the call's own deadline."""
         self.id = call_id
         self.link = link
         self._allowance = allowance
@@ -120,7 +120,7 @@ class PendingCall:
         self.link.send(wire.pack(wire.END, self.id))
 
     def allow(self, size_bytes: int) -> None:
-        """Return credit to the runner for this many bytes that the caller took."""
+        """Return credit to the runner for this many bytes, which the caller has taken."""
         self._allowance += size_bytes
         self.link.send(wire.pack_credit(self.id, size_bytes))
 
@@ -144,7 +144,7 @@ class PendingCall:
             self._timer = self._loop.call_at(self._deadline - self._overtime_s, self.interrupt, error)
 
     def thaw(self, patience_s: float) -> None:
-        """Note that the container runs again: a call whose deadline passed meanwhile has this long to be answered."""
+        """Note that the container runs again. A call whose deadline passed while it was frozen gets this much time."""
         if not self.is_over:
             self._timer.cancel()
             self._deadline = max(self._deadline, self._loop.time() + patience_s)
@@ -154,7 +154,7 @@ class PendingCall:
         if self._is_given_up:
             return
         if self.is_over:
-            raise wire.WireError("more after the end of a call")
+            raise wire.WireError("another frame after the end of a call")
         if kind in (wire.EXITED, wire.RESULT):
             self.head = head
             self.data = data
@@ -168,7 +168,7 @@ class PendingCall:
         elif kind in (wire.STDOUT, wire.STDERR, wire.DATA):
             self._allowance -= len(data) + len(head)
             if self._allowance < 0:
-                raise wire.WireError("more output than was asked for")
+                raise wire.WireError("more output than requested")
             self.chunks.append((kind, head, data))
         else:
             raise wire.WireError(f"a frame of kind {kind}")

@@ -98,7 +98,7 @@ def number(head: Head, name: str) -> float:
 
 
 def timestamp(head: Head, name: str) -> float:
-    """Return a file's time, which may lie before 1970."""
+    """Return a file's time, which may be before 1970."""
     value = head.get(name)
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not -_MAX_INTEGER < value < _MAX_INTEGER:
         raise WireError(f"a {name} that is not a time")
@@ -108,7 +108,7 @@ def timestamp(head: Head, name: str) -> float:
 def text(head: Head, name: str, most: int = 4_096) -> str:
     value = head.get(name)
     if type(value) is not str or len(value) > most:
-        raise WireError(f"a {name} that is not a text")
+        raise WireError(f"a {name} that is not text")
     return value.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -181,7 +181,7 @@ def exec_head(call: Exec, *, stream: bool = False, max_timeout_s: float = DEFAUL
 
 
 def terminal_head(terminal: Terminal) -> dict[str, Any]:
-    """Return the terminal's fields of a start's head; every runner knows the default terminal."""
+    """Return the terminal's fields of a start's head; every runner supports the default terminal."""
     if terminal == Terminal():
         return {"tty": True}
     check_size("start a process", terminal.rows, terminal.columns)
@@ -240,7 +240,7 @@ def _read_limits(flags: int) -> tuple[str, ...]:
 
 
 def moment(seconds: float) -> datetime | None:
-    """Return a time from inside, where any process can set it to any value; None for one that no calendar has."""
+    """Return a time set inside the container, where it may be any number; None if it is not a valid date."""
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
@@ -259,7 +259,7 @@ def read_process(head: Head) -> Process:
 
 
 def read_killed(head: Head, asked: SignalName) -> KilledProcess:
-    """Return a process that was told to end with this signal."""
+    """Return a process that was sent this signal to end it."""
     was_killed = truth({"killed": True, **head}, "killed")
     return KilledProcess(**{**dict(read_process(head)), "ended_by": "KILL" if was_killed else asked})
 
@@ -267,7 +267,7 @@ def read_killed(head: Head, asked: SignalName) -> KilledProcess:
 def read_processes(head: Head) -> list[Process]:
     items = head.get("items")
     if type(items) is not list or len(items) > 256 or not all(type(item) is dict for item in items):
-        raise WireError("items that are not a list of objects")
+        raise WireError("an invalid list of items")
     return [read_process(item) for item in items]
 
 
@@ -287,12 +287,12 @@ def read_taken(head: Head, most: int) -> int:
         {"taken": most, **head}, "taken"
     )  # a runner of the previous version answers only when everything is taken
     if taken > most:
-        raise WireError("more taken than was written")
+        raise WireError("a count of taken bytes larger than the write")
     return taken
 
 
 def read_stat(head: Head, path: str | None = None) -> FileInfo:
-    """Return what is known about a file. The path is the caller's own if given: the runner could name any other."""
+    """Return a file's properties. The caller's path is used if given, because the runner could return any other."""
     return FileInfo.of(
         text(head, "path") if path is None else path,
         integer(head, "size"),
@@ -324,7 +324,7 @@ def read_next(directory: str, head: Head) -> str | None:
     """Return the path after which the next page of a directory begins; None if there is none."""
     name = head.get("next")
     if type(name) is not str or len(name) > 255:
-        raise WireError("a next that is not a name")
+        raise WireError("an invalid name of the next page")
     return shown_path(f"{directory.rstrip('/')}/{name}") if name else None
 
 

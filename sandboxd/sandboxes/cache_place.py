@@ -1,7 +1,7 @@
 """The place of mirrors and blobs: in memory if the host has a tmpfs with room, else on the data directory's disk.
 
 Both can be rebuilt at any time, and both must be on one filesystem, because a mirror is a directory of links to blobs.
-In memory they are behind two symbolic links in the data directory, so that other code need not know. They move only
+In memory they are behind two symbolic links in the data directory, so that other code is not affected. They move only
 when no sandbox has a mirror, because a live container shows the place that it was started with.
 """
 
@@ -22,7 +22,7 @@ _NAMES = ("mirrors", "blobs")
 
 
 def settle(data: Path, wanted: CachePlace, cache_bytes: int, *, tmpfs: Path = TMPFS) -> None:
-    """Make `mirrors` and `blobs`, in the place that the settings ask for if they can still be moved."""
+    """Make `mirrors` and `blobs`, in the place that the settings name, if they can still be moved."""
     current = _memory_of(data)
     is_whole = all((data / name).is_symlink() for name in _NAMES)
     if current is not None and not (is_whole and _is_ours(current)):
@@ -38,7 +38,7 @@ def settle(data: Path, wanted: CachePlace, cache_bytes: int, *, tmpfs: Path = TM
         elif not is_wanted and current is not None:
             _forget(data)
     if current is not None and _is_ours(current):
-        tighten(current)  # an older daemon let other users pass through
+        tighten(current)  # an older daemon let other users enter it
     for name in _NAMES:
         make_private((data / name).resolve())
 
@@ -69,7 +69,7 @@ def _forget(data: Path) -> None:
 def _link(data: Path, memory: Path) -> None:
     memory.mkdir(mode=PRIVATE_DIRECTORY)
     try:
-        for name in reversed(_NAMES):  # mirrors last: this link says where the cache is
+        for name in reversed(_NAMES):  # mirrors last, because this link determines where the cache is
             (memory / name).mkdir(mode=PRIVATE_DIRECTORY)
             (data / name).symlink_to(memory / name)
     except OSError:

@@ -1,4 +1,4 @@
-"""The number of warm sandboxes that a shape needs, learnt from misses. Pure: it knows no clock and no container.
+"""The number of warm sandboxes that a shape needs, learnt from misses. Pure: it uses no clock and no container.
 
 A miss soon after another request adds one; a period without a miss removes one. So the second round of a burst finds
 warm sandboxes, and a quiet host falls back to the configured number.

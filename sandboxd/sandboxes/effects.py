@@ -119,7 +119,7 @@ class Effects:
         await self.carry_out(sandbox, self.decide(sandbox, event))
 
     def decide(self, sandbox: Sandbox, event: Event) -> list[Effect]:
-        """Change the record, for every other task to see at once. The caller passes the effects to `carry_out`."""
+        """Change the record, so that every other task sees it at once. The caller passes the effects to `carry_out`."""
         sandbox.record, effects = step(sandbox.record, event, datetime.now(UTC))
         return effects
 
@@ -143,14 +143,14 @@ class Effects:
             await failpoints.reach(point)
 
     async def _save_on_a_full_disk(self, sandbox: Sandbox, record: Record) -> None:
-        """Save a record that leads to freed disk space, even on a full disk."""
+        """Save a record that will free disk space, even on a full disk."""
         save = partial(self._registry.save, record)
         try:
             await self._layout.reserve.spend_on(save)
         except HostFull:
             if record.state is not State.DESTROYING:
                 raise
-            # The reserve is spent too. Without the intent on record only the workspace must stay: if the daemon dies
+            # The reserve is used up too. Without the intent on record only the workspace must stay: if the daemon dies
             # now, the sandbox becomes GONE and keeps it. Everything else can be rebuilt.
             await self._remove_container(sandbox)
             await self.remove_scratch(record.id)
@@ -163,7 +163,7 @@ class Effects:
             self._sandbox_of[sandbox.record.container] = sandbox
         sandbox.start_deadline = anyio.current_time() + self._settings.start_timeout_s
         sandbox.mirror_identity = self._layout.mirror_identity(sandbox.record.id)
-        self._listen(sandbox, is_adoption=True)  # first, so that calls that arrive meanwhile wait for the runner
+        self._listen(sandbox, is_adoption=True)  # first, so that calls that arrive in the meantime wait for the runner
         owner = sandbox.record.owner
         if self._memory is not None and owner is not None:
             await self._memory.adopt(sandbox.record.id, owner.ref, owner.user)
@@ -174,7 +174,7 @@ class Effects:
                 await self._await_connection(sandbox)
         except EngineUnavailable:
             if not self.pauses.is_frozen(sandbox.record):
-                raise  # otherwise it was frozen meanwhile, and answers once it is unpaused
+                raise  # otherwise it was frozen in the meantime, and answers once it is unpaused
         if (event := self.pauses.next_event(sandbox.record)) is not None:
             await self.advance(sandbox, event)
         else:
@@ -226,7 +226,7 @@ class Effects:
         return None
 
     def missed_death(self, sandbox: Sandbox) -> ContainerDied | None:
-        """Return a death of this sandbox's container during a move that did not handle it."""
+        """Return the death of this sandbox's container if it died during a move that did not handle it."""
         return self._early_deaths.pop(sandbox.record.container or "", None)
 
     def close_listener(self, sandbox: Sandbox) -> None:
@@ -277,7 +277,7 @@ class Effects:
         await self._await_connection(sandbox)
         await failpoints.reach("create.hello")
         if sandbox.record.owner is None and sandbox.runner is not None:
-            # Rehearse a command while no caller waits, so that the first real one finds everything loaded.
+            # Run a trial command while no caller waits, so that everything is loaded for the first real one.
             limit_s = min(self._settings.start_timeout_s, self._settings.max_timeout_s)
             await sandbox.runner.exec(Exec(("true",), timeout_s=limit_s))
         sandbox.last_used = time.monotonic()
@@ -299,7 +299,7 @@ class Effects:
                 with anyio.move_on_after(_CHECK_INTERVAL_S):
                     await runner.configure(record.owner.env if record.owner is not None else {})
                     return
-                # On a busy host a healthy container may be late, so it is waited for instead of discarded.
+                # On a busy host a healthy container may be slow, so wait for it instead of discarding it.
                 container = await self._engine.inspect(record.container or "")
                 if container is None or not container.running or container.paused:
                     break
@@ -361,7 +361,7 @@ class Effects:
         await self._workspaces.rest(sandbox.record.id)
 
     async def _remove_workspace(self, record: Record) -> None:
-        """Remove the workspace for good, and log why. (I14)"""
+        """Remove the workspace permanently, and log why. (I14)"""
         if await self._workspaces.remove(record.id):
             removal, owner = record.removal or "asked", record.owner
             _log.info("workspace removed", sandbox=record.id, cause=removal)

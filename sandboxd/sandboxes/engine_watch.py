@@ -1,7 +1,7 @@
 """Follows the engine's events: what happens to a container becomes a move of its sandbox.
 
 A sandbox makes one move at a time, so an event during a move is kept (by `Effects` and `Pauses`) and handled when the
-move is over. It makes no decision about the life cycle: `lifecycle.step` does.
+move is over. It decides nothing about the life cycle; `lifecycle.step` does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sandboxd.sandboxes.sandbox import Sandbox
 
 class Start(Protocol):
     def __call__(self, sandbox: Sandbox, move: Callable[..., Awaitable[None]], *args: object) -> object:
-        """Starts a move of a sandbox that has none under way."""
+        """Starts a move of a sandbox that has no move under way."""
 
 
 class EngineWatch:

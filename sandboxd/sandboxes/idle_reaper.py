@@ -1,6 +1,6 @@
 """The idle reaper: finds sandboxes that have been unused for so long that their containers are stopped.
 
-Wakes up when the next one may be due, and never polls. Running processes count as use: a runner is asked for them only
+Wakes up when the next one may be due, and never polls. Running processes count as use: the runner is queried only
 once its sandbox has had no call for the whole time. The manager stops the sandbox.
 """
 
@@ -53,7 +53,7 @@ def _look(sandboxes: Iterable[Sandbox], limit_s: float) -> tuple[list[Sandbox], 
 
 
 async def _is_working(sandbox: Sandbox) -> bool:
-    """Ask the runner. A sandbox whose runner cannot tell is left alone."""
+    """Query the runner. A sandbox whose runner does not answer counts as used."""
     if sandbox.runner is not None:
         with suppress(SandboxdError, TimeoutError), anyio.fail_after(_CHECK_S):
             return await sandbox.runner.has_processes()

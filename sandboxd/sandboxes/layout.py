@@ -1,6 +1,6 @@
 """The data directory: its paths and their permissions.
 
-Names below it are opaque ids that the daemon creates, never an id from outside. One daemon uses the directory at a
+Names below it are opaque ids that the daemon creates, never external ids. One daemon uses the directory at a
 time. Only the daemon's user may enter it (I7): engines resolve their mounts as root or as that user, so no container
 needs a path through it.
 """
@@ -38,7 +38,7 @@ def make_data_directory(data: Path) -> None:
         raise _unusable(data, error) from error
     if owner != os.geteuid():
         raise Conflict(
-            f"cannot use the data directory {data}: it belongs to uid {owner}, who could read everything in it; "
+            f"cannot use the data directory {data}: it belongs to uid {owner}, which could read everything in it; "
             f"run `chown {os.geteuid()} {data}` or give another --data"
         )
 
@@ -129,7 +129,7 @@ class Layout:
         """Return an identity of the directory itself; empty if there is none.
 
         A container shows the directory that was mounted, even after it was removed and made again at the same path. The
-        kernel keeps that inode as long as it is mounted, so a new directory never has its number.
+        kernel keeps that inode as long as it is mounted, so a new directory never has the same number.
         """
         try:
             status = self.mirror_dir(sandbox_id).stat()
@@ -141,7 +141,7 @@ class Layout:
         return {entry.name: self.mirror_identity(entry.name) for entry in self._mirrors.iterdir()}
 
     def install_runner(self) -> Path:
-        """Copy the runner's files to a directory named by their hash, so that an upgrade spares live runners."""
+        """Copy the runner's files to a directory named by their hash, so that an upgrade keeps live runners working."""
         files = sorted(RUNNER_DIR.glob("*.py"))
         digest = hashlib.sha256()
         for file in files:

@@ -1,16 +1,16 @@
 """The life cycle of a sandbox as a pure function: `step(record, event) -> (record, effects)`.
 
 It decides and never acts: `Effects` saves the record first and then carries out the effects, so every crash between
-the two has an answer at the next start (see `reconcile`). No other module changes a record. An event that cannot
+the two is resolved at the next start (see `reconcile_plan`). No other module changes a record. An event that cannot
 happen in a state raises InvalidTransition with the record's last transitions.
 
-    new ──asked──► CREATING (a record without a container yet)
-    CREATING ──launched──► STARTING ──runner ready──► READY ──died, idle──► GONE ──asked again──► CREATING
-        │                   │  ▲  └──nobody's yet──► WARM ──died──► DESTROYING
+    new ──requested──► CREATING (a record without a container yet)
+    CREATING ──launched──► STARTING ──runner ready──► READY ──died, idle──► GONE ──requested again──► CREATING
+        │                   │  ▲  └──no owner yet──► WARM ──died──► DESTROYING
         │                   │  └──────claimed─────────┘
         └──────failed───────┴─► DESTROYING (first launch) or GONE (a later one: the workspace is kept)
     READY ──paused from outside──► PAUSED ──resumed──► READY; a death or a destroy is the same as from READY
-    any state ──destroy asked──► DESTROYING ──torn down──► REMOVED
+    any state ──destroy requested──► DESTROYING ──torn down──► REMOVED
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ class Record:
     """None while it waits in the pool and has never had an owner."""
     state: State = State.CREATING
     generation: int = 0
-    """How many containers were asked for: a workspace outlives a container that died. 0 only before the first step."""
+    """How many containers were requested: a workspace outlives a container that died. 0 only before the first step."""
     container: str | None = None
     cause: Cause | None = None
     from_pool: bool = False
     removal: Removal | None = None
-    """Why it is being destroyed, and its workspace with it; None as long as it is not. (I14)"""
+    """Why it is being destroyed together with its workspace; None if it is not. (I14)"""
     past: tuple[Transition, ...] = field(default=(), compare=False, repr=False)
     """The last transitions since this daemon started, oldest first. Not saved."""
 
@@ -112,7 +112,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class LaunchAsked:
-    """A container is wanted, for a new sandbox or for one whose container died."""
+    """A container is requested, for a new sandbox or for one whose container died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class RunnerReady:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A warm sandbox gets its owner, for good."""
+    """A warm sandbox gets its owner, permanently."""
 
     owner: Owner
     at: datetime
@@ -145,7 +145,7 @@ class DeathSeen:
 
 @dataclass(frozen=True, slots=True)
 class PauseSeen:
-    """The container was frozen, by something other than this daemon."""
+    """The container was paused by something other than this daemon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ def _decide(record: Record, event: Event) -> tuple[Record, list[Effect]]:
             claimed = record.to(State.STARTING, container=record.container)
             return replace(claimed, owner=owner, created_at=at, from_pool=True), [Effect.HAND_OVER]
         case State.WARM, (DeathSeen() | PauseSeen()):
-            # It has no owner yet, and a warm sandbox that cannot be handed over at once is of no use.
+            # It has no owner yet, and a warm sandbox that cannot be handed over at once is useless.
             return replace(record.to(State.DESTROYING), removal="pool"), [Effect.TEAR_DOWN]
         case State.READY, PauseSeen():
             return record.to(State.PAUSED, container=record.container), [Effect.FREEZE_CALLS, Effect.ANNOUNCE]

@@ -139,7 +139,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         if self._carried < self.settings.max_sandboxes:
             _log.warning("the limit on open files carries fewer sandboxes than max_sandboxes", carried=self._carried)
         await self._reconcile_at_start()
-        if not self.layout.reserve.fill(partly=True):  # reserve again what the start did not need
+        if not self.layout.reserve.fill(partly=True):  # reserve the space that the start did not need again
             _log.warning("the disk of the data directory is full: serving, but taking on nothing new")
         self._tasks.start_soon(self._watch.run)
         if self.settings.pool:
@@ -236,7 +236,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         return [sandbox.view() for ref, sandbox in self._sandboxes.items() if ref.tenant == tenant]
 
     async def destroy(self, ref: SessionRef) -> None:
-        """Remove the sandbox and all its files. Also cancels a create that is under way."""
+        """Remove the sandbox and all its files. Also cancel a create that is under way."""
         await self._destroy(self._find(ref))
 
     def call(self, ref: SessionRef) -> Call:
@@ -251,7 +251,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         try:
             return await self.engine.stats(record.container)
         except (EngineRefused, EngineUnavailable):
-            # If the container has died meanwhile, that is the reason, whatever the engine answered.
+            # If the container has died in the meantime, that is the reason, whatever the engine answered.
             if (now := self._find(ref)).record is not record:
                 raise now.unfit("measure") from None
             container = await self.engine.inspect(record.container)
@@ -302,7 +302,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
 
     @property
     def outbox(self) -> dict[str, int]:
-        """Return how many writes are queued for the store, and how many it refused for good."""
+        """Return how many writes are queued for the store, and how many it refused permanently."""
         if self.memory is None:
             return {}
         return {"waiting": self.memory.waiting, "refused": len(self.memory.refused())}
@@ -326,7 +326,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         """Stop a container whose mirror was removed, because it would show an empty memory for ever. (I4)"""
         sandbox = next((found for found in self._sandboxes.values() if found.record.id == sandbox_id), None)
         if sandbox is None or sandbox.settled is not None or sandbox.record.state not in (State.READY, State.PAUSED):
-            return True  # its move handles it, or the next check
+            return True  # its move or the next check handles it
         if self._effects.shows_mirror(sandbox):
             return True
         _log.warning("a mirror was removed while its container showed it", sandbox=sandbox_id)
@@ -428,7 +428,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             is_unfit = sandbox.record.from_pool and sandbox.record.state is State.REMOVED
             if not is_unfit:
                 raise
-            # The warm one was dead or does not answer, and is removed: a new one takes its place.
+            # The warm sandbox was dead or does not answer, and is removed; a new one replaces it.
             sandbox.record = self._new_record(sandbox.record.shape, owner)
             await self._carry_out(sandbox, self._effects.decide(sandbox, LaunchAsked()))
         else:
@@ -436,7 +436,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
                 self._pool.launched_elsewhere()
         finally:
             self._awaited -= owner is not None
-            self._pool.nudge()  # the pool holds back while a caller waits
+            self._pool.nudge()  # the pool starts nothing while a caller waits
 
     async def _carry_out(self, sandbox: Sandbox, effects: Sequence[Effect]) -> None:
         """Carry out a launch or a hand-over, and undo it if it fails."""
@@ -452,7 +452,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         finally:
             sandbox.scope = None
         if scope.cancelled_caught:
-            raise NotReady("cannot create this sandbox: it was destroyed meanwhile")
+            raise NotReady("cannot create this sandbox: it was destroyed in the meantime")
 
     async def _destroy(self, sandbox: Sandbox) -> None:
         if sandbox.scope is not None:

@@ -1,4 +1,4 @@
-"""Containers that were paused from outside, as far as the engine reports it, and what follows for their sandboxes.
+"""Containers that were paused from outside, as reported by the engine, and what that means for their sandboxes.
 
 It records and compares; it never pauses or resumes a container.
 """

@@ -67,7 +67,7 @@ class Pool:
         self.nudge()
 
     def take(self, shape: Shape) -> Sandbox | None:
-        """Take a warm sandbox out of the pool for good; None if there is none of this shape."""
+        """Take a warm sandbox out of the pool permanently; return None if there is none of this shape."""
         found = next((s for s in self._sandboxes.values() if _is_ready(s) and s.record.shape == shape), None)
         if self._size:
             self._figures.hits += found is not None
@@ -122,16 +122,16 @@ class Pool:
         self.nudge()
 
     def launched_elsewhere(self) -> None:
-        """Record that a caller's container started, so an engine that was away is back."""
+        """Record that a caller's container started, so an engine that was unreachable is back."""
         if self._misses_engine:
             self.resume()
 
     def nudge(self) -> None:
-        """Wake the pool, because its target or the time of its next change may differ now."""
+        """Wake the pool, because its target or the time of its next change may have changed."""
         self._changed.set()
 
     async def tend(self) -> None:
-        """Keep as many ready as the demand needs, for ever. Woken by changes; it never polls."""
+        """Keep as many ready as the demand requires, for ever. Woken by changes; it never polls."""
         while True:
             self._changed = anyio.Event()
             looks_again_at = self._tend_once(self._clock())

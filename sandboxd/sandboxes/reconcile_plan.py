@@ -17,7 +17,7 @@ from sandboxd.sandboxes.lifecycle import Record, State
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """The container runs, and its caller had an answer or it is warm: adopt it as it is."""
+    """The container runs, and its create was acknowledged or it is warm: adopt it unchanged."""
 
     record: Record
 
@@ -74,7 +74,7 @@ def plan(
 
     `scratch` are the ids that have a socket directory or a mirror on disk, and `workspaces` those that have a
     workspace. `stale` are the containers whose mirror was removed while they showed it: they cannot show a new one, and
-    an empty directory must not pass for an empty memory (I4), so they are stopped.
+    an empty directory must not be mistaken for an empty memory (I4), so they are stopped.
     """
     by_id = {container.id: container for container in containers}
     known: set[str] = set()

@@ -1,7 +1,7 @@
 """The reconciler: makes registry, engine and disk agree at start, after an engine outage, and on `gc`.
 
 `reconcile_plan.plan` decides; the Reconciler carries out a plan, one action after another. An action that fails is
-logged and left for the next time. It skips sandboxes that have a move under way, and it never removes a workspace
+logged and retried the next time. It skips sandboxes that have a move under way, and it never removes a workspace
 (I14).
 """
 

@@ -1,7 +1,7 @@
-"""The registry: durable records of sandboxes, one SQLite file, written before the world changes.
+"""The registry: durable records of sandboxes, one SQLite file, written before containers and directories change.
 
-It knows nothing of engines or directories. A write returns once it is on disk. A file that is damaged, or that a newer
-version wrote, raises RegistryCorrupt and is never replaced by an empty one.
+It is independent of engines and directories. A write returns once it is on disk. A file that is damaged, or written by
+a newer version, raises RegistryCorrupt and is never replaced by an empty one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sandboxd.sandboxes.lifecycle import Owner, Record, Shape, State
 
 
 class Registry:
-    """Owns the file. Nothing on the path of a tool call comes here."""
+    """Owns the file. A tool call never uses it."""
 
     def __init__(self, path: Path) -> None:
         self._database = HostDatabase(
@@ -77,7 +77,7 @@ _CREATE = (
 
 
 def _allow_no_owner(db: sqlite3.Connection) -> None:
-    """Add sandboxes without an owner. Before, every sandbox had one and none came from a pool."""
+    """Allow sandboxes without an owner. Before, every sandbox had an owner and none came from a pool."""
     records = []
     for tenant, session, text in db.execute("SELECT tenant, session, record FROM sandboxes ORDER BY rowid"):
         try:

@@ -1,7 +1,7 @@
 """Disk space reserved in the data directory, so that operations that free space work on a full disk.
 
-It consists of preallocated files, which keep bytes and inodes. They are released one by one for a write that leads to
-freed space, and made again once there is room. While some are missing the daemon creates no new sandboxes.
+It consists of preallocated files, which keep bytes and inodes. They are released one by one for a write that frees
+space, and made again once there is room. While some are missing, the daemon creates no new sandboxes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = structlog.get_logger()
 PIECES = 16
 PIECE_BYTES = 1024 * 1024
 _LARGEST_SHARE = 8
-"""On a small filesystem the reserve takes at most one part in this many."""
+"""On a small filesystem the reserve takes at most this fraction: one in this many bytes."""
 _HEADROOM_BYTES = 2 * PIECE_BYTES
 _HEADROOM_INODES = 16
 
@@ -87,13 +87,13 @@ class Reserve:
         if not held:
             return False
         if self._is_whole:
-            _log.warning("the disk is full: the reserve is spent on freeing space, and nothing new is taken on")
+            _log.warning("the disk is full: the reserve is used to free space, and no new sandboxes are created")
         self._is_whole = False
         (self._directory / max(held)).unlink(missing_ok=True)
         return True
 
     def has_room(self) -> bool:
-        """Return whether new sandboxes may be created: the reserve is complete, and there is room beside it."""
+        """Return whether new sandboxes may be created: the reserve is complete, and there is more room."""
         return (self._is_whole or self.fill()) and not self._is_short()
 
     def spend_if_short(self) -> None:
@@ -111,7 +111,7 @@ class Reserve:
         return status.f_bavail * status.f_frsize < _HEADROOM_BYTES or is_short_of_inodes
 
     async def spend_on(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do work that leads to freed space. On a full disk, release one file at a time and retry until it succeeds."""
+        """Do work that frees space. On a full disk, release one file at a time and retry until it succeeds."""
         while True:
             try:
                 return await work()

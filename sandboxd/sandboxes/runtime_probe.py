@@ -1,7 +1,7 @@
 """Whether containers of a runtime can do what a sandbox needs: reach the daemon, and see that a file changes.
 
-A runtime with a kernel of its own may allow neither, and not every engine tells how it was configured. So one small
-container tries both. Nothing here judges how well a runtime isolates.
+A runtime with a kernel of its own may allow neither, and not every engine reports its configuration. So one small
+container tries both. It does not assess how well a runtime isolates.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ PROBE_COMMAND = ("python3", "-I", "-S", "-c", _INSIDE)
 @dataclass(frozen=True, slots=True)
 class RuntimeProbe:
     runtime: str
-    """Its name, for what is said of it."""
+    """Its name in messages."""
     spec: ContainerSpec
     directory: Path
     """Made for the container to look at, and removed again."""
 
     async def run(self, engine: Engine, timeout_s: float) -> str:
-        """Return the kernel's release inside. Raise EngineRefused, with what to change, if sandboxes cannot work."""
+        """Return the kernel's release inside. If sandboxes cannot work, raise EngineRefused with the remedy."""
         shutil.rmtree(self.directory, ignore_errors=True)  # left by a crash
         self.directory.mkdir(parents=True)
         self.directory.chmod(0o755)
@@ -66,7 +66,7 @@ class RuntimeProbe:
                 async with await anyio.create_unix_listener(address, mode=0o666) as listener:
                     return await self._launch(engine, listener)
         except TimeoutError:
-            raise EngineUnavailable(f"{self._cannot}: a container had no answer within {timeout_s:g} s") from None
+            raise EngineUnavailable(f"{self._cannot}: a container got no answer within {timeout_s:g} s") from None
         finally:
             os.close(place)
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -124,7 +124,7 @@ class RuntimeProbe:
 
 
 async def check_runtime(engine: Engine, settings: Settings, *, instance: str, state_dir: Path) -> str:
-    """Say what is weak about the runtime that containers get, or nothing. Raise EngineRefused if they cannot work.
+    """Return the weaknesses of the containers' runtime, if any. Raise EngineRefused if they cannot work.
 
     Only a runtime other than the usual ones is tried, and only with an image that the engine has.
     """
@@ -145,7 +145,7 @@ async def check_runtime(engine: Engine, settings: Settings, *, instance: str, st
         runtime=settings.runtime,
     )
     release = await RuntimeProbe(runtime, spec, directory).run(engine, settings.start_timeout_s)
-    is_gvisor = release == "4.4.0" or "gvisor" in release  # what its older and its newer versions call themselves
+    is_gvisor = release == "4.4.0" or "gvisor" in release  # the names that its older and newer versions report
     if is_gvisor and settings.limits.pids < GVISOR_PIDS:
         return (
             f"{runtime} is gVisor, whose own threads count as processes of a sandbox, and a sandbox dies at its limit "

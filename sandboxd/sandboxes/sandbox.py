@@ -29,7 +29,7 @@ class Sandbox:
     def __init__(self, record: Record) -> None:
         self.record = record
         self.saved: Record | None = None
-        """What this daemon last saved of it in the registry."""
+        """The record that this daemon last saved in the registry."""
         self.listener: RunnerListener | None = None
         self.runner: RunnerClient | None = None
         self.failure: SandboxdError | None = None
@@ -47,7 +47,7 @@ class Sandbox:
         self._quiet: anyio.Event | None = None
 
     def call(self) -> Call:
-        """Return a call, which counts for idle time and draining. No await, because every tool call takes this path."""
+        """Return a call, which counts for idle time and draining. No await: every tool call takes this path."""
         record, runner = self.record, self.runner
         if record.state is State.READY and runner is not None:
             return Call(self, runner)
@@ -99,7 +99,7 @@ class Sandbox:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether its start is over and its runner connected, so that no move under way waits for the runner."""
+        """Whether it has started and its runner is connected, so that no move under way waits for the runner."""
         is_up = self.record.state in (State.READY, State.PAUSED)
         return is_up and self.runner is not None and self.runner.connected
 

@@ -1,7 +1,7 @@
 """The workspace limit on hosts without a quota: measured by the runner, enforced by killing the agent's processes.
 
-A measurement is always late, so this is the fallback, and `doctor` calls it weak. It never opens a workspace itself. A
-sandbox with calls is measured every two seconds, others twice a minute for their background processes.
+A measurement is always late, so this is a fallback, which `doctor` reports as weak. It never opens a workspace itself.
+A sandbox with calls is measured every two seconds, others twice a minute for their background processes.
 """
 
 from __future__ import annotations

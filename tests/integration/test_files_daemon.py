@@ -209,7 +209,7 @@ def test_tools_answer_with_a_sentence_that_a_model_can_act_on(client: Client, se
             "Glob",
             {"pattern": "*", "path": "/workspace/locked"},
             "file.not_a_directory",
-            "give the directory that it is in",
+            "use its parent directory",
         ),
         ("Grep", {"pattern": "x", "path": "/workspace/none"}, "file.not_found", "list the files with Glob or Bash"),
         ("Bash", {"command": "true", "working_directory": "/workspace/none"}, "file.not_found", "no such directory"),

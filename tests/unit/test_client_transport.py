@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,7 +54,11 @@ def send(request: pytest.FixtureRequest) -> Send:
 class Scripted:
     """A TCP server that answers the requests of each connection with the given bytes, then closes it."""
 
-    def __init__(self, *connections: list[bytes]) -> None:
+    def __init__(self, *connections: list[bytes], waits: bool = False) -> None:
+        self.may_close = threading.Event()
+        """Until it is set no connection is closed; set from the start unless the server `waits`."""
+        if not waits:
+            self.may_close.set()
         self.requests: list[bytes] = []
         self.closed = threading.Semaphore(0)
         """Released whenever a connection is closed."""
@@ -74,6 +80,7 @@ class Scripted:
                         break
                     self.requests.append(request)
                     connection.sendall(answer)
+                self.may_close.wait(30)
             self.closed.release()
 
     def stop(self) -> None:
@@ -83,8 +90,8 @@ class Scripted:
 
 
 @contextmanager
-def scripted(*connections: list[bytes]) -> Iterator[Scripted]:
-    server = Scripted(*connections)
+def scripted(*connections: list[bytes], waits: bool = False) -> Iterator[Scripted]:
+    server = Scripted(*connections, waits=waits)
     try:
         yield server
     finally:
@@ -124,12 +131,30 @@ def test_a_write_whose_answer_is_lost_is_never_sent_twice(method: str) -> None:
 def test_a_tcp_connection_that_was_closed_while_the_event_loop_stood_still_is_not_used(
     factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    with scripted([OK], [OK]) as server, asyncio.Runner(loop_factory=factory) as runner:
+    with scripted([OK], [OK], waits=True) as server, asyncio.Runner(loop_factory=factory) as runner:
         transport = AsyncTransport(server.address)
         runner.run(transport.send(Request("POST", "/x")))
+        server.may_close.set()
         assert server.closed.acquire(timeout=30)
         runner.run(transport.send(Request("POST", "/x")))
         runner.run(transport.close())
+
+
+@pytest.mark.parametrize("factory", [asyncio.SelectorEventLoop, uvloop.new_event_loop])
+def test_a_tcp_connection_that_was_closed_while_a_task_blocked_the_event_loop_is_not_used(
+    factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def work(server: Scripted) -> None:
+        transport = AsyncTransport(server.address)
+        await transport.send(Request("POST", "/x"))
+        server.may_close.set()
+        assert server.closed.acquire(timeout=30)  # blocks the event loop
+        await transport.send(Request("POST", "/x"))
+        await transport.close()
+
+    with scripted([OK], [OK], waits=True) as server, asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(work(server))
+    assert len(server.requests) == 2
 
 
 def test_an_idempotent_write_whose_answer_is_lost_is_sent_once_more(send: Send) -> None:
@@ -283,3 +308,105 @@ def _exec_endlessly(url: str, *, is_async: bool) -> None:
             await client.exec("s", "cat", stdin=stdin)
 
     asyncio.run(work())
+
+
+def test_a_client_is_refused_in_a_second_event_loop_before_it_sends() -> None:
+    with scripted([OK, OK]) as server, asyncio.Runner() as first, asyncio.Runner() as second:
+        transport = AsyncTransport(server.address)
+        first.run(transport.send(Request("POST", "/x")))
+        with pytest.raises(InvalidRequest, match="belongs to another event loop"):
+            second.run(transport.send(Request("POST", "/x")))
+        first.run(transport.close())
+    assert len(server.requests) == 1
+
+
+class SlowReader:
+    """A TCP server that reads a chunked body to its end, or nothing after the head, and then answers."""
+
+    def __init__(self, *, reads_body: bool) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = Address(host="127.0.0.1", port=self._listener.getsockname()[1])
+        self._reads_body = reads_body
+        self.done = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        connection, _ = self._listener.accept()
+        with connection:
+            connection.settimeout(30)
+            received = b""
+            while self._reads_body and not received.endswith(b"0\r\n\r\n"):
+                received = (received + connection.recv(65_536))[-100:]
+            connection.sendall(OK)
+            self.done.wait(30)
+
+    def stop(self) -> None:
+        self.done.set()
+        self._thread.join(30)
+        self._listener.close()
+
+
+def test_an_upload_may_take_longer_than_the_daemon_may_be_silent() -> None:
+    def pieces() -> Iterator[bytes]:
+        for _ in range(6):
+            time.sleep(0.4)
+            yield b"piece"
+
+    async def async_pieces() -> AsyncIterator[bytes]:
+        for _ in range(6):
+            await asyncio.sleep(0.4)
+            yield b"piece"
+
+    request = Request("PUT", "/x", timeout_s=1.5)
+    server = SlowReader(reads_body=True)
+    transport = Transport(server.address)
+    assert transport.send(request, pieces()).status == 200
+    transport.close()
+    server.stop()
+
+    async def work(address: Address) -> int:
+        async_transport = AsyncTransport(address)
+        try:
+            return (await async_transport.send(request, async_pieces())).status
+        finally:
+            await async_transport.close()
+
+    server = SlowReader(reads_body=True)
+    assert asyncio.run(work(server.address)) == 200
+    server.stop()
+
+
+def test_no_thread_uses_a_connection_after_it_was_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon answers without reading, so the upload is stuck in a write when its connection is closed."""
+    failures: list[BaseException | None] = []
+    monkeypatch.setattr(threading, "excepthook", lambda failed: failures.append(failed.exc_value))
+    server = SlowReader(reads_body=False)
+    transport = Transport(server.address)
+    before = threading.active_count()
+    assert transport.send(Request("PUT", "/x"), itertools.repeat(bytes(1_000_000), 1000)).status == 200
+    transport.close()
+    for thread in threading.enumerate():
+        if thread.name == "upload":
+            thread.join(30)
+    assert threading.active_count() <= before
+    assert failures == []
+    server.stop()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_source_of_text_is_refused_instead_of_sent(is_async: bool) -> None:
+    async def texts() -> AsyncIterator[Any]:
+        yield "text"
+
+    async def work(address: Address) -> None:
+        async with AsyncClient(url=address.url, token="t") as client:
+            await client.write_file("s", "/workspace/a", texts())
+
+    source: Any = iter(["text"])
+    with scripted([b"", b""]) as server, pytest.raises(InvalidRequest, match="it consists of str, not bytes"):
+        if is_async:
+            asyncio.run(work(server.address))
+        else:
+            with Client(url=server.address.url, token="t") as client:
+                client.write_file("s", "/workspace/a", source)

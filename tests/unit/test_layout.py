@@ -61,7 +61,7 @@ def test_a_data_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     data.mkdir()
     data.chmod(0o755)
     os.chown(data, 10002, 10002)
-    with pytest.raises(Conflict, match="belongs to uid 10002, who could read everything in it; run `chown 0 "):
+    with pytest.raises(Conflict, match="belongs to uid 10002, which could read everything in it; run `chown 0 "):
         Layout(data).hold()
     assert (list(data.iterdir()), stat.S_IMODE(data.stat().st_mode)) == ([], 0o755)
 

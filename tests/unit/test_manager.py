@@ -290,7 +290,7 @@ async def test_destroy_cancels_a_create_under_way(world: World) -> None:
     async with anyio.create_task_group() as tasks:
 
         async def create() -> None:
-            with pytest.raises(NotReady, match="it was destroyed meanwhile"):
+            with pytest.raises(NotReady, match="it was destroyed in the meantime"):
                 await world.create("s1")
 
         tasks.start_soon(create)

@@ -8,13 +8,16 @@ from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
 from sandboxd.client.async_transport import AsyncTransport
-from sandboxd.client.errors import raise_problem
+from sandboxd.client.errors import malformed_answers, raise_problem
 from sandboxd.client.request import Answer, Request, session_path, tenant_path
 from sandboxd.client.sse import EventReader
 from sandboxd.models.wire import AnswerModel
 
 M = TypeVar("M", bound=AnswerModel)
 C = TypeVar("C", bound="AsyncCalls")
+
+MAX_PROBLEM_BYTES = 67_108_864
+"""The largest error that is read; a conflict contains a whole document."""
 
 
 class AsyncCalls:
@@ -38,13 +41,19 @@ class AsyncCalls:
         return answer
 
     async def _ask(self, model: type[M], request: Request, stream: AsyncIterable[bytes] | None = None) -> M:
-        return model.model_validate_json((await self._send(request, stream)).body)
+        body = (await self._send(request, stream)).body
+        with malformed_answers():
+            return model.model_validate_json(body)
 
     async def _ask_json(self, request: Request) -> Any:
-        return json.loads((await self._send(request)).body)
+        body = (await self._send(request)).body
+        with malformed_answers():
+            return json.loads(body)
 
     async def _ask_text(self, request: Request) -> str:
-        return (await self._send(request)).body.decode()
+        body = (await self._send(request)).body
+        with malformed_answers():
+            return body.decode()
 
     @asynccontextmanager
     async def _stream(
@@ -55,6 +64,8 @@ class AsyncCalls:
                 problem = bytearray()
                 async for piece in pieces:
                     problem += piece
+                    if len(problem) > MAX_PROBLEM_BYTES:
+                        break
                 raise_problem(status, bytes(problem))
             yield pieces
 
@@ -64,7 +75,12 @@ class AsyncCalls:
     ) -> AsyncIterator[AsyncIterator[tuple[str, str]]]:
         async with self._stream(request, stream) as pieces:
             reader = EventReader()
-            yield (event async for piece in pieces for event in reader.feed(piece))
+            yield (event async for piece in pieces for event in _feed(reader, piece))
+
+
+def _feed(reader: EventReader, piece: bytes) -> list[tuple[str, str]]:
+    with malformed_answers():
+        return reader.feed(piece)
 
 
 class AsyncSandboxPart(Generic[C]):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sandboxd.client._async.calls import AsyncCalls
+from sandboxd.client.errors import malformed_answers
 from sandboxd.client.request import CREATE_S, json_request, with_query
 from sandboxd.client.sse import EVENT_STREAM
 from sandboxd.client.streams import AsyncStream
@@ -34,4 +35,6 @@ class AsyncDaemonCalls(AsyncCalls):
         target = with_query("/v1/events", after=after, follow=None if follow else "false")
         async with self._events(json_request("GET", target, headers=EVENT_STREAM, timeout_s=60.0)) as events:
             async for _, data in events:
-                yield Event.model_validate_json(data)
+                with malformed_answers():
+                    event = Event.model_validate_json(data)
+                yield event

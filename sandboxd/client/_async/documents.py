@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from memo.documents import DocumentName
 from sandboxd.client._async.calls import AsyncCalls, AsyncSandboxPart
+from sandboxd.client.errors import malformed_answers
 from sandboxd.client.request import (
     STORE_S,
     Scope,
@@ -47,7 +48,8 @@ class AsyncDocumentCalls(AsyncCalls):
         """Return the newest or the given revision; raise `memo.errors.Absent` if it was never written."""
         target = with_query(self._memo_path(owner, name, scope, tenant), revision=revision)
         answer = await self._send(json_request("GET", target))
-        return Document(text=answer.body.decode(), revision=int((answer.headers.get("etag") or '"0"').strip('"')))
+        with malformed_answers():
+            return Document(text=answer.body.decode(), revision=int((answer.headers.get("etag") or '"0"').strip('"')))
 
     async def write_memo(
         self,

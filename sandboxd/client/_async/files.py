@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Literal, overload
 
 from sandboxd.client._async.calls import AsyncCalls, AsyncSandboxPart
-from sandboxd.client.request import CREATE_S, GRACE_S, Answer, Request, json_request, with_query
+from sandboxd.client.errors import malformed_answers
+from sandboxd.client.request import CREATE_S, GRACE_S, Answer, Request, encode_text, json_request, with_query
+from sandboxd.client.stdin import async_checked
 from sandboxd.errors import FileNotFound, NotADirectory
 from sandboxd.models.files import DirectoryPage, FileInfo
 
@@ -49,8 +51,8 @@ class AsyncFileCalls(AsyncCalls):
         if idempotency_key is not None:
             headers["idempotency-key"] = idempotency_key
         if not isinstance(content, str | bytes):
-            return await self._ask(FileInfo, Request("PUT", target, None, headers, CREATE_S), content)
-        body = content.encode() if isinstance(content, str) else content
+            return await self._ask(FileInfo, Request("PUT", target, None, headers, CREATE_S), async_checked(content))
+        body = encode_text(content) if isinstance(content, str) else content
         return await self._ask(FileInfo, Request("PUT", target, body, headers, CREATE_S))
 
     async def list_files(self, session: str, path: str, *, tenant: str | None = None) -> list[FileInfo]:
@@ -95,7 +97,8 @@ class AsyncFileCalls(AsyncCalls):
     ) -> FileInfo:
         """Make a directory; with `parents` also those above it, and an existing one is not an error."""
         answer = await self._post_directory(session, path, parents, tenant, idempotency_key)
-        return FileInfo.model_validate_json(answer.body)
+        with malformed_answers():
+            return FileInfo.model_validate_json(answer.body)
 
     async def _post_directory(
         self, session: str, path: str, parents: bool, tenant: str | None, key: str | None = None

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from sandboxd.client._async.calls import AsyncCalls, AsyncSandboxPart
 from sandboxd.client.errors import WriteIncomplete
-from sandboxd.client.request import SHORT_S, given, json_request, with_query
+from sandboxd.client.request import SHORT_S, encode_text, given, json_request, timeout_for, with_query
 from sandboxd.client.stdin import WRITE_BYTES, part_key
 from sandboxd.client.streams import AsyncCallback, AsyncStream, async_notify
 from sandboxd.errors import ProcessNotFound, SandboxdError
@@ -72,7 +72,7 @@ class AsyncProcessCalls(AsyncCalls):
         """Return the output of a process from an offset: up to 256 KiB, or `limit` bytes of at most 1 MiB."""
         path = self._process_path(session, process, tenant)
         target = with_query(path, offset=offset, limit=limit, wait_s=wait_s, encoding="base64")
-        return await self._ask(ProcessOutput, json_request("GET", target, timeout_s=wait_s + SHORT_S))
+        return await self._ask(ProcessOutput, json_request("GET", target, timeout_s=timeout_for(wait_s, SHORT_S)))
 
     async def write_process(
         self,
@@ -86,7 +86,7 @@ class AsyncProcessCalls(AsyncCalls):
     ) -> None:
         """Write all of the data; raise WriteIncomplete with the size taken if the process stops reading."""
         target = f"{self._process_path(session, process, tenant)}/stdin"
-        whole = data if isinstance(data, bytes) else data.encode()
+        whole = data if isinstance(data, bytes) else encode_text(data)
         taken_bytes = 0
         while True:
             piece = whole[taken_bytes : taken_bytes + WRITE_BYTES]
@@ -141,7 +141,7 @@ class AsyncProcessCalls(AsyncCalls):
         `ended_by` says which signal ended the last of them.
         """
         target = with_query(self._process_path(session, process, tenant), signal=signal, grace_s=grace_s)
-        patience_s = SHORT_S + (KILL_GRACE_S if grace_s is None else grace_s)
+        patience_s = timeout_for(KILL_GRACE_S if grace_s is None else grace_s, SHORT_S)
         return await self._ask(Process, json_request("DELETE", target, timeout_s=patience_s))
 
 
@@ -154,7 +154,7 @@ class AsyncBackgroundProcess(AsyncSandboxPart[AsyncProcessCalls]):
         self._offset = 0
 
     async def pieces(self) -> AsyncStream[bytes]:
-        """Yield its output, stdout and stderr in one, until it ends. A second call goes on where the first stopped."""
+        """Yield its output, stdout and stderr together, until it ends. A second call resumes where the first ended."""
         while True:
             read = await self._calls.read_process(
                 self._session, self.id, offset=self._offset, wait_s=WAIT_S, tenant=self._tenant

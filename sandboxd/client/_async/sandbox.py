@@ -13,6 +13,7 @@ from sandboxd.client._async.documents import AsyncSandboxMemo
 from sandboxd.client._async.files import AsyncSandboxFiles
 from sandboxd.client._async.processes import AsyncSandboxPty
 from sandboxd.client._async.tools import AsyncSandboxTools
+from sandboxd.client.errors import malformed_answers
 from sandboxd.errors import InvalidRequest
 from sandboxd.models.sandbox import SandboxView, Stats
 
@@ -20,7 +21,7 @@ from sandboxd.models.sandbox import SandboxView, Stats
 class AsyncSandbox:
     """`async with await AsyncSandbox.create("session", user="ada") as sandbox:`
 
-    Leaving the block closes the connections that `create` or `connect` opened. The sandbox goes on running; `kill`
+    Leaving the block closes the connections that `create` or `connect` opened. The sandbox keeps running; `kill`
     removes it.
     """
 
@@ -55,8 +56,8 @@ class AsyncSandbox:
     ) -> Self:
         """Create the session's sandbox, or return the existing one; `view.created` says which.
 
-        The daemon is that of `client`, or found like that of a client. One whose container died is restarted with its
-        files.
+        Without `client`, the daemon is found as `AsyncClient` finds it. A sandbox whose container died is restarted
+        with its files.
         """
         found = _find_client(client, url, token, socket, tenant)
         try:
@@ -103,7 +104,7 @@ class AsyncSandbox:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections that were opened for this object. The sandbox goes on running."""
+        """Close the connections that were opened for this object. The sandbox keeps running."""
         if self._owns_client:
             await self.client.close()
 
@@ -114,7 +115,9 @@ class AsyncSandbox:
 
     async def stats(self) -> Stats:
         """Return the resource usage of the sandbox's container."""
-        return Stats.model_validate(await self.client.stats(self.session, tenant=self.view.tenant))
+        found = await self.client.stats(self.session, tenant=self.view.tenant)
+        with malformed_answers():
+            return Stats.model_validate(found)
 
     async def kill(self) -> None:
         """Remove the sandbox with every file in its workspace. Memory stays."""

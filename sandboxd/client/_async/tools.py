@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sandboxd.client._async.calls import AsyncCalls, AsyncSandboxPart
-from sandboxd.client.request import GRACE_S, json_request
+from sandboxd.client.request import MAX_WORK_S, json_request, timeout_for
 from sandboxd.models.command import DEFAULT_TIMEOUT_S
 from sandboxd.models.tool import ToolDescription, ToolList, ToolResult
 
@@ -23,9 +23,11 @@ class AsyncToolCalls(AsyncCalls):
         idempotency_key: str | None = None,
     ) -> ToolResult:
         asked = arguments.get("timeout")
-        work_s = asked / 1000 if isinstance(asked, int | float) else DEFAULT_TIMEOUT_S
+        # A model may have given any number, even one that is too large for a float.
+        is_valid = isinstance(asked, int | float) and 0 <= asked <= MAX_WORK_S * 1000
+        work_s = arguments["timeout"] / 1000 if is_valid else DEFAULT_TIMEOUT_S
         target = f"{self._session_path(session, tenant)}/tools/{quote(name, safe='')}"
-        request = json_request("POST", target, arguments, key=idempotency_key, timeout_s=work_s + GRACE_S)
+        request = json_request("POST", target, arguments, key=idempotency_key, timeout_s=timeout_for(work_s))
         return await self._ask(ToolResult, request)
 
     async def tools(self, session: str, *, tenant: str | None = None) -> list[ToolDescription]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-from sandboxd.client.errors import raise_problem
+from sandboxd.client.errors import malformed_answers, raise_problem
 from sandboxd.client.request import Answer, Request, session_path, tenant_path
 from sandboxd.client.sse import EventReader
 from sandboxd.client.transport import Transport
@@ -16,6 +16,9 @@ from sandboxd.models.wire import AnswerModel
 
 M = TypeVar("M", bound=AnswerModel)
 C = TypeVar("C", bound="Calls")
+
+MAX_PROBLEM_BYTES = 67_108_864
+"""The largest error that is read; a conflict contains a whole document."""
 
 
 class Calls:
@@ -39,13 +42,19 @@ class Calls:
         return answer
 
     def _ask(self, model: type[M], request: Request, stream: Iterable[bytes] | None = None) -> M:
-        return model.model_validate_json((self._send(request, stream)).body)
+        body = (self._send(request, stream)).body
+        with malformed_answers():
+            return model.model_validate_json(body)
 
     def _ask_json(self, request: Request) -> Any:
-        return json.loads((self._send(request)).body)
+        body = (self._send(request)).body
+        with malformed_answers():
+            return json.loads(body)
 
     def _ask_text(self, request: Request) -> str:
-        return (self._send(request)).body.decode()
+        body = (self._send(request)).body
+        with malformed_answers():
+            return body.decode()
 
     @contextmanager
     def _stream(self, request: Request, stream: Iterable[bytes] | None = None) -> Iterator[Iterator[bytes]]:
@@ -54,6 +63,8 @@ class Calls:
                 problem = bytearray()
                 for piece in pieces:
                     problem += piece
+                    if len(problem) > MAX_PROBLEM_BYTES:
+                        break
                 raise_problem(status, bytes(problem))
             yield pieces
 
@@ -61,7 +72,12 @@ class Calls:
     def _events(self, request: Request, stream: Iterable[bytes] | None = None) -> Iterator[Iterator[tuple[str, str]]]:
         with self._stream(request, stream) as pieces:
             reader = EventReader()
-            yield (event for piece in pieces for event in reader.feed(piece))
+            yield (event for piece in pieces for event in _feed(reader, piece))
+
+
+def _feed(reader: EventReader, piece: bytes) -> list[tuple[str, str]]:
+    with malformed_answers():
+        return reader.feed(piece)
 
 
 class SandboxPart(Generic[C]):

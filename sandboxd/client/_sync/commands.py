@@ -12,8 +12,8 @@ from typing import Any, Literal, overload
 
 from sandboxd.client._sync.calls import SandboxPart
 from sandboxd.client._sync.processes import CommandHandle, ProcessCalls, kill_known
-from sandboxd.client.errors import AnswerLost, rebuild
-from sandboxd.client.request import GRACE_S, Request, given, json_request
+from sandboxd.client.errors import AnswerLost, malformed_answers, rebuild
+from sandboxd.client.request import Request, encode_text, given, json_request, timeout_for
 from sandboxd.client.sse import EVENT_STREAM
 from sandboxd.client.stdin import Stdin, inline_stdin, pieces_of
 from sandboxd.client.streams import Callback, Stream, notify
@@ -109,7 +109,7 @@ class CommandCalls(ProcessCalls):
         if env is not None:
             content["env"] = dict(env)
         if stdin:
-            raw = stdin if isinstance(stdin, bytes) else stdin.encode()
+            raw = stdin if isinstance(stdin, bytes) else encode_text(stdin)
             content["stdin"] = base64.b64encode(raw).decode() if is_binary else stdin
         return json_request(
             "POST",
@@ -117,7 +117,7 @@ class CommandCalls(ProcessCalls):
             content,
             key=key,
             headers=EVENT_STREAM if is_streamed else None,
-            timeout_s=options.get("timeout_s", DEFAULT_TIMEOUT_S) + GRACE_S,
+            timeout_s=timeout_for(options.get("timeout_s", DEFAULT_TIMEOUT_S)),
         )
 
 
@@ -128,13 +128,14 @@ def _before_stdin(request: Request) -> Request:
 
 def _parse_item(kind: str, data: str) -> ExecOutput | ExecResult | None:
     """Parse one event of a streamed command; None for kinds that are ignored."""
-    fields = json.loads(data)
-    if kind == "stdout" or kind == "stderr":
-        return ExecOutput("stdout" if kind == "stdout" else "stderr", base64.b64decode(fields["data"]))
-    if kind == "exit":
-        return ExecResult.model_validate({"stdout": "", "stderr": "", **fields})
+    with malformed_answers():
+        fields = json.loads(data)
+        if kind == "stdout" or kind == "stderr":
+            return ExecOutput("stdout" if kind == "stdout" else "stderr", base64.b64decode(fields["data"]))
+        if kind == "exit":
+            return ExecResult.model_validate({"stdout": "", "stderr": "", **fields})
     if kind == "error":
-        raise rebuild(fields)
+        raise rebuild(fields if isinstance(fields, dict) else {})
     return None
 
 

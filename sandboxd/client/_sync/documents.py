@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from memo.documents import DocumentName
 from sandboxd.client._sync.calls import Calls, SandboxPart
+from sandboxd.client.errors import malformed_answers
 from sandboxd.client.request import (
     STORE_S,
     Scope,
@@ -48,7 +49,8 @@ class DocumentCalls(Calls):
         """Return the newest or the given revision; raise `memo.errors.Absent` if it was never written."""
         target = with_query(self._memo_path(owner, name, scope, tenant), revision=revision)
         answer = self._send(json_request("GET", target))
-        return Document(text=answer.body.decode(), revision=int((answer.headers.get("etag") or '"0"').strip('"')))
+        with malformed_answers():
+            return Document(text=answer.body.decode(), revision=int((answer.headers.get("etag") or '"0"').strip('"')))
 
     def write_memo(
         self,

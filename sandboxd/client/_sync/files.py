@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from typing import Literal, overload
 
 from sandboxd.client._sync.calls import Calls, SandboxPart
-from sandboxd.client.request import CREATE_S, GRACE_S, Answer, Request, json_request, with_query
+from sandboxd.client.errors import malformed_answers
+from sandboxd.client.request import CREATE_S, GRACE_S, Answer, Request, encode_text, json_request, with_query
+from sandboxd.client.stdin import checked
 from sandboxd.errors import FileNotFound, NotADirectory
 from sandboxd.models.files import DirectoryPage, FileInfo
 
@@ -48,8 +50,8 @@ class FileCalls(Calls):
         if idempotency_key is not None:
             headers["idempotency-key"] = idempotency_key
         if not isinstance(content, str | bytes):
-            return self._ask(FileInfo, Request("PUT", target, None, headers, CREATE_S), content)
-        body = content.encode() if isinstance(content, str) else content
+            return self._ask(FileInfo, Request("PUT", target, None, headers, CREATE_S), checked(content))
+        body = encode_text(content) if isinstance(content, str) else content
         return self._ask(FileInfo, Request("PUT", target, body, headers, CREATE_S))
 
     def list_files(self, session: str, path: str, *, tenant: str | None = None) -> list[FileInfo]:
@@ -94,7 +96,8 @@ class FileCalls(Calls):
     ) -> FileInfo:
         """Make a directory; with `parents` also those above it, and an existing one is not an error."""
         answer = self._post_directory(session, path, parents, tenant, idempotency_key)
-        return FileInfo.model_validate_json(answer.body)
+        with malformed_answers():
+            return FileInfo.model_validate_json(answer.body)
 
     def _post_directory(
         self, session: str, path: str, parents: bool, tenant: str | None, key: str | None = None

@@ -14,6 +14,7 @@ from sandboxd.client._sync.documents import SandboxMemo
 from sandboxd.client._sync.files import SandboxFiles
 from sandboxd.client._sync.processes import SandboxPty
 from sandboxd.client._sync.tools import SandboxTools
+from sandboxd.client.errors import malformed_answers
 from sandboxd.errors import InvalidRequest
 from sandboxd.models.sandbox import SandboxView, Stats
 
@@ -21,7 +22,7 @@ from sandboxd.models.sandbox import SandboxView, Stats
 class Sandbox:
     """`with Sandbox.create("session", user="ada") as sandbox:`
 
-    Leaving the block closes the connections that `create` or `connect` opened. The sandbox goes on running; `kill`
+    Leaving the block closes the connections that `create` or `connect` opened. The sandbox keeps running; `kill`
     removes it.
     """
 
@@ -56,8 +57,8 @@ class Sandbox:
     ) -> Self:
         """Create the session's sandbox, or return the existing one; `view.created` says which.
 
-        The daemon is that of `client`, or found like that of a client. One whose container died is restarted with its
-        files.
+        Without `client`, the daemon is found as `Client` finds it. A sandbox whose container died is restarted
+        with its files.
         """
         found = _find_client(client, url, token, socket, tenant)
         try:
@@ -102,7 +103,7 @@ class Sandbox:
         self.close()
 
     def close(self) -> None:
-        """Close the connections that were opened for this object. The sandbox goes on running."""
+        """Close the connections that were opened for this object. The sandbox keeps running."""
         if self._owns_client:
             self.client.close()
 
@@ -113,7 +114,9 @@ class Sandbox:
 
     def stats(self) -> Stats:
         """Return the resource usage of the sandbox's container."""
-        return Stats.model_validate(self.client.stats(self.session, tenant=self.view.tenant))
+        found = self.client.stats(self.session, tenant=self.view.tenant)
+        with malformed_answers():
+            return Stats.model_validate(found)
 
     def kill(self) -> None:
         """Remove the sandbox with every file in its workspace. Memory stays."""

@@ -26,7 +26,7 @@ class SandboxCalls(Calls):
     ) -> SandboxView:
         """Create the session's sandbox, or return the existing one; `.created` says which.
 
-        One whose container died is restarted with its files.
+        A sandbox whose container died is restarted with its files.
         """
         content = given(
             user=user,

@@ -23,7 +23,7 @@ from sandboxd.engine.docker.causes import Outage, RawEvent
 from sandboxd.engine.protocol import Resynced
 from sandboxd.retries import Retries
 
-_BACKOFF = Backoff(first=timedelta(seconds=0.05), longest=timedelta(seconds=1))  # I10: state is true within 2 s
+_BACKOFF = Backoff(first=timedelta(seconds=0.05), longest=timedelta(seconds=1))  # I10: the state is correct within 2 s
 _BACKLOG = 1024
 
 

@@ -1,4 +1,4 @@
-"""Background processes: started, listed, read from any offset, written to, signalled, killed. They outlive a daemon.
+"""Background processes: started, listed, read from any offset, written to, signalled, killed. They outlive the daemon.
 
 Output is one ring of bytes per process with absolute offsets. The number of processes, their output and their unread
 stdin are bounded.
@@ -261,7 +261,7 @@ class Waiting:
             self._process.on_change(self._call, look)
 
     def write(self, data: bytes, eof: bool, wait_s: float) -> None:
-        """Write until the process has taken everything, its stdin is closed or the time is over.
+        """Write until the process has taken everything, its stdin is closed or the time is up.
 
         The result says how much was taken; the rest is withdrawn. An error means that nothing was taken.
         """
@@ -284,7 +284,7 @@ class Waiting:
                 self._runner.refuse(self._call, reason)
                 return
             if eof and feeder.is_open and taken == len(data):
-                process.off_change(self._call)  # the end of input is a byte on a terminal, and not one of the caller's
+                process.off_change(self._call)  # on a terminal EOF is a byte, not the caller's data
                 process.send_eof()
             self._answer({"taken": taken})
 
@@ -299,7 +299,7 @@ class Waiting:
         look()
 
     def kill(self, number: int, grace_s: float) -> None:
-        # Both are needed: its whole tree is dead, and it was reaped, so that it is never listed as running.
+        # Wait for both: its whole tree is dead, and it was reaped, so that it is never listed as running.
         was_killed: bool | None = None
 
         def look() -> None:
@@ -333,7 +333,7 @@ class Waiting:
 
     def _answer(self, head: dict[str, Any], data: bytes = b"") -> None:
         if self._is_over:
-            return  # cancelled, while its process was being killed
+            return  # cancelled while its process was being killed
         self._close()
         self._runner.connection.send(wire.pack(wire.RESULT, self._call, head, data))
 

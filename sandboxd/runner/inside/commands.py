@@ -1,4 +1,4 @@
-"""Foreground commands: output bounded, input fed, the whole process tree dead at the deadline.
+"""Foreground commands: bounds their output, feeds their input, and kills the whole process tree at the deadline.
 
 A small command takes one frame in and one frame out. A command that leaves processes behind ends when it has exited;
 the pipes that they hold open are drained elsewhere (`leftovers`). It never blocks in a system call.
@@ -73,7 +73,7 @@ class Command:
         self._is_starting = False
 
     def start_confined(self, confinement: Confinement, unconfined: Callable[[], None]) -> None:
-        """Start the command in the confined thread; if there cannot be one, drop the command and call `unconfined`."""
+        """Start the command in the confined thread; if that is impossible, drop the command and call `unconfined`."""
         head = self._head
         actions, given = self._open_output()
         self._is_starting = True
@@ -129,7 +129,7 @@ class Command:
             self._feeder.feed(stdin)
             if "more" not in self._head:
                 self._feeder.end()
-        # after vfork a short command is often over before the runner gets the processor back: look before setting up a
+        # after vfork a short command has often ended before the runner runs again: check before setting up a
         # wait
         self._attend(self._hub.take_dead(self._pid))
 
@@ -200,7 +200,7 @@ class Command:
         self._resume()
 
     def cancel(self) -> None:
-        """Kill the tree without an answer, because the caller is gone."""
+        """Kill the tree without answering, because the caller is gone."""
         self._silent = True
         self._kill()
 
@@ -270,7 +270,7 @@ class Command:
     def _resume(self) -> None:
         if not self._paused or self._finished:
             return
-        if self._runner.connection.is_congested:  # the callback of another command filled the buffer meanwhile
+        if self._runner.connection.is_congested:  # the callback of another command filled the buffer in the meantime
             self._runner.connection.when_drained(self._resume)
             return
         if self._is_stream and self._credit <= 0:
@@ -281,7 +281,7 @@ class Command:
             self._drain()
 
     def _read_all(self) -> None:
-        """Read what is in the pipes now, within a bound, because a process may still be writing."""
+        """Read what is in the pipes now, up to a limit, because a process may still be writing."""
         for intake in self._intakes:
             for _ in range(DRAIN_READS):
                 if not self._read(intake):
@@ -311,7 +311,7 @@ class Command:
 
     def _expire(self) -> None:
         if self._exit_code is not None:
-            self._truncated = True  # it has exited, but its output was not taken in time
+            self._truncated = True  # it has exited, but its output was not read in time
             self._finish()
             return
         self._timed_out = True

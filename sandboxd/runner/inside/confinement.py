@@ -1,7 +1,7 @@
 """A thread that, with everything it starts, can read only the agent's directories and one program.
 
 A search resolves names by itself while the agent may swap links under it. Landlock restricts a thread and its children
-for good, so wherever a name leads, nothing outside is opened. The rest of the runner is not restricted.
+permanently, so nothing outside is opened, wherever a name leads. The rest of the runner is not restricted.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Confinement:
             yield library, _READ_FILE | _EXECUTE
 
     def _find_libraries(self) -> list[str]:
-        """Ask the loader which libraries it would load for the program, without starting it."""
+        """Return the libraries that the loader would load for the program, without starting the program."""
         output, child_output = os.pipe2(os.O_CLOEXEC)
         actions = [(os.POSIX_SPAWN_DUP2, child_output, 1), (os.POSIX_SPAWN_DUP2, child_output, 2)]
         try:

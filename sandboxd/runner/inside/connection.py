@@ -1,7 +1,7 @@
 """The one connection to the daemon: greet, take frames, send frames, and connect again when it breaks.
 
-Sends never block: what the socket does not take is buffered here, and a producer of output checks `is_congested` and
-waits for the drain. It knows nothing of calls.
+Sends never block: what the socket does not accept is buffered here, and a producer of output checks `is_congested` and
+waits for the drain. It does not interpret calls.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Connection:
         return len(self._unsent) > CONGESTED_BYTES
 
     def when_drained(self, action: Callable[[], None]) -> None:
-        """Call `action` once the daemon has taken what is unsent, or the connection is lost."""
+        """Call `action` once the daemon has received everything unsent, or the connection is lost."""
         self._waiting.append(action)
 
     def connect(self) -> None:
         link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             link.connect(self._address)
-        except OSError:  # no daemon now, or its queue is full: retry soon in both cases
+        except OSError:  # no daemon is listening, or its queue is full: retry soon in both cases
             link.close()
             self._hub.after(self._pause_s, self.connect)
             self._pause_s = min(self._pause_s * 1.5, LONGEST_PAUSE_S)
@@ -69,7 +69,7 @@ class Connection:
         self._hub.watch(link.fileno(), READABLE, self._ready)
 
     def send(self, frame: bytes) -> None:
-        """Send a frame, or buffer it until the socket takes it. Without a connection it is dropped: no caller waits."""
+        """Send a frame, or buffer it until the socket accepts it. Without a connection it is dropped."""
         if self._socket is None:
             return
         if self._unsent:

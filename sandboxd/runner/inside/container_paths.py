@@ -1,4 +1,4 @@
-"""The directories of a container that are its agent's, and what may be written in them. Constants, for both sides."""
+"""The directories of a container that belong to its agent, and which of them are writable. Constants for both sides."""
 
 from __future__ import annotations
 

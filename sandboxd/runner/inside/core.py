@@ -1,4 +1,4 @@
-"""RunnerCore: what all parts of the runner share, and the table of calls under way. It knows no operation."""
+"""RunnerCore: what all parts of the runner share, and the table of calls under way. It implements no operation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RunnerCore:
         self.leftovers = Leftovers(self.hub)
         self.env: dict[str, str] = {}
         self.bodies_bytes = 0
-        """How many bytes of request bodies file calls have in memory now."""
+        """How many bytes of request bodies file calls hold in memory now."""
         self.removals = 0
         """How many trees are being removed now."""
         self.shell = find_shell()

@@ -1,6 +1,6 @@
 """Counters of how often the kernel enforced the container's limits, read from the cgroup. Never writes.
 
-The files stay open, so a reading costs one system call each. A missing file counts nothing.
+The files stay open, so a reading costs one system call each. A missing file counts as zero.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rules of the Edit tool, for files in the workspace and for memory: what it refuses, and in which words."""
+"""The rules of the Edit tool, for files in the workspace and for memory: what it refuses, and the messages."""
 
 from __future__ import annotations
 

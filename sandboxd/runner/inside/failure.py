@@ -1,4 +1,4 @@
-"""Failures of calls, in the words that the daemon passes on. Codes are names of the daemon's own error classes."""
+"""Failures of calls, with the messages that the daemon passes on. Codes are names of the daemon's own error classes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _REASONS = {
 
 
 def explain(error: OSError, action: str, path: str) -> Failure:
-    """Return the failure of a call for the kernel's error about its path."""
+    """Return a call's failure for an error that the kernel reported about its path."""
     code, reason = _REASONS.get(error.errno or 0, ("InvalidRequest", reason_of(error)))
     return Failure(code, f"cannot {action} {path}: {reason}")
 

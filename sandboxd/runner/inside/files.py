@@ -1,7 +1,7 @@
 """Reads and writes files for the agent. Each function here is one job for a worker thread.
 
 A write is a temporary file in the same directory and a rename: readers see the old file or the new one. `Draft` names
-the two exceptions. The temporary file never stays behind, whichever side gives up. Sizes are bounded before anything
+the two exceptions. The temporary file is never left behind, whichever side cancels. Sizes are bounded before anything
 is read.
 """
 
@@ -52,13 +52,13 @@ def too_large(action: str, path: str, size: int, most: int) -> str:
 
 
 class Draft:
-    """A file being written: a temporary file beside its target until `commit` renames it.
+    """A file being written: a temporary file in its target's directory until `commit` renames it.
 
     Two exceptions, both only for a file that exists and may be written:
     - In a directory that may not be written the content is kept elsewhere and copied over the file by `commit`. A
       reader may see old and new bytes mixed while it is copied; until then the file is untouched.
-    - Without room for both versions a large file is removed before the new one is complete, if by `size` the new one
-    then fits. A reader finds the old file, no file, or the new one; an interrupted write leaves no file.
+    - Without room for both versions a large file is removed before the new one is complete, if its `size` then
+      fits. A reader finds the old file, no file, or the new one; an interrupted write leaves no file.
     """
 
     def __init__(self, path: str, make_parents: bool, action: str = "write", size: int | None = None) -> None:
@@ -106,7 +106,7 @@ class Draft:
         status, existing = os.fstat(fd), self._target.existing
         if existing is None or (status.st_dev, status.st_ino) != (existing.st_dev, existing.st_ino):
             os.close(fd)
-            raise Failure("InvalidRequest", f"cannot {self._action} {self._path}: it was replaced meanwhile; try again")
+            raise Failure("InvalidRequest", f"cannot {self._action} {self._path}: it has just been replaced; try again")
         return fd, status
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
@@ -134,10 +134,10 @@ class Draft:
         try:
             fd, status = self._open_old()
         except (OSError, Failure):
-            return False  # a running program, or replaced meanwhile
+            return False  # a running program, or replaced in the meantime
         try:
             freed = status.st_blocks * 512
-            # under a second link the content would be lost, or the space would not be freed
+            # with a second link the content would be lost, or the space would not be freed
             if status.st_nlink != 1 or freed < LARGE_BYTES or missing > freed:
                 return False
             os.unlink(self._target.name, dir_fd=self._target.directory)
@@ -203,7 +203,7 @@ class Draft:
                 os.close(opened)
 
     def doubled_bytes(self) -> int:
-        """Return how many bytes of the old file are on the disk beside its next version."""
+        """Return how many bytes the old file takes on disk in addition to its next version."""
         existing = self._target.existing
         if existing is None or existing.st_nlink != 1 or self._gave_up_old or self._in_place >= 0:
             return 0
@@ -214,7 +214,7 @@ _drafts: set[Draft] = set()
 
 
 def doubled_bytes() -> int:
-    """Return the bytes that current drafts will free once they commit, so that a limit does not count files twice."""
+    """Return how many bytes current drafts will free when they commit, so that a limit does not count a file twice."""
     return sum(draft.doubled_bytes() for draft in tuple(_drafts))
 
 

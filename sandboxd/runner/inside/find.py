@@ -32,7 +32,7 @@ _INVERTED = bytes(255 - value for value in range(256))
 class Walk:
     """Lists directories until the bounds are reached; then it sets `truncated` and yields no more.
 
-    Directories still to be listed are kept as names below their parent, so that a million of them stay small.
+    Directories still to be listed are kept as names below their parent, so that even a million take little memory.
     """
 
     def __init__(self) -> None:
@@ -118,9 +118,7 @@ def glob(pattern: str, path: str, limit: int) -> tuple[dict[str, Any], bytes]:
     fd = paths.open_any(path, "glob in")
     try:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
-            raise Failure(
-                "NotADirectory", f"cannot glob in {path}: it is not a directory; give the directory that it is in"
-            )
+            raise Failure("NotADirectory", f"cannot glob in {path}: it is not a directory; use its parent directory")
         base = paths.real_path(fd)
     finally:
         os.close(fd)
@@ -146,7 +144,7 @@ def _match_entries(walk: Walk, newest: Newest, directory: bytes, states: States)
 
 
 def _split_absolute(pattern: str) -> tuple[str, str]:
-    """Split an absolute pattern before its first special character; the walk starts at the plain part."""
+    """Split an absolute pattern before its first special character; the walk starts at the part before it."""
     parts = pattern.split("/")
     plain = 1
     while plain < len(parts) - 1 and not any(character in parts[plain] for character in "*?[{"):
@@ -174,7 +172,7 @@ def _bounded(found: list[bytes], truncated: bool) -> tuple[dict[str, Any], bytes
 
 
 def measure_usage() -> tuple[dict[str, Any], bytes]:
-    """Return what the workspace and /var/tmp contain, without the memo mirror, which is not the agent's.
+    """Return what the workspace and /var/tmp contain, without the memo mirror, which does not belong to the agent.
 
     Each hard link of a file counts its share: all of them are in the workspace, because links cannot cross filesystems.
     """

@@ -1,4 +1,4 @@
-"""The runner's side of the greeting: each side proves to the other that it knows the secret.
+"""The runner's side of the greeting: each side proves to the other that it has the secret.
 
 Any process of the agent can connect to the same socket, so nothing is trusted before the proofs are checked. The secret
 is read once at the start; the daemon removes the file after the first greeting.
@@ -46,7 +46,7 @@ class Greeting:
             if wire.is_proof(expected, data):
                 self.done = True
                 return b""
-        raise wire.WireError("a daemon that does not know the secret")
+        raise wire.WireError("a daemon that does not have the secret")
 
     def _describe(self) -> dict[str, Any]:
         return {
@@ -63,7 +63,7 @@ STARTED_AT = time.time()
 
 
 def report_problem(run_dir: str, problem: str) -> None:
-    """Tell the daemon why the runner cannot run. Best effort, because the exit code tells it too."""
+    """Report to the daemon why the runner cannot run. Best effort, because the exit code says it too."""
     try:
         greeting = Greeting(read_secret(run_dir), problem)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -1,6 +1,6 @@
 """The event loop: descriptors, timers and exits of children. One thread, epoll, nothing that blocks.
 
-It knows nothing of calls. A fork bomb can take every process slot of the container, so nothing here ever needs a new
+It does not interpret calls. A fork bomb can take every process slot of the container, so nothing here ever needs a new
 thread or process.
 """
 
@@ -87,7 +87,7 @@ class Hub:
         return status if found else None
 
     def expect_child(self) -> None:
-        """Keep the wait status of unknown children until `claim_child`, because another thread starts a process."""
+        """Keep the wait status of unknown children until `claim_child`: another thread is starting a process."""
         self._expected += 1
 
     def claim_child(self, pid: int) -> int | None:
@@ -128,7 +128,7 @@ class Hub:
                 action()
 
     def _reap(self) -> None:
-        """Reap every dead child, including the agent's orphans that PID 1 adopted, so that nothing stays a zombie."""
+        """Reap every dead child, including the agent's orphans that PID 1 adopted, so that none remains a zombie."""
         os.read(self._deaths, 4096)  # does not block: the loop has reported a signal
         while True:
             try:
@@ -147,7 +147,7 @@ class Hub:
 def _open_signalfd(number: int) -> int:
     """Return a descriptor that is readable when the signal is pending.
 
-    Not `signal.set_wakeup_fd`: that interrupts the poll, runs a handler in Python and polls again on every exit.
+    Not `signal.set_wakeup_fd`, which interrupts the poll, runs a Python handler and polls again on every exit.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, (number,))
     libc = ctypes.CDLL(None, use_errno=True)
@@ -161,5 +161,5 @@ def _open_signalfd(number: int) -> int:
 
 
 def exit_code_of(status: int) -> int:
-    """Return the exit code as a shell does: 128 + n after signal n."""
+    """Return the exit code that a shell would report: 128 + n after signal n."""
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)

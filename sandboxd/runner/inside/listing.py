@@ -1,7 +1,7 @@
 """One page of a directory: its entries after a name, in the order of their names.
 
 A directory may have a million entries, and only those of the page are held in memory. Each page reads the whole
-directory, because the kernel lists names in no order.
+directory, because the kernel lists names in no particular order.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Page:
 
 
 def _pack(directory: int, name: bytes) -> bytes:
-    """Return one entry; nothing if it was removed meanwhile."""
+    """Return one entry; nothing if it was removed in the meantime."""
     try:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Marks: numbers that tell which call a process belongs to, inherited by its descendants, which cannot change them.
+"""Marks: numbers that show which call a process belongs to. Descendants inherit a mark and cannot change it.
 
 The mark is the soft limit RLIMIT_LOCKS, which Linux has not enforced since 2.4. The runner sets its own limit before
 each spawn, so a child carries the mark from its first instruction. A seccomp filter over the runner and everything it
@@ -45,7 +45,7 @@ def mark_of(pid: int) -> int | None:
 
 
 class Marks:
-    """Hands out marks and sets them."""
+    """Allocates marks and sets them."""
 
     def __init__(self) -> None:
         self._last = 0

@@ -1,6 +1,6 @@
-"""Changes of names: makes a directory, moves a file or directory, removes one. Each function is one job for a worker.
+"""Makes directories, and moves and removes files and directories. Each function is one job for a worker.
 
-A change is made in a directory that is held open, and never to what a link leads to.
+A change is made in a directory that is held open, and never to the target of a link.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def make_directory(path: str, parents: bool) -> dict[str, Any]:
-    """Make a directory. With `parents`, make missing ones above it too, and accept one that exists."""
+    """Make a directory. With `parents`, also make missing parents, and accept an existing directory."""
     try:
         if paths.encode_path(path) in paths.ROOTS:
             raise FileExistsError(errno.EEXIST, "")

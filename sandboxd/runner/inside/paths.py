@@ -1,6 +1,6 @@
 """Opens the agent's paths: in its own directories, and for reading also files that every user may read.
 
-A path proves nothing until it is open, because the agent may swap links meanwhile. So every check is made on the
+A path proves nothing until it is open, because the agent may swap links at any time. So every check is made on the
 descriptor, by the path that the kernel reports for it. The runner's own /proc is never reachable from here.
 """
 
@@ -128,7 +128,7 @@ def enter(directory: str) -> None:
 def open_any(path: str, action: str, *, public: bool = False, follow: bool = True) -> int:
     """Return a descriptor that only names the file (O_PATH): inside the roots or, with `public`, readable by everyone.
 
-    Opening it has no side effect. Without `follow`, a link at the end of the path is opened itself.
+    Opening it has no side effect. Without `follow`, a link at the end of the path is itself opened.
     """
     try:
         fd = _open_name(encode_path(path), 0 if follow else os.O_NOFOLLOW)
@@ -147,7 +147,7 @@ def open_regular(path: str, action: str, *, public: bool = False) -> tuple[int, 
     named = open_any(path, action, public=public)
     try:
         check_regular(os.fstat(named), action, path)
-        # the same file, wherever the path leads by now; NONBLOCK so that not even a lease blocks the open
+        # the same file, wherever the path leads now; NONBLOCK so that not even a lease blocks the open
         fd = os.open(b"/proc/self/fd/%d" % named, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
         raise explain(error, action, path) from None

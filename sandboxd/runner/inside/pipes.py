@@ -1,6 +1,6 @@
 """Pipes between the runner and the agent's processes: feeds stdin, and drains what finished calls left open.
 
-It never blocks and never lets a pipe grow the runner's memory.
+It never blocks, and buffers a bounded amount for each pipe.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Feeder:
             self.close()
 
     def withdraw(self) -> None:
-        """Drop what the process has not taken; it can be written again later."""
+        """Drop what the process has not read; it can be written again later."""
         self._unwritten.clear()
         if self._watched:
             self._watched = False

@@ -1,6 +1,6 @@
-"""The runner: takes calls from the daemon and dispatches each to the part that does it. Owns what the parts share.
+"""The runner: receives calls from the daemon and dispatches each to its handler. Owns what the parts share.
 
-A call that fails is refused; it never takes down PID 1, and with it the sandbox.
+A call that fails returns an error; it never ends PID 1, which would end the sandbox.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Runner(RunnerCore):
             return
         live = self.calls.get(call)
         if live is None:
-            return  # it has just been answered, which the daemon will see
+            return  # it has just been answered, and the answer is on its way
         if kind == wire.DATA:
             live.take_data(data)
         elif kind == wire.END:
@@ -126,7 +126,7 @@ class Runner(RunnerCore):
     def _exec(self, call: int, head: dict[str, Any], data: bytes) -> None:
         command = self.calls[call] = Command(
             self, call, head
-        )  # registered before it starts, because it may be over at once
+        )  # registered before it starts, because it may end at once
         try:
             command.start(data)
         except (Failure, OSError):
@@ -264,7 +264,7 @@ class Runner(RunnerCore):
 
 
 def harden() -> None:
-    """Make the runner unreadable for the agent, immune to signals, and the parent of every orphan."""
+    """Make the runner unreadable to the agent, immune to signals, and the parent of every orphan."""
     libc = ctypes.CDLL(None, use_errno=True)
     # not dumpable, which closes /proc/1/environ, mem, fd and ptrace to the agent's processes
     if libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:

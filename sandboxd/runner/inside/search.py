@@ -1,7 +1,7 @@
 """Searches of file contents: with ripgrep if it can be confined, otherwise with this file as a program.
 
 A search always runs in a child with a deadline: a Python regular expression can run for ever and could not be stopped
-in the runner. Neither way leaves the agent's directories, even if links are swapped meanwhile: the kernel confines
+in the runner. Neither way leaves the agent's directories, even if links are swapped concurrently: the kernel confines
 ripgrep, and the program here opens name by name and follows no link.
 """
 
@@ -48,7 +48,7 @@ def make_command(ripgrep: str, head: dict[str, Any], real: str) -> list[str]:
 
 
 def main(mode: str, flags: str, glob: str, pattern: str, start: str) -> int:
-    """Search like ripgrep, with the same output and exit codes, for images without it."""
+    """Search like ripgrep, with the same output and exit codes, for images without ripgrep."""
     import re
     from fnmatch import fnmatch
 

@@ -1,4 +1,4 @@
-"""Starts the agent's processes: program, environment, descriptors. They inherit nothing of the runner's own.
+"""Starts the agent's processes: program, environment, descriptors. They inherit nothing from the runner.
 
 `posix_spawn` costs one vfork whatever the size of the runner. Each process leads a session of its own and sees
 descriptors 0 to 2 only: all others are close-on-exec.
@@ -42,7 +42,7 @@ MAX_STRING_BYTES = 131_072
 
 
 class NotStarted(Exception):
-    """The program is missing or not executable, which is a result, as in a shell, not an error."""
+    """The program is missing or not executable. As in a shell, this is a result, not an error."""
 
     def __init__(self, exit_code: int, name: str, reason: str) -> None:
         shown = name if len(name) <= _MAX_SHOWN_CHARACTERS else name[:_MAX_SHOWN_CHARACTERS] + "..."
@@ -117,7 +117,7 @@ class Spawner:
 
 
 def prefer_for_oom(hub: Hub, pid: int, pause_s: float = _FIRST_PAUSE_S) -> None:
-    """Make the kernel's OOM killer choose the command, never PID 1, with which the whole sandbox would die.
+    """Make the kernel's OOM killer choose the command, never PID 1, whose death would end the sandbox.
 
     While an exec is not quite over, /proc gives the process another owner, so this is retried. Its later children
     inherit the setting; earlier ones do not have it.
@@ -125,7 +125,7 @@ def prefer_for_oom(hub: Hub, pid: int, pause_s: float = _FIRST_PAUSE_S) -> None:
     try:
         fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
     except PermissionError:
-        if pause_s <= _LONGEST_PAUSE_S:  # otherwise it made itself unreadable
+        if pause_s <= _LONGEST_PAUSE_S:  # otherwise the process made itself unreadable
             hub.after(pause_s, lambda: prefer_for_oom(hub, pid, pause_s * 2))
         return
     except OSError:
@@ -139,7 +139,7 @@ def prefer_for_oom(hub: Hub, pid: int, pause_s: float = _FIRST_PAUSE_S) -> None:
     finally:
         os.close(fd)
     _prefer_children(hub, pid)
-    hub.after(_SETTLED_AFTER_S, lambda: _prefer_children(hub, pid))  # one may have been started meanwhile
+    hub.after(_SETTLED_AFTER_S, lambda: _prefer_children(hub, pid))  # one may have been started in the meantime
 
 
 def _prefer_children(hub: Hub, pid: int) -> None:

@@ -63,7 +63,7 @@ def _blocks(fd: int, start: int, stop: int) -> Iterator[bytes]:
 
 
 def _survey(fd: int, first_line: int) -> tuple[int, int, bool]:
-    """Return where a line starts (-1 if there is none), how many lines were counted, and whether those are all."""
+    """Return the offset of a line (-1 if it is missing), the number of lines counted, and whether that is all."""
     start = 0 if first_line == 1 else -1
     ends = position = 0  # line ends so far, and where the scan is
     last = b"\n"
@@ -81,7 +81,7 @@ def _survey(fd: int, first_line: int) -> tuple[int, int, bool]:
 
 
 def _collect(fd: int, start: int, limit: int) -> tuple[bytes, int, bool]:
-    """Return up to `limit` lines from an offset on, their number, and whether any were cut or left out."""
+    """Return up to `limit` lines from an offset, their number, and whether any were cut or left out."""
     kept = bytearray()  # not a list of lines, which would take 80 bytes more for each of up to a quarter of a million
     count = 0
     is_cut = False

@@ -1,6 +1,6 @@
 """Scheduling in the container: short time slices, so that no process waits long for a busy neighbour.
 
-A task with a short slice is scheduled earlier; in total it gets as much processor time as others. The runner requests
+A task with a short slice is scheduled earlier, but gets no more processor time in total. The runner requests
 it, and its children inherit it. A kernel before 6.12 ignores the request.
 """
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 _TURN_NS = 500_000
-# size, policy, flags, nice, priority, runtime, deadline, period, the least and the most utilisation
+# size, policy, flags, nice, priority, runtime, deadline, period, the minimum and maximum utilisation
 _ATTRIBUTES = struct.Struct("=IIQiIQQQII")
 
 

@@ -1,4 +1,4 @@
-"""Signals and kills everything a call has started, even what hides. Finds processes by mark, kills in passes.
+"""Signals and kills everything a call has started, even processes that hide. Finds them by mark and kills in passes.
 
 Every process of a call carries the call's mark and cannot change it (`marks`), so neither a double fork nor a new
 session nor a forged environment hides one. It works in small steps, so that the loop answers other calls in between,
@@ -87,7 +87,7 @@ def signal_tree(
 
 
 def end_tree(runner: int, leader: int, mark: int, number: int, grace_s: float) -> Generator[float, None, bool]:
-    """Signal every process with this mark, and kill what is left after the grace period; return whether anything was.
+    """Signal every process with this mark, and kill those left after the grace period; return whether there were any.
 
     Yields like `kill_tree`.
     """
@@ -102,7 +102,7 @@ def end_tree(runner: int, leader: int, mark: int, number: int, grace_s: float) -
             break
         yield min(pause_s, patience_s)
         pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-    yield from kill_tree(runner, leader, mark)  # also when nothing is left: only this one cannot be deceived
+    yield from kill_tree(runner, leader, mark)  # even when nothing seems left: only this pass cannot be deceived
     return is_left
 
 
@@ -118,7 +118,7 @@ def kill_tree(runner: int, leader: int, mark: int) -> Generator[float, None, Non
     if mark_of(leader) == mark:
         _signal_group(leader, signal.SIGKILL)  # atomic in the kernel: a fork bomb in one group ends right here
     dying: set[tuple[int, int]] = set()
-    """Processes killed so far. On a busy machine they may take long to exit, which is not a sign of a fork bomb."""
+    """Processes killed so far. On a busy machine they may exit slowly, which is not a sign of a fork bomb."""
     exited: set[tuple[int, int]] = set()
     """Processes that ended by themselves. A new one may have forked just before, unseen."""
     outrun = missed = 0
@@ -146,7 +146,7 @@ def kill_tree(runner: int, leader: int, mark: int) -> Generator[float, None, Non
             missed = 0
             continue
         if fresh and outrun >= KILL_ALL_AFTER and runner == 1:
-            # it outruns the runner: better to lose the sandbox's other processes than to leave this one alive
+            # it forks faster than the runner kills: rather lose the sandbox's other processes than leave it alive
             os.kill(-1, signal.SIGKILL)
         outrun += bool(fresh)
         for pid in fresh:

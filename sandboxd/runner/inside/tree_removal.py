@@ -17,14 +17,14 @@ DEADLINE_S = 300.0
 STEP_S = 0.02
 MAX_LEVELS = 16
 MAX_PASSES = 10
-"""How often a directory is listed again because entries were created meanwhile."""
+"""How often a directory is listed again because entries were created in the meantime."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _SWAPPED = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-"""Another process removed or replaced the entry. If it is still there, the next pass sees what it is now."""
+"""Another process removed or replaced the entry. The next pass handles whatever is there then."""
 
 
 class _Level:
-    """A directory being emptied, and where its listing has got to."""
+    """A directory being emptied, and the position of its listing."""
 
     __slots__ = ("entries", "fd", "name", "passes")
 
@@ -40,7 +40,7 @@ class _Level:
 
 
 class TreeRemoval:
-    """Call `step` until it returns True. After an error or a cancel, `close` leaves what is not removed yet."""
+    """Call `step` until it returns True. After an error or a cancellation, `close` leaves what is not removed yet."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -77,7 +77,7 @@ class TreeRemoval:
             self._parent = -1
 
     def _begin(self) -> None:
-        """Remove the name itself, or enter it. Happens again if another process replaces it meanwhile."""
+        """Remove the name itself, or enter it. Repeated if another process replaces it in the meantime."""
         try:
             names.remove_name(self._parent, self._name)
             self._is_gone = True

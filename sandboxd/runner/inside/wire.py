@@ -1,7 +1,7 @@
 """The frames that daemon and runner exchange, and the proofs of their greeting. Pure: bytes in, bytes out.
 
 A frame is a header, a head (JSON, may be empty) and data (raw bytes, may be empty). Every size is bounded, so a reader
-knows after 13 bytes whether to continue. It never touches a socket.
+can decide after 13 bytes whether to continue. It never touches a socket.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ def pack_exited(call: int, flags: int, code: int, duration_ms: float, stdout: by
 
 
 def read_exited(head: bytes) -> tuple[int, int, float, int]:
-    """Return flags, exit code, milliseconds, bytes of stdout."""
+    """Return the flags, exit code, milliseconds and bytes of stdout."""
     if len(head) != EXITED_STRUCT.size:
-        raise WireError(f"an exit of {len(head)} bytes")
+        raise WireError(f"an exit frame of {len(head)} bytes")
     flags, code, duration_ms, stdout_size = EXITED_STRUCT.unpack(head)
     if flags > 31 or code > 255 or not 0 <= duration_ms < 1e12:
         raise WireError("an invalid exit")
@@ -107,7 +107,7 @@ def read_exited(head: bytes) -> tuple[int, int, float, int]:
 
 def read_credit(data: bytes) -> int:
     if len(data) != _credit.size:
-        raise WireError(f"a credit of {len(data)} bytes")
+        raise WireError(f"a credit frame of {len(data)} bytes")
     return int(_credit.unpack(data)[0])
 
 
@@ -177,7 +177,7 @@ class FrameReader:
 
 
 def prove(secret: bytes, side: str, version: int, challenge: bytes, answer: bytes) -> bytes:
-    """Return the proof that `side` knows the secret. It is labelled, so that the other side cannot reuse it."""
+    """Return the proof that `side` has the secret. It is labelled, so that the other side cannot reuse it."""
     label = f"sandboxd {side} {version} ".encode("ascii")
     return hmac.new(secret, label + challenge + answer, hashlib.sha256).digest()
 

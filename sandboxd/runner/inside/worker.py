@@ -1,4 +1,4 @@
-"""Two threads for file work that may block, started before any agent, because a fork bomb leaves no room for new ones.
+"""Two threads for file work that may block. They start before any agent, because a fork bomb leaves no room for more.
 
 A job is short (one chunk, one edit, one bounded walk), so two threads serve many calls. Results come back to the
 loop; jobs never touch calls or the connection.
