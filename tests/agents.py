@@ -50,7 +50,7 @@ class Agent:
         return await self.call("Edit", file_path=path, old_string=old, new_string=new)
 
     async def forget(self) -> None:
-        """Forget what this session has seen, as the daemon does with a sandbox that ends and is made again."""
+        """Forget what this session has seen, as the daemon does when a sandbox ends and is recreated."""
         sandbox_id = self.world.sandbox_id(self.ref.session)
         self.memory.drop(sandbox_id)
         await self.memory.create(sandbox_id, self.ref, ANN)

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a test that asks for the engine without the mark, which `make check` would run without one."""
+    """Refuse a test that uses the engine without the mark: `make check` would run it without an engine."""
     fixtures_of = {item: getattr(item, "fixturenames", ()) for item in items}
     unmarked = [
         item.nodeid for item in items if "engine_socket" in fixtures_of[item] and not item.get_closest_marker("engine")

@@ -1,4 +1,4 @@
-"""Engines of a test session's own: Podman, and a second dockerd. The host's engine is never touched.
+"""Engines that belong to a test session: Podman, and a second dockerd. The host's engine is never touched.
 
 Each has its own directory for images, containers and its socket; `stop` ends it and leaves no process, mount or file.
 """
@@ -37,7 +37,7 @@ network_config_dir = "{root}/networks"
 
 
 class CannotServe(Exception):
-    """This host cannot run the engine; the text says why."""
+    """This host cannot run the engine; the message says why."""
 
 
 class PrivateEngine:
@@ -105,7 +105,7 @@ class PrivateEngine:
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=check).stdout
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """End its process, and wait for that."""
+        """End its process, and wait until it has ended."""
         if self.process is not None:
             self.process.send_signal(number)
             self.process.wait(STOP_S)
@@ -115,7 +115,7 @@ class PrivateEngine:
         if self.process is not None and self.process.poll() is None:
             if containers := self.docker("ps", "-aq", check=False).split():
                 self.docker("rm", "-f", *containers, check=False)
-            self.end(signal.SIGKILL)  # it would take its time to leave in order what is removed now
+            self.end(signal.SIGKILL)  # an orderly shutdown would be slow, and everything is removed now anyway
         deadline = time.monotonic() + STOP_S
         while (family := _family_of(str(self.root))) and time.monotonic() < deadline:
             for pid in family:
@@ -171,12 +171,12 @@ class Podman(PrivateEngine):
 
 
 class SecondDocker(PrivateEngine):
-    """A dockerd beside the host's, without any network."""
+    """A second dockerd on the host, without any network."""
 
     program = "dockerd"
 
     def __init__(self, runtimes: Mapping[str, Sequence[str]] | None = None) -> None:
-        """`runtimes` are the further runtimes that it offers, by name: the program and its arguments."""
+        """`runtimes` maps the name of each additional runtime to its program and arguments."""
         super().__init__()
         self.runtimes = dict(runtimes or {})
         self._configure()
@@ -193,7 +193,7 @@ class SecondDocker(PrivateEngine):
         (self.root / "daemon.json").write_text(json.dumps({"runtimes": described}))
 
     def start(self) -> None:
-        """Start it; a dockerd that was killed leaves files that name processes which are no more, or are others now."""
+        """Start it; a killed dockerd leaves pid files of processes that have ended, or whose pids are reused."""
         for file in (self.root / "pid", self.root / "exec/containerd/containerd.pid"):
             file.unlink(missing_ok=True)
         super().start()
@@ -210,7 +210,7 @@ RUNSC_FLAGS = ("--platform=systrap", "--network=none", "--host-uds=open", "--fil
 
 
 def gvisor() -> SecondDocker:
-    """Return a dockerd with gVisor as it is documented, as `runsc`, and beside it as it does not serve us."""
+    """Return a dockerd with gVisor runtimes: `runsc`, set up as documented, and two that cannot serve us."""
     runsc = find_program("runsc")
     if runsc is None:
         raise CannotServe("runsc is not installed; run `make tools` as root on Debian")

@@ -14,7 +14,7 @@ def scaled(short: int, long: int) -> int:
 def kill_pairs(stores: Sequence[str], points: Sequence[str]) -> list[tuple[str, str]]:
     """Pair the first store with every point and each other store with its share of them; with all in a long run.
 
-    The shares of two other stores are disjoint and hold every point together, so each point runs on two stores.
+    The shares of the two other stores are disjoint and together contain every point, so each point runs on two stores.
     """
     first, *others = stores
     share = scaled(2, 1)

@@ -1,4 +1,4 @@
-"""Running a piece of Python as a user without privileges, with the product importable."""
+"""Run a piece of Python as a user without privileges, with the product importable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def run_as_ordinary_user(source: str) -> str:
-    """Run this source with a directory of its own as its argument, and return what it printed."""
+    """Run this source with a private directory as its argument, and return what it printed."""
     python, environment = public_python(), ordinary_environment()
     probe = [python, "-c", "import sandboxd, anyio"]
     if subprocess.run(probe, user=UID, group=UID, extra_groups=[], cwd="/", env=environment, check=False).returncode:

@@ -1,6 +1,6 @@
 """A plain provider that outlives its process: files in a directory, no revisions, no feed, no list of documents.
 
-What the daemon must do with such a store itself is compare contents by hash, and refresh when it is asked to.
+With such a store the daemon must compare contents by hash itself, and refresh on request.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""runc for a host that may not raise its own resource limits: those above them are left out of a container.
+"""runc for a host that may not raise its own resource limits: a container's higher limits are left out.
 
-Podman asks for a million processes, which takes CAP_SYS_RESOURCE; a host inside a virtual machine may lack it.
+Podman requests a million processes, which requires CAP_SYS_RESOURCE; a host inside a virtual machine may lack it.
 """
 
 from __future__ import annotations

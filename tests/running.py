@@ -91,13 +91,13 @@ class RunningDaemon:
         return self.process
 
     def kill(self) -> None:
-        """kill -9, as the out-of-memory killer or a power cut of the daemon would."""
+        """Kill it with SIGKILL, like the out-of-memory killer."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
         self.wait()
 
     def terminate(self) -> int:
-        """SIGTERM, and the exit code."""
+        """Send SIGTERM, and return the exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.wait()
@@ -121,13 +121,13 @@ class RunningDaemon:
         return (self.data / "instance").read_text().strip()
 
     def containers(self) -> list[str]:
-        """The ids of every container of this data directory that the engine knows, dead or alive."""
+        """The ids of every container of this data directory that the engine lists, dead or alive."""
         if not (self.data / "instance").exists():
             return []
         return self.docker("ps", "-aq", "--no-trunc", "--filter", f"label=sandboxd.instance={self.instance()}").split()
 
     def docker(self, *args: str) -> str:
-        """The engine's own client, to look at the daemon's world from outside the product."""
+        """The engine's own client, to inspect the daemon's containers from outside the product."""
         return docker(*(("-H", self._docker_host) if self._docker_host else ()), *args)
 
     def mounts(self) -> list[str]:
@@ -195,7 +195,7 @@ def unmount_below(directory: Path) -> None:
 
 
 def docker(*args: str) -> str:
-    """The engine's own client, to look at the world from outside the product."""
+    """The engine's own client, to inspect containers from outside the product."""
     done = subprocess.run(["docker", *args], capture_output=True, text=True, check=True, timeout=60)
     return done.stdout
 
@@ -205,7 +205,7 @@ def newest_event(client: Client) -> int:
 
 
 def wait_for_state(client: Client, session: str, state: str, *, after: int) -> None:
-    """Follow the events until this session's sandbox gets there."""
+    """Follow the events until this session's sandbox reaches the state."""
     for event in client.events(after=after):
         if event.fields.get("session") == session and event.fields.get("state") == state:
             return

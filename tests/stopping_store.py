@@ -22,7 +22,7 @@ STOPPED = "SANDBOXD_TEST_STOPPED"
 BEHIND = "SANDBOXD_TEST_BEHIND"
 """The URL of the real store."""
 MOST_BYTES = "SANDBOXD_TEST_MOST_BYTES"
-"""The largest document that the real store takes, which a daemon in front of it does not know."""
+"""The size limit of a document in the real store, which its daemon does not know."""
 
 
 class StoppingStore:

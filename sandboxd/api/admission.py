@@ -1,7 +1,7 @@
 """Admission: how many requests may be in flight, in total and per tenant. Requests never queue here.
 
-A tenant alone may use almost all of it. When all places are taken, a tenant that holds more than an equal share is
-told to try again later, so a tenant that floods the daemon never locks another out.
+A single active tenant may use almost all of the capacity. At the limit, a tenant with more than an equal share gets a
+retryable error, so a tenant that floods the daemon never locks another out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sandboxd.errors import Busy
 MAX_CALLS = 1024
 """The most requests in flight. Each may hold a body and an answer, so this bounds memory as well as delay."""
 RESERVED = 0.25
-"""The share that one tenant cannot take: room for the first calls of others."""
+"""The share that no single tenant can use: it is reserved for the first calls of others."""
 
 _PREFIX = "/v1/tenants/"
 
@@ -35,9 +35,9 @@ class Admission:
         """Count a call of this tenant, or raise Busy. Every `enter` needs a `leave`."""
         mine = self._under_way.get(tenant, 0)
         if mine >= self._most_each:
-            raise Busy(f"cannot take this call: this tenant has {mine} calls in flight; try again")
+            raise Busy(f"cannot accept this call: this tenant has {mine} calls in flight; try again")
         if self._total >= self._most and mine >= self._share(mine):
-            raise Busy(f"cannot take this call: the daemon has {self._total} calls in flight; try again")
+            raise Busy(f"cannot accept this call: the daemon has {self._total} calls in flight; try again")
         self._under_way[tenant] = mine + 1
         self._total += 1
 
@@ -56,7 +56,7 @@ class Admission:
 
 
 class AdmissionMiddleware:
-    """Counts each request of a tenant from before anything of it is read until its answer has left."""
+    """Counts a tenant's request from before it is read until its answer has been sent."""
 
     def __init__(self, app: ASGIApp, admission: Admission) -> None:
         self._app = app
@@ -75,7 +75,7 @@ class AdmissionMiddleware:
 
 
 def tenant_of(path: str) -> str | None:
-    """Return the tenant that a path names, None for a path without one: health, metrics, events."""
+    """Return the tenant in a path, or None for a path without one: health, metrics, events."""
     if not path.startswith(_PREFIX):
         return None
     return path[len(_PREFIX) :].partition("/")[0]

@@ -1,4 +1,4 @@
-"""Answers in JSON: one `to_json` of a model, and in pieces if it holds much output."""
+"""JSON answers: a model is dumped once with `to_json`, and sent in pieces if it holds much output."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def json_answer(content: AnswerModel | dict[str, Any], status: int = 200) -> Res
 
 
 def output_answer(value: BaseModel, names: tuple[str, ...], encoding: OutputEncoding, memory: Allotment) -> Response:
-    """Answer with a value whose named fields are output in bytes. Its memory is reserved; release what is not needed.
+    """Answer with a value whose named fields hold output as bytes; release the reserved memory that it does not need.
 
     This is where a command's bytes become the wire's text or base64.
     """
-    fields = dict(vars(value))  # not model_dump, which costs more: to_json dumps the models in it
+    fields = dict(vars(value))  # not model_dump, which costs more: to_json also dumps nested models
     outputs = {name: fields.pop(name) for name in names}
     memory.shrink(sum(map(len, outputs.values())))
     chosen = lossless(*outputs.values()) if encoding == "auto" else encoding

@@ -1,7 +1,7 @@
 """The app: every resource's routes in one Starlette router, behind plain ASGI middleware. One server serves it on every
 socket.
 
-Its lifespan must run, because it watches for clients that go away.
+Its lifespan must run, because it watches for clients that disconnect.
 """
 
 from __future__ import annotations
@@ -113,4 +113,4 @@ def create_app(
 
 
 async def _refuse_unknown_route(scope: Scope, receive: Receive, send: Send) -> None:
-    raise RouteNotFound("cannot find this route: GET /openapi.json lists them")
+    raise RouteNotFound("cannot find this route: GET /openapi.json lists all routes")

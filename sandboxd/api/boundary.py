@@ -20,7 +20,7 @@ _log = structlog.get_logger("sandboxd.api")
 
 
 class Boundary:
-    """ASGI middleware, inside the byte budget, which pays for a large problem too, and outside everything else."""
+    """ASGI middleware outside everything except the byte budget, which also covers large problems."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -44,8 +44,9 @@ class Boundary:
             return
         except Exception as error:  # noqa: BLE001  # the boundary: answered and logged here, and nowhere else
             response = _answer(error, scope)
-        # Here the error, and with it every value of the frames it passed, is gone. Once an answer has begun, returning
-        # without its end makes the server break the connection, which is how a client learns that it is not whole.
+        # The error, and every value in the frames it passed through, has been freed by now. Once an answer has begun,
+        # returning without completing it makes the server break the connection, which is how a client detects that the
+        # answer is incomplete.
         if not is_started:
             await response(scope, receive, send)
 

@@ -2,7 +2,7 @@
 
 A call reserves memory for its body and its largest possible answer before it runs, releases what it does not need, and
 releases the rest once its answer is sent. A tenant may hold at most three times what is free: three quarters of the
-budget alone, less beside others, and there is always room for one more tenant.
+budget if no other tenant is active, less otherwise, so there is always room for one more tenant.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class ByteBudget:
         held = self._held.get(tenant, 0) + size_bytes
         if size_bytes > self._most_each:
             raise InvalidRequest(
-                f"cannot take this call: it may hold {size_bytes} bytes in memory, and all calls of a tenant together "
-                f"may hold {self._most_each}; ask for less at once"
+                f"cannot accept this call: it may hold {size_bytes} bytes in memory, and all calls of a tenant "
+                f"together may hold {self._most_each}; split it into smaller calls"
             )
         free = self._most - self._total - size_bytes
         if held > _PER_FREE * free:
             raise Busy(
-                f"cannot take this call: it may hold {size_bytes} bytes in memory, and calls under way hold "
+                f"cannot accept this call: it may hold {size_bytes} bytes in memory, and calls under way hold "
                 f"{self._total} of {self._most}; try again"
             )
         self._held[tenant] = held
@@ -66,7 +66,7 @@ class ByteBudget:
         self._total -= size_bytes
 
     async def turn(self) -> None:
-        """Wait for a turn to render a chunk: all answers together render one in each pass of the event loop."""
+        """Wait for a turn to render a chunk: all answers together render one per iteration of the event loop."""
         async with self._rendering:
             pass
 
@@ -103,7 +103,7 @@ class Allotment:
 
 
 class BudgetMiddleware:
-    """Gives every request its allotment, and takes all of it back once the answer has left."""
+    """Gives every request its allotment, and releases it once the answer has been sent."""
 
     def __init__(self, app: ASGIApp, budget: ByteBudget) -> None:
         self._app = app

@@ -37,7 +37,7 @@ def read_condition(request: Request) -> Condition:
 
 
 async def expectation(condition: Condition, memory: Memory, key: DocumentKey) -> Expected:
-    """Return the revision for the store to compare. Existence can be looked up first: a document is never unwritten."""
+    """Return the revision for the store to compare. Existence can be checked first: a document is never deleted."""
     if condition.must_exist and await memory.read(key) is None:
         raise conflict(key, ANY, None)
     return condition.expected

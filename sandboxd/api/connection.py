@@ -2,7 +2,7 @@
 
 uvicorn parses, runs the app and frames the answers. This subclass adds what it lacks: bounds on heads, trailers, chunk
 extensions and pipelined requests, and deadlines. When a bound is exceeded, the client gets a problem, unless an answer
-is already being sent, and the connection is closed. It knows nothing of routes.
+is already being sent, and the connection is closed. It does not depend on routes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _STALLED = f"cannot read this request: a trailer or chunk extension is longer th
 
 class _Flow(FlowControl):
     is_held = False
-    """Whether unparsed bytes wait: an app that asks for more must then not resume reading the socket."""
+    """Whether unparsed bytes are buffered: then an app that requests more must not resume reading the socket."""
     was_paused = False
 
     def pause_reading(self) -> None:
@@ -114,7 +114,7 @@ class HttpConnection(HttpToolsProtocol):
             self.parser = None  # type: ignore[assignment]  # as uvicorn does for a connection that was made
 
     def shutdown(self) -> None:
-        """Close the connection, or let it end with its answer. An idle client may not answer TLS's close for long."""
+        """Close the connection, or let it end after its answer. An idle client may acknowledge TLS's close late."""
         super().shutdown()
         if self.scheme == "https" and self.is_idle and not self.transport.get_write_buffer_size():
             self.transport.abort()
@@ -270,7 +270,7 @@ class HttpConnection(HttpToolsProtocol):
             self._running.message_event.set()
 
     def is_late(self, *, is_moving: bool) -> bool:
-        """End a late request; nothing is late while an answer is being sent or the daemon is not reading."""
+        """End a request past its deadline; none applies while an answer is being sent or the daemon is not reading."""
         was_paused, self.flow.was_paused = self.flow.was_paused, self.flow.read_paused
         cycle = self.cycle
         if (

@@ -20,7 +20,7 @@ from sandboxd.wire_limits import WireLimits
 
 
 class Peer(Protocol):
-    """What the table needs of a connection."""
+    """What the table needs from a connection."""
 
     @property
     def is_idle(self) -> bool: ...

@@ -24,10 +24,10 @@ class EventFeed:
 
     @contextmanager
     def admit(self) -> Iterator[None]:
-        """Count a reader, or raise LimitReached. The limit has no tenant: events are those of the whole daemon."""
+        """Count a reader, or raise LimitReached. The limit is not per tenant: events concern the whole daemon."""
         if self._readers >= self._most_readers:
             raise LimitReached(
-                f"cannot follow events: {self._readers} readers already do; close one, or poll with follow=false"
+                f"cannot follow events: {self._readers} readers are connected; close one, or poll with follow=false"
             )
         self._readers += 1
         try:

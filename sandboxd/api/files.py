@@ -73,7 +73,7 @@ async def _list(services: Services, request: Request, query: ReadableFileQuery) 
 
 
 async def stat_file(services: Services, request: Request) -> Response:
-    """Answer with headers only: of a file those that a GET has, and for every type its type, mode and time."""
+    """Answer with headers only: those of a GET for a file, and the type, mode and time of any entry."""
     query = read_query(request, FileHeadQuery)
     with services.manager.call(session_ref(request)) as runner:
         stat = await runner.stat(query.path, follow=query.follow)

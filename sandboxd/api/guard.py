@@ -22,7 +22,7 @@ _MIN_TOKEN_CHARS = 16
 
 
 def read_token(path: Path) -> str:
-    """Read the token of a token file: its first line, at least 16 printable ASCII characters.
+    """Read the token from a token file: its first line, at least 16 printable ASCII characters.
 
     A file that every user of the host can read is refused: with the token, each of them could run commands.
     """
@@ -49,9 +49,9 @@ def read_token(path: Path) -> str:
 
 
 def allowed_hosts(host: str, port: int, *, is_tls: bool = False) -> frozenset[str]:
-    """Return what a Host header may say for this address: the address itself, or a name of this machine for itself.
+    """Return the valid Host headers for this address: the address itself, or a loopback name.
 
-    Clients leave out the port that is the default of their scheme.
+    Clients omit the default port of their scheme.
     """
     names = {host.strip("[]"), "localhost", "127.0.0.1", "::1"}
     written = {(f"[{name}]" if ":" in name else name).lower() for name in names}

@@ -84,7 +84,7 @@ async def foreign_list(request: Request, noun: str, build: Callable[[], Iterable
 
 
 async def find_session(services: Services, ref: SessionRef) -> Any:
-    """Return the store's session, or None if it has none or keeps no sessions."""
+    """Return the session from the store; None if the store does not have it or keeps no sessions."""
     if not can(services, "get_session"):
         return None
     return await ask_store(services, "get_session", ref.tenant, ref.session)
@@ -104,7 +104,7 @@ async def user_of(services: Services, ref: SessionRef) -> UserId:
 async def require_session(services: Services, ref: SessionRef) -> None:
     """Raise NotFound if neither a sandbox nor the store has the session: an empty answer would hide that."""
     if services.memory is not None and not can(services, "get_session"):
-        return  # a store without sessions cannot tell that there is none
+        return  # a store that keeps no sessions cannot tell whether one exists
     await user_of(services, ref)
 
 

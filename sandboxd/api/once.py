@@ -50,7 +50,7 @@ async def answer_once(
     except HostFull:
         if not repeatable:
             raise
-        # It is idempotent by itself, and it may be what frees the disk.
+        # It is idempotent anyway, and may be what frees disk space.
         await app(scope, receive, send)
         return
     if known is not None:
@@ -102,7 +102,7 @@ async def answer_once(
 
 
 async def _claim(store: IdempotencyStore, place: str, key: str, repeatable: bool) -> tuple[KeptAnswer | None, bool]:
-    """Claim the key; return whether a crash interrupted its first request, which then runs again if it may."""
+    """Claim the key; return whether a crash interrupted its first request, which then runs again if that is safe."""
     try:
         return await store.begin(place, key), False
     except OutcomeUnknown:
@@ -127,7 +127,7 @@ async def _replay(answer: KeptAnswer, digest: bytes, request: Request, memory: A
         raise Conflict("cannot reuse this Idempotency-Key: it belongs to another request; send a new key")
     if answer.body is None:
         raise OutcomeUnknown(
-            f"cannot answer again: the first request was carried out with status {answer.status}, "
+            f"cannot repeat the answer: the first request was carried out with status {answer.status}, "
             "but its answer was too large to keep"
         )
     headers = {**dict(answer.headers), "idempotency-replayed": "true"}

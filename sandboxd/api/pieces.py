@@ -1,7 +1,7 @@
 """Large answers, rendered and sent in bounded pieces, with backpressure from slow readers.
 
 The event loop runs between pieces. A piece is rendered only once the previous one is sent, so an answer needs little
-memory beside the value it is rendered from. Small answers are sent whole elsewhere.
+memory besides the value it is rendered from. Small answers are sent whole elsewhere.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ PIECE_BYTES = 20_481
 """The size of a piece before rendering, a multiple of three for base64. As JSON it grows up to sixfold, which the C
 library still takes from its heap: fresh pages from the system for every piece would cost more than rendering it."""
 STALL_S = 60.0
-"""A client that reads nothing of its answer for this long is disconnected: its answer holds memory others need."""
+"""A client that reads nothing for this long is disconnected: its answer holds memory that other calls need."""
 
 _OBJECT_WEIGHT = 4
-"""A value of a store takes about this many times the memory of its JSON."""
+"""A value from a store takes about this many times the memory of its JSON."""
 _JSON = "application/json"
 
 
@@ -68,7 +68,7 @@ def object_answer(
 ) -> Response:
     """Answer with an object whose last members are texts, in pieces if they are large.
 
-    The texts are taken out of the dict as they are sent, so that the caller's copies are the only others.
+    The texts are taken out of the dict as they are sent, so that only the caller's copies remain.
     """
     if sum(map(len, texts.values())) <= SMALL_BYTES:
         whole = {**fields, **{name: _whole(text, is_base64) for name, text in texts.items()}}
@@ -77,7 +77,7 @@ def object_answer(
 
 
 def text_answer(text: str, allotment: Allotment, headers: Mapping[str, str]) -> Response:
-    """Answer with the text itself. Its memory is reserved from here on; raise Busy if there is none."""
+    """Answer with the text itself. Its memory is reserved from here on; raise Busy if too little is free."""
     encoded = text.encode()
     if len(encoded) <= SMALL_BYTES:
         return Response(encoded, headers=headers)
@@ -91,7 +91,7 @@ def bytes_answer(content: bytes, allotment: Allotment, headers: Mapping[str, str
 
 
 async def list_answer(items: Iterable[object], allotment: Allotment, **members: Any) -> Response:
-    """Answer with `items` and other members. Memory is reserved while rendering; raise Busy if there is none."""
+    """Answer with `items` and other members. Memory is reserved while rendering; raise Busy if too little is free."""
     rendered: list[bytes] = []
     size = unseen = 0
     for item in items:

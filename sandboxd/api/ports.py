@@ -109,7 +109,7 @@ class Memory(ToolMemory, Protocol):
         author: Author = HOST,
         merge: bool = False,
     ) -> Committed | Queued:
-        """Commit if the revision is still `expected`, then show it; raise RevisionConflict if it is not."""
+        """Commit if the revision is still `expected`, then update the mirrors; raise RevisionConflict if it is not."""
 
     async def append(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Committed | Queued: ...
     async def list(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> Sequence[DocumentEntry]: ...
@@ -118,7 +118,7 @@ class Memory(ToolMemory, Protocol):
     async def restore(self, key: DocumentKey, revision: int, author: Author = HOST) -> Committed | Queued: ...
 
     async def compact(self, ref: SessionRef, summarize: Summarize, **options: Any) -> bool:
-        """Compact the session's log if due, and show its notes; return whether it was due."""
+        """Compact the session's log if due, and update its notes in the mirrors; return whether it was due."""
 
     async def refresh(self, ref: SessionRef, path: str | None = None, content: str | None = None) -> int:
         """Refresh the session's mirror from the store; return how many files changed, 0 without a live sandbox."""
@@ -130,4 +130,4 @@ class Memory(ToolMemory, Protocol):
         """Compare every file of the session's mirror with the store."""
 
     def refused(self, ref: SessionRef | None = None) -> Sequence[RefusedWrite]:
-        """Return queued writes that the store rejected for good: of one session and its user, or all."""
+        """Return queued writes that the store permanently rejected: those of one session and its user, or all."""

@@ -111,7 +111,7 @@ def problem_of(error: SandboxdError | MemoError) -> Problem:
 
 
 def _members(error: SandboxdError | MemoError) -> dict[str, Any]:
-    """Return the members beside the code that a caller can act on."""
+    """Return the members, other than the code, that a caller can act on."""
     if isinstance(error, Gone):
         return {"cause": error.cause}
     if isinstance(error, RevisionConflict):

@@ -1,7 +1,7 @@
 """The deadlines of one connection: for the head of a request, then for its body.
 
 A request that arrives in one read never starts a timer. A body is measured in windows: each must bring a minimum of
-bytes, unless the daemon itself paused reading. Nothing else about a connection is decided here.
+bytes, unless the daemon itself paused reading. It decides nothing else about a connection.
 """
 
 from __future__ import annotations

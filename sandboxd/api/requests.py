@@ -68,7 +68,7 @@ async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """Read a whole body. Memory for a large one is reserved first; raise Busy if there is none."""
+    """Read a whole body. Memory for a large one is reserved first; raise Busy if too little is free."""
     declared = _refuse_declared_size(request, limit)
     memory = allotment(request)
     memory.take_large(declared)
@@ -100,7 +100,7 @@ async def read_json(request: Request, model: type[M], limit: int = MAX_JSON_BYTE
 class RestOfBody:
     """The rest of a body after its first line, read on demand and without a size limit.
 
-    Not a generator: the task that iterates it may be cancelled at any point, and no generator is left to close.
+    Not a generator: the iterating task may be cancelled at any point, which would leave a generator to close.
     """
 
     def __init__(self, request: Request, first: bytes, more: bool) -> None:

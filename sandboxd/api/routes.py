@@ -62,9 +62,9 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One verb on one path. `repeatable` says that doing it twice is the same as doing it once.
+    """One verb on one path. `repeatable` means that running it twice has the effect of running it once.
 
-    Whether it is may depend on the store: then `repeatable` is asked, once.
+    If that depends on the store, `repeatable` is a function, which is called once.
     """
 
     method: str
@@ -80,14 +80,14 @@ class Endpoint:
     query: type[BaseModel] | None = None
     answers: Mapping[int, type[BaseModel] | str | None] = field(default_factory=dict)
     other_answers: tuple[type[BaseModel], ...] = ()
-    """What it answers in JSON with status 200 if the query asks for that instead."""
+    """The JSON answers, with status 200, that the query can request instead."""
     repeatable: bool | Callable[[Services], bool] = True
     judges_repeats: bool = False
-    """Whether the route itself decides, from the request, if one that was cut short may be done again."""
+    """Whether the route itself decides, from the request, whether an interrupted request may run again."""
     headers: tuple[str, ...] = ()
-    """Headers it understands, beside Idempotency-Key."""
+    """Headers it accepts in addition to Idempotency-Key."""
     operation_id: str = ""
-    """Its name in the OpenAPI document, if not that of its function: two routes may share one."""
+    """Its name in the OpenAPI document if not its function's name: two routes may share a function."""
 
 
 class EndpointRoute(Route):

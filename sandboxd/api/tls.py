@@ -1,7 +1,7 @@
 """TLS on the TCP listener: the certificate, and the handshake of each connection.
 
-`create_server(ssl=...)` hides a connection until its handshake is done, so strangers could hold any number of them.
-Here every connection is in the connection table from the moment it is accepted.
+`create_server(ssl=...)` hides a connection until its handshake is done, so unauthenticated clients could hold any
+number of them. Here every connection is in the connection table from the moment it is accepted.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sandboxd.permissions import is_readable_by_others
 _log = structlog.get_logger("sandboxd.api")
 
 _ACCEPT_RETRY_S = 1.0
-"""How long to wait before accepting again when the host cannot give a connection."""
+"""How long to wait before accepting again after the host failed to accept a connection."""
 
 
 def read_tls(cert: Path, key: Path) -> ssl.SSLContext:
-    """Return the context of a certificate, with its chain, and its private key. Raise InvalidRequest without a pair."""
+    """Return the TLS context of a certificate chain and its key; raise InvalidRequest if they cannot be used."""
     _check_readable(cert, "--tls-cert")
     _check_readable(key, "--tls-key")
     if is_readable_by_others(key):
@@ -54,7 +54,7 @@ class _PasswordNeeded(Exception):
 
 
 def _refuse_password() -> str:
-    raise _PasswordNeeded  # without a callback OpenSSL would ask on the terminal and wait
+    raise _PasswordNeeded  # without a callback OpenSSL would prompt on the terminal and wait
 
 
 def _check_readable(path: Path, option: str) -> None:
@@ -110,7 +110,7 @@ class TlsListener:
                 )
             except OSError:
                 pass  # not TLS, no common version, too slow, or gone: without TLS there is no way to say why
-            except Exception as error:  # noqa: BLE001  # whatever a stranger sends, the daemon goes on
+            except Exception as error:  # noqa: BLE001  # the daemon continues, whatever a client sends
                 _log.error("TLS handshake failed", exc_info=error)
             finally:
                 self._table.close(handshake)

@@ -37,7 +37,7 @@ async def call_tool(services: Services, request: Request) -> Response:
         raise ToolNotFound(f"cannot find this tool; choose one of {', '.join(services.toolbox)}")
     arguments = await read_json(request, tool.arguments, MAX_STDIN_JSON_BYTES)
     is_keyed = header(request, b"idempotency-key") is not None
-    # The store gets the key with the write and recognises a retry even after a crash; no other tool call can be.
+    # The store gets the key with the write and recognises a retry even after a crash; other tools cannot do that.
     is_repeatable = is_keyed and tool.writes_memory(arguments) and remembers_requests(services)
     if request.scope.get(REPEATED) and not is_repeatable:
         raise OutcomeUnknown(

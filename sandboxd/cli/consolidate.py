@@ -1,7 +1,7 @@
 """`consolidate`: update users' USER.md from their sessions, once or continuously.
 
 By default the daemon does the work, as it also does in the background. With --store or --watch this process does it,
-beside any daemon: a lease in the store protects each user.
+alongside any daemon: a lease in the store protects each user.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def consolidate(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
     status: Annotated[bool, typer.Option("--status", help="Show which users are due and what failed.")] = False,
     store: Annotated[
-        str | None, typer.Option("--store", help="Work in this process on this store, instead of asking a daemon.")
+        str | None, typer.Option("--store", help="Work in this process on this store, instead of using a daemon.")
     ] = None,
     tenant: Annotated[
         str | None,

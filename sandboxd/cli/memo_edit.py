@@ -1,4 +1,4 @@
-"""`memo edit`: edit a document in an editor, and write it back only if it has not changed meanwhile.
+"""`memo edit`: edit a document in an editor, and write it back only if it has not changed in the meantime.
 
 The edited text is never discarded: if it cannot be written, it stays in a file whose path is printed.
 """
@@ -28,7 +28,7 @@ from sandboxd.models.document import Document
 def edit(
     words: Words = None,
     merge: Annotated[
-        bool, typer.Option("--merge", help="If the document has changed meanwhile, try to merge both changes.")
+        bool, typer.Option("--merge", help="If the document has changed, try to merge both changes.")
     ] = False,
     actor: Actor = None,
     reason: Reason = None,
@@ -39,7 +39,7 @@ def edit(
 ) -> None:
     """Open a document in $VISUAL or $EDITOR and write it back.
 
-    If the document has changed meanwhile, nothing is written, the difference is shown and your text is kept.
+    If the document has changed in the meantime, nothing is written, the difference is shown and your text is kept.
 
     Example: sandboxd memo edit --user alice USER.md
     """
@@ -99,7 +99,7 @@ def _let_edit(draft: Path) -> str:
             f"cannot start the editor {editor[0]}: {error.strerror}; set EDITOR to an installed editor"
         ) from None
     if code != 0:
-        raise HostIO(f"cannot write it back: the editor exited with {code}; {draft} keeps your text")
+        raise HostIO(f"cannot write it back: the editor exited with {code}; {draft} contains your text")
     return decode(draft.read_bytes(), f"what is in {draft}")
 
 

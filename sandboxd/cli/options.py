@@ -37,7 +37,7 @@ Session = Annotated[str, typer.Argument(help="The session of the sandbox.")]
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """The daemon that a command talks to, as its options say: the default one unless they say otherwise."""
+    """The daemon that a command talks to: the one its options name, else the default one."""
 
     socket: Path | None = None
     url: str | None = None

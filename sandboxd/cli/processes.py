@@ -50,8 +50,9 @@ def kill(
 ) -> None:
     """End a background process and everything it started.
 
-    With a signal other than KILL, all of them get that first, and those left after the grace period are killed. With
-    --only, nothing else is sent: `--only --signal INT --to children` stops what a shell runs and leaves the shell.
+    A signal other than KILL is sent to all of them first, and those left after the grace period are killed. With
+    --only, nothing else is sent: `--only --signal INT --to children` interrupts what a shell runs and leaves the shell
+    running.
 
     Example: sandboxd kill demo p1 --signal TERM --grace 10
     """

@@ -48,4 +48,4 @@ def refresh(
         return
     print_line(f"refreshed {count} file{'' if count == 1 else 's'}")
     for write in refused:
-        print_line(f"rejected for good: write {write.number} to {write.path}, {write.size} bytes: {write.why}")
+        print_line(f"permanently rejected: write {write.number} to {write.path}, {write.size} bytes: {write.why}")

@@ -27,7 +27,7 @@ def create(
     daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
-    """Create a session's sandbox, or return the existing one. One whose container died restarts with its files.
+    """Create a session's sandbox, or return the existing one. A sandbox whose container died restarts with its files.
 
     Example: sandboxd create demo --user alice --memory-mb 256
     """
@@ -80,7 +80,7 @@ def rm(
     daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
-    """Remove sandboxes with every file in their workspaces. Memory stays.
+    """Remove sandboxes with every file in their workspaces. Memory is kept.
 
     To restart a sandbox whose container died, with its files, use `sandboxd create` instead.
 

@@ -96,7 +96,7 @@ def serve(
 
 
 def load_settings(as_json: bool, **options: Any) -> Settings:
-    """Return the settings, these options first; exit with one sentence if one is invalid."""
+    """Return the settings, in which these options take precedence; exit with one sentence if one is invalid."""
     from sandboxd.settings import read_settings
 
     try:

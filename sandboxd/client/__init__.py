@@ -1,6 +1,6 @@
 """The SDK: `Sandbox` and `Client` for synchronous code, `AsyncSandbox` and `AsyncClient` for async code.
 
-A `Client` has every call of the API as a method; a `Sandbox` has the calls about one sandbox, by what they concern. All
+A `Client` has every call of the API as a method; a `Sandbox` has the calls on one sandbox, grouped by subject. All
 raise the daemon's own errors. None of them starts a daemon or keeps anything on disk. Names are imported on first use,
 so that the command line loads neither the async half nor a model that it does not need.
 """

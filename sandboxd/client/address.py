@@ -41,7 +41,7 @@ class Address:
 
 def find_address(socket: Path | str | None = None, url: str | None = None, token: str | None = None) -> Address:
     if socket is not None and url is not None:
-        raise InvalidRequest("cannot use a socket and a URL together: give one of them")
+        raise InvalidRequest("cannot use a socket and a URL together: give only one")
     if socket is None:
         url = url or os.environ.get("SANDBOXD_URL") or None
     if url is not None:

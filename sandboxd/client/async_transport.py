@@ -43,7 +43,7 @@ class _Response(aiohttp.ClientResponse):
     def close(self) -> None:
         """Abort a connection whose answer is not complete, so that the daemon notices.
 
-        Closing it would wait until the daemon has read what is written, perhaps for ever.
+        Closing it would wait until the daemon has read what is written, possibly forever.
         """
         connection = self.connection
         if connection is not None and connection.transport is not None:
@@ -71,7 +71,7 @@ class _Upload:
         self._response: aiohttp.ClientResponse | None = None
         self.is_streamed = stream is not None
         self.error: Exception | None = None
-        """An error of the stream, for the reader of the answer."""
+        """An error in the stream, for the reader of the answer."""
 
     def begin(self, deadline: asyncio.Timeout) -> bytes | AsyncIterator[bytes] | None:
         self._deadline = deadline
@@ -79,7 +79,7 @@ class _Upload:
         return body if self._stream is None and (body is None or len(body) <= PIECE_BYTES) else self._pieces()
 
     def answer(self, response: aiohttp.ClientResponse) -> None:
-        """Note that the answer has begun: from now on its reader has the deadline."""
+        """Record that the answer has begun: from now on its reader enforces the deadline."""
         self._deadline = None
         self._response = response
 
@@ -97,7 +97,7 @@ class _Upload:
                     yield piece
         except Exception as error:
             self.error = error
-            if self._response is not None:  # aiohttp would let its reader wait
+            if self._response is not None:  # aiohttp would keep its reader waiting
                 self._response.content.set_exception(error)
                 self._response.close()
             raise
@@ -210,7 +210,7 @@ class AsyncTransport:
             raise broken(request, self.address, _reason(error), unread=False) from error
 
     def _session(self, *, is_new: bool) -> aiohttp.ClientSession:
-        """Return the pool of connections. It is made in the first call, because it belongs to a running event loop."""
+        """Return the pool of connections. The first call creates it, because it belongs to a running event loop."""
         if self._is_closed:
             raise DaemonUnreachable("cannot send: this client is closed")
         loop = asyncio.get_running_loop()
@@ -237,7 +237,7 @@ class AsyncTransport:
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             skip_auto_headers=_AUTOMATIC_HEADERS,
-            timeout=aiohttp.ClientTimeout(),  # none: a deadline here is the daemon's silence, not the whole call
+            timeout=aiohttp.ClientTimeout(),  # none: a deadline here limits the daemon's silence, not the whole call
             middlewares=(_send_once,),
             response_class=_Response,
         )

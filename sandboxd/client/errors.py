@@ -29,7 +29,7 @@ class AnswerLost(DaemonUnreachable):
 
 
 class WriteIncomplete(SandboxdError):
-    """A process read only `taken_bytes` of the data. Writing all of it again would repeat those."""
+    """A process read only `taken_bytes` of the data. Writing everything again would repeat those bytes."""
 
     code = "process.write_incomplete"
 
@@ -84,7 +84,7 @@ def raise_problem(status: int, body: bytes) -> NoReturn:
     except (ValueError, RecursionError):
         problem = None
     if not isinstance(problem, dict) or "code" not in problem:
-        raise InternalError(f"cannot read the daemon's answer: status {status} without a problem")
+        raise InternalError(f"cannot read the daemon's answer: status {status} without a problem document")
     raise rebuild(problem)
 
 

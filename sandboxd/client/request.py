@@ -46,7 +46,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. `timeout_s` is the longest silence of the daemon."""
+    """One request. `timeout_s` is how long the daemon may be silent."""
 
     method: str
     target: str
@@ -129,7 +129,7 @@ def owner_path(tenant: str, owner: str, scope: Scope) -> str:
 
 
 def with_query(path: str, /, **fields: Any) -> str:
-    """Return a path with the fields that have a value as its query."""
+    """Return a path whose query holds the fields that have a value."""
     query = urlencode(given(**fields))
     return f"{path}?{query}" if query else path
 
@@ -152,7 +152,7 @@ def is_unread(address: Address, error: BaseException | None) -> bool:
 
     On a unix socket the kernel reports EPIPE when the peer was closed before the write, and ECONNRESET when the peer
     was closed with unread data. A daemon that dies with the request read shows as an end of file instead. Over TCP a
-    reset proves nothing: anything on the way can send one.
+    reset proves nothing: any hop on the way can send one.
     """
     # Not isinstance: http.client's RemoteDisconnected is an end of file, and a subclass of ConnectionResetError.
     return address.socket is not None and type(error) in (BrokenPipeError, ConnectionResetError)

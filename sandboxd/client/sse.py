@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 EVENT_STREAM = {"accept": "text/event-stream"}
-"""The header that asks for a stream of events."""
+"""The header that requests a stream of events."""
 MAX_EVENT_BYTES = 67_108_864
 
 

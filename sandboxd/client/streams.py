@@ -16,7 +16,7 @@ Callback = Callable[[T], Any]
 
 
 async def async_notify(callback: AsyncCallback[T] | None, item: T) -> None:
-    """Call a function of the caller, and wait for it if it is async."""
+    """Call the caller's function, and await it if it is async."""
     if callback is not None:
         outcome = callback(item)
         if isawaitable(outcome):

@@ -15,7 +15,7 @@ def make_context() -> ssl.SSLContext:
 
 
 class SharedTlsSocket(ssl.SSLSocket):
-    """A TLS socket that, once shared, one thread may read while another writes.
+    """A TLS socket that one thread may read while another writes, once it is shared.
 
     OpenSSL allows one call at a time on a connection, so no call may wait while it holds the lock: a shared socket
     never blocks, and its methods wait outside of the lock.

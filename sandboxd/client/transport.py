@@ -50,7 +50,7 @@ class _Connection:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing can be read: an idle connection that can has been closed by the daemon."""
+        """Whether nothing can be read: a readable idle connection has been closed by the daemon."""
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         return not poll.poll(0)
@@ -115,9 +115,9 @@ class _Connection:
 
 
 class _Sender:
-    """Sends a streamed body in a thread, while the answer is read, which may come first.
+    """Sends a streamed body in a thread while the answer, which may arrive first, is read.
 
-    It never raises: an error of its source is kept for the reader of the answer.
+    It never raises: an error in its source is kept for the reader of the answer.
     """
 
     def __init__(self, sock: socket.socket, pieces: Iterable[bytes]) -> None:
@@ -330,7 +330,7 @@ def _connect(address: Address, context: ssl.SSLContext | None, timeout_s: float 
 
 def _hang_up(sock: socket.socket) -> None:
     with suppress(OSError):
-        # Not the method of a TLS socket, which would let another thread send what follows in the clear.
+        # Not the TLS socket's own method, after which another thread could send in plaintext.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 

@@ -12,7 +12,7 @@ from sandboxd.models.wire import AnswerModel
 
 
 class Artifact(AnswerModel):
-    """A stored tool result. A minimal store knows only its id."""
+    """A stored tool result. A minimal store has only its id."""
 
     model_config = ConfigDict(title="ArtifactAnswer")
 

@@ -58,7 +58,7 @@ def _argument(text: str) -> str:
 
 
 def check_names(env: dict[str, str]) -> dict[str, str]:
-    """Refuse an environment with a name that no process can have."""
+    """Refuse an environment with an invalid variable name."""
     for name in env:
         if not name or "=" in name:
             raise ValueError("must have names that are not empty and contain no `=`")

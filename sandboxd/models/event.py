@@ -29,5 +29,5 @@ class Event(AnswerModel):
 
     @property
     def fields(self) -> Mapping[str, Any]:
-        """What the event says beside its id, kind and time."""
+        """The event's fields other than its id, kind and time."""
         return self.model_extra or {}

@@ -1,7 +1,7 @@
-"""Files of the container: the queries and bodies that name one, and what is known about it beside its bytes.
+"""Files of the container: the queries and bodies that name one, and its metadata.
 
 A name may be any bytes, but JSON has only text. A path whose bytes are not UTF-8 is written as a `file:` URI
-(`file:///workspace/caf%E9.txt`), and every path of a file call may be given like that. An absolute path starts with a
+(`file:///workspace/caf%E9.txt`), and file calls accept this form for every path. An absolute path starts with a
 slash, so the two are never confused. In the daemon such a byte is a surrogate, as in Python's own file functions.
 """
 
@@ -55,7 +55,7 @@ class FileQuery(QueryModel):
 
 class ReadableFileQuery(QueryModel):
     path: ReadablePath = Field(description=_READABLE)
-    stat: bool = Field(default=False, description="Return what is known about the file instead of its bytes.")
+    stat: bool = Field(default=False, description="Return the file's metadata instead of its bytes.")
     follow: bool = Field(default=True, description=f"With `stat`: {_FOLLOW}")
     list: bool = Field(
         default=False,

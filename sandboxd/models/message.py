@@ -1,4 +1,4 @@
-"""Messages of a session: requests to append, load, compact and shorten them, and what became of them.
+"""Messages of a session: requests to append, load, compact and shorten them, and the results.
 
 Messages are JSON objects that are stored as given, so their contents are not checked.
 """

@@ -66,5 +66,5 @@ class MirrorReport(AnswerModel):
 
     items: list[MirrorFile]
     refused: list[RefusedWrite] = Field(
-        default_factory=list, description="Queued writes that the store rejected for good; they are kept."
+        default_factory=list, description="Queued writes that the store permanently rejected; they are kept."
     )

@@ -34,7 +34,7 @@ def parse_path(text: str) -> str:
     """Normalise an absolute path and refuse one that is not under a root."""
     path = normalise_path(text)
     if not any(is_under(path, root) for root in ROOTS):
-        raise OutsideSandbox(f"cannot use this path: it is outside {NAMES_OF_ROOTS}; use one that is under them")
+        raise OutsideSandbox(f"cannot use this path: it is outside {NAMES_OF_ROOTS}; use a path under one of them")
     return path
 
 

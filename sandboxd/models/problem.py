@@ -24,5 +24,5 @@ class Problem(AnswerModel):
 
     @property
     def members(self) -> Mapping[str, Any]:
-        """What this problem says beside the fields that all have."""
+        """The fields that are specific to this problem."""
         return self.model_extra or {}

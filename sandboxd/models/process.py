@@ -133,7 +133,7 @@ class Process(AnswerModel):
 
 
 class KilledProcess(Process):
-    """A background process that was told to end."""
+    """A background process after a kill."""
 
     model_config = ConfigDict(title="KilledAnswer")
 
@@ -180,6 +180,6 @@ class StdinTaken(AnswerModel):
     model_config = ConfigDict(title="StdinAnswer")
 
     taken_bytes: int = Field(
-        description="How much of the data the process took; send the rest again. stdin is closed only after all of it. "
-        "An error means that nothing was taken, unless it says that this is unknown."
+        description="How much of the data the process accepted; send the rest again. stdin is closed only after all "
+        "of it. An error means that nothing was taken, unless it says that this is unknown."
     )

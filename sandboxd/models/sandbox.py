@@ -28,7 +28,7 @@ KeptEnvironment = Annotated[
 
 
 class SandboxRequest(BodyModel):
-    """What a caller asks for a session. The same request twice returns the same sandbox."""
+    """The request for a session's sandbox. Repeating it returns the same sandbox."""
 
     model_config = ConfigDict(title="SandboxBody")
 
@@ -40,7 +40,7 @@ class SandboxRequest(BodyModel):
     network: Literal["none"] = "none"
 
     def limits_over(self, defaults: Limits) -> Limits:
-        """Return the limits that the request gives, and the defaults of the others."""
+        """Return the limits that the request sets, and defaults for the others."""
         given = {} if self.limits is None else self.limits.model_dump(exclude_unset=True)
         return defaults.model_copy(update=given)
 
@@ -56,7 +56,7 @@ LimitsByName = Annotated[
 
 
 class SandboxView(AnswerModel):
-    """What a caller may see of a sandbox now."""
+    """The current state of a sandbox, as callers see it."""
 
     model_config = ConfigDict(title="SandboxAnswer")
 
@@ -82,7 +82,7 @@ class SandboxList(AnswerModel):
 
 
 class Stats(AnswerModel):
-    """The resource usage of a sandbox's container now."""
+    """The current resource usage of a sandbox's container."""
 
     model_config = ConfigDict(title="StatsAnswer")
 

@@ -133,7 +133,7 @@ class CallChannel:
         if head.get("level", 0) > level:
             raise InvalidRequest(_OLD_RUNNER)
         if len(self._pending) >= MAX_CALLS:
-            raise Busy(f"cannot take this call: {MAX_CALLS} calls are already under way in this sandbox; try again")
+            raise Busy(f"cannot accept this call: {MAX_CALLS} calls are already under way in this sandbox; try again")
         is_long = len(body) > wire.CHUNK_BYTES
         call_id = self._last_id = self._last_id % 0xFFFF_FFFF + 1
         frame = _pack_call(call_id, {**head, "more": True} if is_long else head, b"" if is_long else body, level)

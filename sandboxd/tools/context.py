@@ -59,7 +59,7 @@ class ToolMemory(Protocol):
     async def write_artifact(
         self, key: ArtifactKey, content: str, *, based_on: str | None = None, author: Author = HOST
     ) -> Committed | Queued:
-        """Commit, then show it; raise RevisionConflict if the store's text does not have the hash `based_on`."""
+        """Commit, then update the mirrors; raise RevisionConflict if the hash of the store's text is not `based_on`."""
 
     def shown_hash(self, key: ArtifactKey) -> str:
         """Return the hash of the text in the session's mirror; empty if the mirror has no such file."""
@@ -88,7 +88,7 @@ class ToolArguments(BaseModel):
 
 
 def check_writable(path: str) -> None:
-    """Raise ReadOnly for a path that no tool may write. Memo paths never come here: see `memory`."""
+    """Raise ReadOnly for a path that no tool may write. Memo paths are handled elsewhere: see `memory`."""
     if is_under(path, SKILLS):
         raise ReadOnly(f"cannot write {path}: {SKILLS} is read-only; write under {WORKSPACE} instead")
 

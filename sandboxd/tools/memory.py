@@ -171,9 +171,7 @@ def _refused(context: ToolContext, key: DocumentKey | ArtifactKey, now: Document
     path = str(path_of(key))
     details: dict[str, object] = {"path": path, "code": RevisionConflict.code}
     if now is None:
-        sentence = (
-            f"cannot write {path}: it was changed meanwhile and its current text is unknown; Read it and try again."
-        )
+        sentence = f"cannot write {path}: it has changed and its current text is unknown; Read it and try again."
         return ToolResult(ok=False, content=sentence, details=details)
     text, left_out = cut_for_model(now.content)
     details |= {"revision": now.revision, "sha256": now.sha256, "truncated": left_out > 0}

@@ -1,4 +1,4 @@
-"""The engines under test, each with a clean instance label, and what a test needs to ask them."""
+"""The engines under test, each with a clean instance label, and helpers to query them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Freezer = Callable[[Container, bool], object]
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = [item for item in items if _engine_of(item) == FAKE and item.get_closest_marker("isolation")]
-    if left_out:  # on the host itself they would do harm: they bomb, hog and kill
+    if left_out:  # harmful on the host itself: fork bombs, memory hogs and kills
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
     for item in items:
@@ -47,7 +47,7 @@ def _engine_of(item: pytest.Item) -> str | None:
 
 
 ENGINES = ["docker", "bubblewrap", "podman", "gvisor"]
-"""What users can have. The fake engine keeps the same contract, but isolates nothing and needs no host to itself."""
+"""The engines that users can choose. The fake engine has the same contract, but isolates nothing."""
 GVISOR_LIMITS = Limits(memory_mb=512, pids=1024)
 """gVisor's own threads count against the limits of the container that it runs."""
 
@@ -70,7 +70,7 @@ def api_url(engine_name: str, request: pytest.FixtureRequest) -> str:
 def make_engine(
     engine_name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> EngineMaker:
-    """Make one more engine object over the same containers, as a daemon that starts again does."""
+    """Make one more engine object over the same containers, as a restarted daemon does."""
     state_dir = tmp_path_factory.mktemp(engine_name)
     if engine_name == FAKE:
         table = request.getfixturevalue("table")
@@ -89,7 +89,7 @@ def table(tmp_path: Path) -> ContainerTable:
 
 @pytest.fixture
 def freeze(engine_name: str, request: pytest.FixtureRequest) -> Freezer:
-    """Return what freezes a container behind the engine object's back, or lets it go on."""
+    """Return a function that freezes or resumes a container without the engine object."""
     if engine_name == "bubblewrap":
         return _stop
     if engine_name == FAKE:
@@ -100,7 +100,7 @@ def freeze(engine_name: str, request: pytest.FixtureRequest) -> Freezer:
 
 
 def _stop(container: Container, frozen: bool) -> None:
-    """Stop PID 1 or let it go on, and wait until the kernel has done so."""
+    """Stop or resume PID 1, and wait until the kernel has done so."""
     assert container.pid is not None
     os.kill(container.pid, signal.SIGSTOP if frozen else signal.SIGCONT)
     for _ in range(1000):

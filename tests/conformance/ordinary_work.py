@@ -1,7 +1,7 @@
-"""What agents do all day, as a script that runs inside a container: standard library and common tools only.
+"""Typical agent work, as a script that runs inside a container: standard library and common tools only.
 
-Its arguments are a directory that it may write and, if it shall not do everything, what to do. It prints "all done",
-or says what did not work.
+Its arguments are a writable directory and, to run only a part, the names of the parts. It prints "all done", or what
+failed.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def files() -> None:
 
 def system_calls() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    # close_range and openat2 and faccessat2 and futex_waitv and landlock_create_ruleset: refused would be EPERM.
+    # close_range and openat2 and faccessat2 and futex_waitv and landlock_create_ruleset: a refusal would be EPERM.
     for number in (436, 437, 439, 449, 444):
         ctypes.set_errno(0)
         libc.syscall(number, -1, -1, -1, -1, -1, -1)

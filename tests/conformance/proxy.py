@@ -14,7 +14,7 @@ from typing import Self
 
 
 class CuttableProxy:
-    """Owns a unix socket, what is connected through it, and their threads. Cut, it neither answers nor holds on."""
+    """Owns a unix socket, the connections through it, and their threads. Once cut, it drops all of them."""
 
     def __init__(self, path: Path, upstream: str) -> None:
         self.url = f"unix://{path}"
@@ -33,14 +33,14 @@ class CuttableProxy:
         self._start(self._accept, self._listener)
 
     def cut(self) -> None:
-        """Close every connection and the socket itself, and wait until nobody serves."""
+        """Close every connection and the socket itself, and wait until every thread has ended."""
         listener, self._listener = self._listener, None
         if listener is not None:
             self._path.unlink()
             listener.shutdown(socket.SHUT_RDWR)
         with self._lock:
             for connection in self._open:
-                with suppress(OSError):  # its other side may have gone first
+                with suppress(OSError):  # the other side may have closed first
                     connection.shutdown(socket.SHUT_RDWR)
         for thread in tuple(self._threads):
             thread.join()
@@ -66,14 +66,14 @@ class CuttableProxy:
             engine.connect(self._upstream)
             with self._lock:
                 self._open += [client, engine]
-                if self._listener is None:  # cut in this moment
+                if self._listener is None:  # cut at this moment
                     client.shutdown(socket.SHUT_RDWR)
             self._start(_pump, client, engine)
             self._start(_pump, engine, client)
 
 
 class FreezableProxy:
-    """Owns a process with such a proxy. Frozen, it accepts connections and never answers, as a frozen engine does."""
+    """Owns a process that runs such a proxy. Once frozen, it accepts connections and never answers."""
 
     def __init__(self, path: Path, upstream: str) -> None:
         self.url = f"unix://{path}"

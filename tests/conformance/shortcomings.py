@@ -1,6 +1,6 @@
-"""What an engine cannot do, by design of its own: the tests that fail on it for that, and the sentence for users.
+"""What an engine cannot do by design: the tests that fail for that reason, and the sentence for users.
 
-The tests are expected to fail, strictly: an engine that has learnt it makes the suite fail, so the table stays true.
+The tests are strict expected failures: an engine that gains the feature fails the suite, so the table stays true.
 `docs/how-to/engines.md` shows the same sentences.
 """
 
@@ -19,7 +19,7 @@ class Shortcoming:
 SHORTCOMINGS = (
     Shortcoming(
         "bubblewrap",
-        "There are no runtimes to choose from, so gVisor is not to be had.",
+        "There are no runtimes to choose from, so gVisor is not available.",
         ("test_a_runtime_can_be_chosen_by_name",),
     ),
     Shortcoming(
@@ -30,7 +30,7 @@ SHORTCOMINGS = (
     Shortcoming(
         "gvisor",
         "A sandbox that reaches its limit of processes dies, because gVisor's own threads count against it.",
-        ("test_fork_bomb_stops_at_the_limit_of_pids",),
+        ("test_fork_bomb_stops_at_the_pid_limit",),
     ),
     Shortcoming(
         "gvisor",
@@ -40,7 +40,7 @@ SHORTCOMINGS = (
     Shortcoming(
         "gvisor",
         "A command that uses up the memory ends the whole sandbox, not just itself.",
-        ("test_memory_hog_in_a_child_costs_only_the_child",),
+        ("test_memory_hog_in_a_child_ends_only_the_child",),
     ),
     Shortcoming(
         "gvisor",
@@ -55,7 +55,7 @@ SHORTCOMINGS = (
     Shortcoming(
         "gvisor",
         "`pidfd_open` does not exist.",
-        ("test_a_process_can_be_held_by_a_descriptor",),
+        ("test_a_process_can_be_referenced_by_a_descriptor",),
     ),
 )
 SHORTCOMINGS_OF_THE_FAKE = (

@@ -1,4 +1,4 @@
-"""What only an engine behind an API can get wrong: its flags, its errors, its stream, its half-made containers."""
+"""What only an engine behind an API can get wrong: its flags, its errors, its stream, its partly created containers."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def docker(api_url: str) -> DockerClient:
     return partial(docker_at, api_url)
 
 
-@only_docker  # Podman's inspection shows its own settings, not what was asked
-async def test_inspection_equals_the_hardening_table_field_by_field(
+@only_docker  # Podman's inspection shows its own settings, not the requested ones
+async def test_inspection_matches_the_hardening_table_field_by_field(
     docker: DockerClient, engine: Engine, make_spec: SpecMaker, tmp_path: Path
 ) -> None:
     mounts = (Mount(tmp_path, "/workspace", False), Mount(tmp_path, "/skills", True))
@@ -62,7 +62,7 @@ async def test_inspection_equals_the_hardening_table_field_by_field(
     assert {name: seen["HostConfig"].get(name) for name in host_config} == host_config
     environment, labels = asked.pop("Env"), asked.pop("Labels")
     assert {name: seen["Config"].get(name) for name in asked} == asked
-    assert set(environment) <= set(seen["Config"]["Env"])  # an image brings its own, PATH for one
+    assert set(environment) <= set(seen["Config"]["Env"])  # an image sets its own, such as PATH
     assert labels.items() <= seen["Config"]["Labels"].items()
     granted = ("CapAdd", "Devices", "DeviceCgroupRules", "Binds", "VolumesFrom", "GroupAdd", "PortBindings", "Links")
     assert [name for name in granted if seen["HostConfig"].get(name)] == []
@@ -70,7 +70,7 @@ async def test_inspection_equals_the_hardening_table_field_by_field(
     assert list(seen["NetworkSettings"]["Networks"]) == ["none"]
 
 
-async def test_more_cpus_than_the_host_has_are_no_reason_to_refuse(engine: Engine, make_spec: SpecMaker) -> None:
+async def test_more_cpus_than_the_host_has_are_accepted(engine: Engine, make_spec: SpecMaker) -> None:
     assert (await engine.launch(make_spec(limits=Limits(cpus=1024)))).running
 
 
@@ -94,7 +94,7 @@ def proxy(tmp_path: Path, api_url: str) -> Iterator[CuttableProxy]:
     proxy.cut()
 
 
-async def test_lost_stream_is_attached_again_and_nothing_that_died_meanwhile_is_missed(
+async def test_lost_stream_is_reattached_and_no_death_is_missed(
     make_spec: SpecMaker, engine: Engine, proxy: CuttableProxy, tmp_path: Path
 ) -> None:
     proxy.serve()
@@ -126,7 +126,7 @@ async def test_listening_may_start_before_the_engine_does(
     with anyio.fail_after(30):
         await anext(events)
         container = await engine.launch(make_spec("sh", "-c", "exit 9"))
-        async for event in events:  # others may use this engine, too
+        async for event in events:  # other programs may use this engine too
             if getattr(event, "container_id", None) == container.id:
                 break
     assert getattr(event, "exit_code", None) == 9
@@ -145,7 +145,7 @@ async def test_closing_the_engine_ends_its_listeners_and_threads(api_url: str, t
 
 
 @only_docker
-async def test_absent_engine_is_unavailable_in_every_verb(make_spec: SpecMaker, tmp_path: Path) -> None:
+async def test_missing_engine_is_reported_as_unavailable_by_every_verb(make_spec: SpecMaker, tmp_path: Path) -> None:
     nobody = DockerEngine(tmp_path, f"unix://{tmp_path}/absent.sock")
     for call in (
         nobody.launch(make_spec()),
@@ -175,7 +175,7 @@ def empty_image(docker: DockerClient) -> Iterator[str]:
     docker("rmi", "-f", name)
 
 
-async def test_image_without_python_is_refused_in_plain_words(
+async def test_image_without_python_is_refused_with_a_clear_error(
     engine: Engine, make_spec: SpecMaker, empty_image: str, instance: str
 ) -> None:
     for program in ("python3", "/usr/bin/python3"):
@@ -203,7 +203,7 @@ def make_image(docker: DockerClient, api_url: str, agent_image: str) -> Iterator
         docker("rmi", "-f", name)
 
 
-async def test_image_that_brings_an_unbounded_volume_is_refused(
+async def test_image_that_declares_an_unbounded_volume_is_refused(
     docker: DockerClient, engine: Engine, make_spec: SpecMaker, make_image: Callable[..., str], instance: str
 ) -> None:
     volumes = await anyio.to_thread.run_sync(docker, "volume", "ls", "-q")
@@ -225,7 +225,7 @@ async def test_entry_point_of_an_image_does_not_run_instead_of_ours(
 
 async def test_error_never_repeats_environment_or_labels(engine: Engine, make_spec: SpecMaker, tmp_path: Path) -> None:
     secret = uuid.uuid4().hex
-    mounts = (Mount(tmp_path, secret, True),)  # refused, in words that repeat it
+    mounts = (Mount(tmp_path, secret, True),)  # refused with a message that repeats it
     with pytest.raises(EngineRefused, match=r"the engine refused: .*…") as refused:
         await engine.launch(make_spec(mounts=mounts, env={"TOKEN": secret}))
     assert secret not in str(refused.value)
@@ -243,7 +243,7 @@ async def test_launches_are_admitted_two_at_a_time_and_all_succeed(
     assert all(container.running for container in found)
 
 
-async def test_container_that_is_removed_behind_our_back_is_announced(
+async def test_container_that_is_removed_from_outside_is_announced(
     docker: DockerClient, engine: Engine, make_spec: SpecMaker
 ) -> None:
     async with listening(engine) as book:

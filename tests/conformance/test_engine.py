@@ -1,4 +1,4 @@
-"""What every engine owes the daemon: `sandboxd/engine/protocol.py`, held against each of them."""
+"""The contract of `sandboxd/engine/protocol.py`, checked against every engine."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_two_instances_do_not_see_each_other(engine: Engine, make_spec: Sp
         await engine.remove(theirs.id)
 
 
-async def test_removing_twice_or_nothing_is_done_not_an_error(
+async def test_removing_a_container_twice_or_a_missing_one_is_not_an_error(
     engine: Engine, make_spec: SpecMaker, instance: str
 ) -> None:
     container = await engine.launch(make_spec())
@@ -83,7 +83,7 @@ async def test_removing_twice_or_nothing_is_done_not_an_error(
     assert await engine.find({LABEL_INSTANCE: instance}) == []
 
 
-async def test_many_removals_of_one_container_at_once_all_succeed(engine: Engine, make_spec: SpecMaker) -> None:
+async def test_concurrent_removals_of_one_container_all_succeed(engine: Engine, make_spec: SpecMaker) -> None:
     container = await engine.launch(make_spec())
     async with anyio.create_task_group() as tasks:
         for _ in range(6):
@@ -92,7 +92,7 @@ async def test_many_removals_of_one_container_at_once_all_succeed(engine: Engine
 
 
 @pytest.mark.isolation
-async def test_mounts_are_writable_or_not_as_asked(
+async def test_mounts_are_writable_or_not_as_requested(
     engine: Engine, make_spec: SpecMaker, shared_dir: Path, tmp_path: Path
 ) -> None:
     shown = tmp_path / "shown"
@@ -128,7 +128,7 @@ async def test_read_only_mount_inside_a_writable_one_stays_read_only(
 
 
 @pytest.mark.isolation
-async def test_process_runs_as_the_user_asked_for(engine: Engine, make_spec: SpecMaker, shared_dir: Path) -> None:
+async def test_process_runs_as_the_requested_user(engine: Engine, make_spec: SpecMaker, shared_dir: Path) -> None:
     script = "import os,json; json.dump([os.getuid(), os.getgid(), os.getgroups()], open('/shared/ids', 'w'))"
     spec = make_spec("python3", "-c", script, uid=12345, gid=12346, mounts=(Mount(shared_dir, "/shared", False),))
     async with listening(engine) as book:
@@ -167,9 +167,7 @@ async def test_no_container_runs_as_root(
 
 
 @pytest.mark.parametrize("name", ["", "A=B", "A\0"])
-async def test_environment_that_no_process_can_receive_is_refused(
-    engine: Engine, make_spec: SpecMaker, instance: str, name: str
-) -> None:
+async def test_invalid_environment_is_refused(engine: Engine, make_spec: SpecMaker, instance: str, name: str) -> None:
     with pytest.raises(EngineRefused, match="cannot launch"):
         await engine.launch(make_spec(env={name: "x"}))
     assert await engine.find({LABEL_INSTANCE: instance}) == []
@@ -204,17 +202,17 @@ async def test_memory_hog_in_pid_1_is_announced_as_oom(engine: Engine, make_spec
 
 
 @pytest.mark.isolation
-async def test_memory_hog_in_a_child_does_not_name_a_later_exit_oom(engine: Engine, make_spec: SpecMaker) -> None:
+async def test_memory_hog_in_a_child_does_not_mark_a_later_exit_as_oom(engine: Engine, make_spec: SpecMaker) -> None:
     script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {EAT_MEMORY!r}]); sys.exit(4)"
     async with listening(engine) as book:
         container = await engine.launch(make_spec("python3", "-c", script, limits=Limits(memory_mb=64)))
         death = await book.death_of(container.id)
-    # Which process the kernel picks is its own choice; what it did must be named.
+    # The kernel chooses which process to kill; the reported cause must match its choice.
     assert (death.cause, death.exit_code) in [("exited", 4), ("oom", 137)]
 
 
 @pytest.mark.isolation
-async def test_memory_hog_in_a_child_costs_only_the_child(engine: Engine, make_spec: SpecMaker) -> None:
+async def test_memory_hog_in_a_child_ends_only_the_child(engine: Engine, make_spec: SpecMaker) -> None:
     greedy = f"open('/proc/self/oom_score_adj', 'w').write('1000')\n{EAT_MEMORY}"
     script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {greedy!r}]); sys.exit(4)"
     async with listening(engine) as book:
@@ -238,7 +236,7 @@ async def test_the_system_call_filter_is_on(engine: Engine, make_spec: SpecMaker
         assert (await book.death_of(container.id)).exit_code == 4
 
 
-async def test_a_pause_behind_our_back_is_told_and_so_is_its_end(
+async def test_a_pause_from_outside_and_its_end_are_reported(
     engine: Engine, make_spec: SpecMaker, freeze: Freezer
 ) -> None:
     container = await engine.launch(make_spec())
@@ -254,7 +252,7 @@ async def test_a_pause_behind_our_back_is_told_and_so_is_its_end(
             assert (found.running, found.paused) == (True, frozen)
 
 
-async def test_a_pause_that_happened_before_is_found_and_its_end_is_told(
+async def test_an_earlier_pause_is_found_and_its_end_is_reported(
     engine: Engine, make_engine: EngineMaker, make_spec: SpecMaker, freeze: Freezer, instance: str
 ) -> None:
     container = await engine.launch(make_spec())
@@ -304,7 +302,7 @@ async def test_one_death_is_announced_once(engine: Engine, make_spec: SpecMaker)
         assert [death.container_id for death in book.deaths].count(first.id) == 1
 
 
-async def test_listener_that_goes_away_leaves_no_thread(engine: Engine, make_spec: SpecMaker) -> None:
+async def test_listener_that_ends_leaves_no_thread(engine: Engine, make_spec: SpecMaker) -> None:
     async with listening(engine):
         pass
     before = threading.active_count()
@@ -339,13 +337,13 @@ async def test_stats_count_the_processes_of_the_container(engine: Engine, make_s
     assert 1 <= (await engine.stats(container.id)).pids <= 4
 
 
-async def test_stats_of_no_container_are_refused(engine: Engine) -> None:
+async def test_stats_of_a_missing_container_are_refused(engine: Engine) -> None:
     with pytest.raises(EngineRefused, match="cannot read stats"):
         await engine.stats(uuid.uuid4().hex)
 
 
 @pytest.mark.isolation
-async def test_fork_bomb_stops_at_the_limit_of_pids(engine: Engine, make_spec: SpecMaker, shared_dir: Path) -> None:
+async def test_fork_bomb_stops_at_the_pid_limit(engine: Engine, make_spec: SpecMaker, shared_dir: Path) -> None:
     script = """
 import os, time
 count = 1
@@ -428,7 +426,7 @@ async def test_containers_survive_the_engine_object(
         assert (await book.death_of(container.id)).cause == "killed"
 
 
-async def test_engine_knows_which_images_it_has(engine: Engine, image: str) -> None:
+async def test_engine_reports_which_images_it_has(engine: Engine, image: str) -> None:
     assert await engine.has_image(image)
     assert not await engine.has_image("sandboxd-no-such-image:never")
 

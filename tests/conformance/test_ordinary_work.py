@@ -1,4 +1,4 @@
-"""Hardening that stops ordinary work would be turned off: what agents do all day works on every engine."""
+"""Typical agent work succeeds on every engine: users would turn off hardening that breaks it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ pytestmark = [pytest.mark.anyio, pytest.mark.isolation]
 SCRIPT = (Path(__file__).parent / "ordinary_work.py").read_text()
 
 
-async def test_ordinary_work_goes_on_in_a_hardened_container(
+async def test_ordinary_work_succeeds_in_a_hardened_container(
     engine: Engine, make_spec: SpecMaker, shared_dir: Path
 ) -> None:
     await assert_works(engine, make_spec, shared_dir)
 
 
-async def test_a_process_can_be_held_by_a_descriptor(engine: Engine, make_spec: SpecMaker, shared_dir: Path) -> None:
+async def test_a_process_can_be_referenced_by_a_descriptor(
+    engine: Engine, make_spec: SpecMaker, shared_dir: Path
+) -> None:
     await assert_works(engine, make_spec, shared_dir, "process_descriptors")
 
 

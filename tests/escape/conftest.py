@@ -20,7 +20,7 @@ INSIDE = Path(__file__).parent / "inside"
 SECRET_ENV = "SANDBOXD_RUNNER_SECRET"
 MILK = "remember the milk\n"
 
-# PID 1 hides nothing, and a process of another user runs beside it.
+# PID 1 hides nothing, and another user's process runs next to it.
 WEAK_STAND_IN = """
 import signal, subprocess, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -37,7 +37,7 @@ REFUSALS = (OutsideSandbox, FileNotFound, IsADirectory, PermissionDenied, Invali
 
 
 @pytest.mark.parametrize("engine", ["docker", "bubblewrap"])
-def test_the_runner_reads_only_the_agent_s_own_and_public_files_for_it(
+def test_the_runner_reads_only_public_files_and_the_agent_s_own(
     engine_socket: str, agent_image: str, engine: str
 ) -> None:
     daemon = RunningDaemon(engine=engine)
@@ -86,7 +86,7 @@ def test_the_probes_succeed_in_a_weak_container(weak_report: Report, probe_repor
         name for name, outcome in weak_report.items() if not outcome["ok"] and not outcome["detail"].startswith("broke")
     }
     assert len(opened) >= 20
-    # One of every kind, so that no group of probes is blind.
+    # One of every kind, so that every group is known to detect an open door.
     assert opened >= {
         "no capabilities in any set",
         "no new privileges",

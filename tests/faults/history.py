@@ -1,7 +1,7 @@
 """The history of requests and answers, kept outside the daemon: the truth that a restart is checked against.
 
-An entry is in doubt from the moment it is asked for until it is acknowledged. After a restart the check settles every
-doubt by what it finds, so that a write that was absent once may not appear later.
+An entry is in doubt from its request until its acknowledgement. After a restart the check resolves every doubt by what
+it finds, so that a write that was found absent may not appear later.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class DaemonDied(Exception):
 
 @dataclass
 class Value:
-    """A text that one client overwrites: a document or a file. None while it was never written."""
+    """A text that one client overwrites: a document or a file. None until it is first written."""
 
     acknowledged: str | None = None
     doubtful: str | None = None

@@ -1,4 +1,4 @@
-"""A daemon that cannot continue logs it once and exits: it never stays behind without serving."""
+"""A daemon that cannot continue logs it once and exits: it never keeps running without serving."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_background_task_that_dies_ends_the_process_with_one_message(bubblewra
     assert not any(line.startswith("Traceback") for line in bubblewrapped.log.read_text().splitlines())
 
 
-def test_a_blocked_event_loop_ends_the_process_and_shows_where_it_was(
+def test_a_blocked_event_loop_ends_the_process_and_shows_where_it_was_blocked(
     bubblewrapped: RunningDaemon,
 ) -> None:
     bubblewrapped.start(failpoint="create.workspace=block(600000)", loop_stall_s=1)
@@ -76,7 +76,7 @@ def test_a_blocked_event_loop_ends_the_process_and_shows_where_it_was(
     assert "failpoints.py" in bubblewrapped.log.read_text()
 
 
-def test_a_process_that_was_stopped_as_a_whole_continues(bubblewrapped: RunningDaemon) -> None:
+def test_a_suspended_process_continues_when_resumed(bubblewrapped: RunningDaemon) -> None:
     stall_s = 2.0
     bubblewrapped.start(loop_stall_s=stall_s)
     bubblewrapped.process.send_signal(signal.SIGSTOP)  # type: ignore[union-attr]
@@ -103,7 +103,7 @@ def test_a_store_that_cannot_be_opened_is_reported_in_one_sentence(tmp_path: Pat
     assert "Traceback" not in done.stderr
 
 
-def test_a_data_directory_is_made_with_its_parents(bubblewrapped: RunningDaemon) -> None:
+def test_a_data_directory_is_created_with_its_parents(bubblewrapped: RunningDaemon) -> None:
     bubblewrapped.data = bubblewrapped.data / "a" / "b"
     bubblewrapped.start()
     assert (bubblewrapped.data / "memo.db").exists()
@@ -111,7 +111,7 @@ def test_a_data_directory_is_made_with_its_parents(bubblewrapped: RunningDaemon)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory away")
-def test_nothing_is_made_in_a_data_directory_of_another_user(bubblewrapped: RunningDaemon) -> None:
+def test_nothing_is_created_in_another_user_s_data_directory(bubblewrapped: RunningDaemon) -> None:
     bubblewrapped.data.mkdir()
     os.chown(bubblewrapped.data, 10002, 10002)
     bubblewrapped.launch()

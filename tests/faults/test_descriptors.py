@@ -26,8 +26,7 @@ pytestmark = [
 
 OPEN_FILES = 384
 CARRIED = 16
-"""What is left of 384 for bubblewrap's sandboxes after the reserve of 160 and 96 connections on each of both
-sockets."""
+"""Of 384 descriptors, those left for bubblewrap's sandboxes: 160 are reserved, and 96 per socket are connections."""
 READY = HEALTH.replace(b"healthz", b"readyz")
 
 
@@ -108,7 +107,7 @@ def test_sandboxes_are_refused_before_the_daemon_runs_out_of_descriptors(daemon:
             assert client.exec(session, "echo adopted").stdout == "adopted\n"
 
 
-def test_a_flood_of_connections_at_the_limit_leaves_calls_and_removals_alone(
+def test_a_flood_of_connections_at_the_limit_does_not_affect_calls_and_removals(
     daemon: RunningDaemon, address: tuple[str, int]
 ) -> None:
     created, _ = fill(daemon, ask_for=CARRIED + 1)
@@ -126,7 +125,7 @@ def test_a_flood_of_connections_at_the_limit_leaves_calls_and_removals_alone(
         assert len(os.listdir(f"/proc/{daemon.pid}/fd")) < OPEN_FILES - 64
 
 
-def test_calls_beyond_the_connection_limit_are_told_to_retry(daemon: RunningDaemon) -> None:
+def test_calls_beyond_the_connection_limit_get_a_retryable_error(daemon: RunningDaemon) -> None:
     with daemon.client() as client:
         client.ensure_sandbox("s0", user="ada")
     body = json.dumps({"command": "sleep 600", "timeout_s": 600}).encode()

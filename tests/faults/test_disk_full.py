@@ -1,4 +1,4 @@
-"""A really full data directory: clear errors, old content intact, and recovery without a restart."""
+"""A data directory on a full filesystem: clear errors, old content intact, and recovery without a restart."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def write_until_refused(client: Client) -> tuple[str, SandboxdError | None]:
     return acknowledged, None
 
 
-def test_a_full_data_directory_refuses_clearly_and_recovers_by_itself(small: RunningDaemon) -> None:
+def test_a_full_data_directory_gives_clear_errors_and_recovers_by_itself(small: RunningDaemon) -> None:
     small.start(limits='{"disk_mb": 8}')
     with small.client() as client:
         client.ensure_sandbox("s1", user="ada")
@@ -90,7 +90,7 @@ def is_ready(client: Client) -> bool:
         return False
 
 
-def test_on_a_full_disk_a_sandbox_can_be_destroyed_which_frees_its_space(small: RunningDaemon) -> None:
+def test_destroying_a_sandbox_on_a_full_disk_frees_its_space(small: RunningDaemon) -> None:
     small.start(limits='{"disk_mb": 8}')
     with small.client() as client:
         for session in ("s1", "s2"):

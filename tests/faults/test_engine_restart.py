@@ -1,4 +1,4 @@
-"""The engine itself goes away and comes back: its containers are dead, and the cause that is told is the engine."""
+"""The engine restarts: its containers are dead, and the reported cause is the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host error at any failpoint is answered with a code: no bug, no hang, and the daemon still starts."""
+"""A host error at any failpoint is answered with a code: no internal error, no hang, and the daemon still starts."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def manage(operation: Operation) -> None:
                 await anyio.sleep(0.1)
 
 
-async def test_at_create_and_destroy(home: Path) -> None:
+async def test_an_error_at_create_or_destroy_has_a_code(home: Path) -> None:
     async with running(home) as client:
         for point in points_of("create"):
             await check(point, lambda: client.ensure_sandbox("s1", user="ada"))
@@ -112,7 +112,7 @@ async def test_at_create_and_destroy(home: Path) -> None:
         assert await client.list_sandboxes() == []
 
 
-async def test_at_the_claim_of_a_warm_sandbox(home: Path) -> None:
+async def test_an_error_at_the_claim_of_a_warm_sandbox_has_a_code(home: Path) -> None:
     async with running(home, pool=1) as client:
         for point in points_of("claim"):
             await check(point, lambda: client.ensure_sandbox("s1", user="ada"))
@@ -124,7 +124,7 @@ async def test_at_the_claim_of_a_warm_sandbox(home: Path) -> None:
                 await anyio.sleep(0.05)
 
 
-async def test_at_writes_and_refreshes_of_memory(home: Path) -> None:
+async def test_an_error_at_a_write_or_refresh_of_memory_has_a_code(home: Path) -> None:
     async with running(home) as client:
         await manage(lambda: client.ensure_sandbox("s1", user="ada"))
         operations: list[Operation] = [
@@ -142,7 +142,7 @@ async def test_at_writes_and_refreshes_of_memory(home: Path) -> None:
         await manage(lambda: client.destroy_sandbox("s1"))
 
 
-async def test_at_a_start_after_which_every_other_sandbox_is_served(home: Path) -> None:
+async def test_an_error_at_start_does_not_affect_other_sandboxes(home: Path) -> None:
     known = ("claim", "create", "destroy", "outbox", "refresh", "writeback")
     at_start = [point for point in sorted(failpoints.POINTS) if point.split(".")[0] not in known]
     assert {"reconcile.planned", "reconcile.acted"} <= set(at_start)

@@ -68,7 +68,7 @@ def _write(daemon: RunningDaemon, number: int, is_over: threading.Event, counts:
 
 
 def _write_artifacts(client: Client, is_over: threading.Event) -> int:
-    """Write and change tool results meanwhile."""
+    """Write and change tool results at the same time."""
     number = 0
     while not is_over.is_set():
         number += 1
@@ -77,7 +77,7 @@ def _write_artifacts(client: Client, is_over: threading.Event) -> int:
 
 
 @pytest.mark.timeout(180 + SECONDS * 3)
-def test_readers_inside_see_nothing_torn_and_nothing_older_while_fifty_writers_write(daemon: RunningDaemon) -> None:
+def test_readers_inside_see_no_torn_and_no_older_text_while_fifty_writers_write(daemon: RunningDaemon) -> None:
     daemon.start()
     results: dict[str, str] = {}
     counts = [0] * WRITERS

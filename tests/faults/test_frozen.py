@@ -1,4 +1,4 @@
-"""An engine or a store that hangs: callers get an error meanwhile, and the daemon can still start and stop."""
+"""An engine or a store that hangs: callers get an error, and the daemon can still start and stop."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def come_and_go(client: Client, history: History, chance: random.Random, name: s
 
 
 def lines_document(kills: int) -> str:
-    """Return the name of the document that takes lines now; it changes from time to time, so that each stays small."""
+    """Return the name of the document to append lines to; it changes from time to time, so that each stays small."""
     return f"LINES-{kills // 2}.md"
 
 
@@ -192,7 +192,7 @@ def container_of(client: Client, session: str) -> str | None:
 
 
 def wait_settled(client: Client) -> None:
-    """Wait until no sandbox has a move under way and the lasting ones take calls."""
+    """Wait until no sandbox has a move under way and the permanent ones accept calls."""
     deadline = time.monotonic() + HEAL_S
     while True:
         states = {sandbox.session: sandbox.state for sandbox in client.list_sandboxes()}

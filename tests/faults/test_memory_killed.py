@@ -70,7 +70,7 @@ def assert_nothing_half_made(daemon: RunningDaemon) -> None:
 
 
 @pytest.mark.parametrize(("remembering", "point"), kill_pairs(STORES, WRITE_POINTS), indirect=["remembering"])
-def test_a_write_that_was_killed_is_there_whole_or_not_at_all(remembering: RunningDaemon, point: str) -> None:
+def test_a_killed_write_is_complete_or_absent(remembering: RunningDaemon, point: str) -> None:
     anyio.run(write_directly, str(remembering.settings["store"]), "s1", "session", "NOTES.md", "acknowledged")
     remembering.start(failpoint=f"{point}=kill")
     with remembering.client() as client:
@@ -93,15 +93,15 @@ def test_a_write_that_was_killed_is_there_whole_or_not_at_all(remembering: Runni
 
 
 @pytest.mark.parametrize(("remembering", "point"), kill_pairs(STORES, REFRESH_POINTS), indirect=["remembering"])
-def test_a_refresh_that_was_killed_is_made_good_at_the_next_start(remembering: RunningDaemon, point: str) -> None:
-    """A host job writes to the store directly; the daemon dies while it brings that into the mirror."""
+def test_a_killed_refresh_is_completed_at_the_next_start(remembering: RunningDaemon, point: str) -> None:
+    """A host job writes to the store directly; the daemon dies while it updates the mirror."""
     url = str(remembering.settings["store"])
     anyio.run(write_directly, url, "ada", "user", "USER.md", "old")
     remembering.start(failpoint=f"{point}=kill")
     with remembering.client() as client:
         client.ensure_sandbox("s1", user="ada")
         anyio.run(write_directly, url, "ada", "user", "USER.md", "new")
-        if is_plain(remembering):  # this store has no feed, so the host job tells the daemon
+        if is_plain(remembering):  # this store has no feed, so the host job notifies the daemon
             with pytest.raises(DaemonUnreachable):
                 client.refresh_user_memo_mirror_for_all_sessions("ada", "USER.md")
     assert remembering.wait() == -signal.SIGKILL
@@ -117,9 +117,7 @@ def test_a_refresh_that_was_killed_is_made_good_at_the_next_start(remembering: R
     kill_pairs(STORES, ["create.snapshot", "create.mirror", "create.ready"]),
     indirect=["remembering"],
 )
-def test_a_create_that_was_killed_shows_the_whole_memory_at_the_second_try(
-    remembering: RunningDaemon, point: str
-) -> None:
+def test_a_killed_create_shows_the_whole_memory_when_retried(remembering: RunningDaemon, point: str) -> None:
     assert point in CREATE_POINTS
     anyio.run(write_directly, str(remembering.settings["store"]), "s1", "session", "NOTES.md", "from before")
     remembering.start(failpoint=f"{point}=kill")
@@ -139,7 +137,7 @@ def test_a_create_that_was_killed_shows_the_whole_memory_at_the_second_try(
     kill_pairs(STORES, ["writeback.received", "writeback.committed", "writeback.answer"]),
     indirect=["remembering"],
 )
-def test_a_tool_call_that_was_killed_and_is_retried_is_applied_once(remembering: RunningDaemon, point: str) -> None:
+def test_a_killed_tool_call_is_applied_once_when_retried(remembering: RunningDaemon, point: str) -> None:
     """The new text holds the old one, so that a second Edit would show."""
     anyio.run(write_directly, str(remembering.settings["store"]), "s1", "session", "NOTES.md", "tea\n")
     edit = {"file_path": NOTES, "old_string": "tea", "new_string": "tea and tea"}
@@ -165,7 +163,7 @@ def test_a_tool_call_that_was_killed_and_is_retried_is_applied_once(remembering:
         assert inside(client, "s1", NOTES) == client.read_memo("s1", "NOTES.md").text == "tea and tea\n"
 
 
-def test_a_sandbox_that_is_taken_over_answers_only_with_a_current_mirror(remembering: RunningDaemon) -> None:
+def test_an_adopted_sandbox_answers_only_with_a_current_mirror(remembering: RunningDaemon) -> None:
     remembering.start()
     with remembering.client() as client:
         client.ensure_sandbox("s1", user="ada")

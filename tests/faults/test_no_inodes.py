@@ -1,4 +1,4 @@
-"""A data directory that is really out of inodes: clear errors, old content intact, and recovery without a restart."""
+"""A filesystem without free inodes: clear errors, old content intact, and recovery without a restart."""
 
 from __future__ import annotations
 

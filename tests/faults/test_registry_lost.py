@@ -1,4 +1,4 @@
-"""A registry that was lost costs containers, never the files of a workspace. (I14)"""
+"""A lost registry ends containers, but never loses the files of a workspace. (I14)"""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_without_an_outbox_a_write_fails_clearly_and_the_sandbox_keeps_working(c
 
 
 @pytest.mark.parametrize("client", [True], indirect=True)
-@pytest.mark.parametrize("is_killed", [False, True], ids=["", "and the daemon is killed meanwhile"])
+@pytest.mark.parametrize("is_killed", [False, True], ids=["", "and the daemon is killed"])
 def test_with_an_outbox_writes_are_queued_in_order_and_delivered(
     client: Client, stopping: RunningDaemon, stopped: Path, is_killed: bool
 ) -> None:
@@ -111,7 +111,7 @@ def test_with_an_outbox_writes_are_queued_in_order_and_delivered(
 
 @pytest.mark.parametrize("stopping", STORES, indirect=True)
 @pytest.mark.parametrize("point", OUTBOX_POINTS)
-def test_a_queued_write_is_delivered_once_even_if_the_daemon_is_killed_meanwhile(
+def test_a_queued_write_is_delivered_once_even_if_the_daemon_is_killed(
     stopping: RunningDaemon, stopped: Path, point: str
 ) -> None:
     stopping.start(outbox=True, failpoint=f"{point}=kill")
@@ -185,10 +185,10 @@ def _write_until_over(daemon: RunningDaemon, number: int, acknowledged: list[str
 
 
 @pytest.mark.parametrize("client", [True], indirect=True)
-def test_a_queued_write_that_the_store_refuses_for_good_is_listed_and_blocks_nothing(
+def test_a_queued_write_that_the_store_permanently_rejects_is_listed_and_blocks_nothing(
     client: Client, stopping: RunningDaemon, stopped: Path
 ) -> None:
-    """The store accepts less than the daemon knows, so only delivery finds out that it never accepts the write."""
+    """The store's limit is lower than the daemon assumes, so only delivery shows that it rejects the write."""
     stopped.touch()
     after = newest_event(client)
     assert client.write_memo("s1", "NOTES.md", "x" * 200_000).queued

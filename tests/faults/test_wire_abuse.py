@@ -1,4 +1,4 @@
-"""A daemon whose sockets are abused with raw bytes: its memory stays small, and its operator gets through. (I9)
+"""A daemon whose sockets are abused with raw bytes: its memory stays small, and its operator can still connect. (I9)
 
 `make test-all` sends ten times as much.
 """
@@ -204,7 +204,7 @@ def test_a_flood_without_a_token_neither_grows_the_daemon_nor_locks_its_operator
 
 
 def test_half_sent_bodies_of_a_tenant_do_not_lock_it_out(make_served: Start) -> None:
-    """Send as many as one tenant may have calls under way."""
+    """Send as many requests as one tenant may have in flight."""
     with open_files(4096), ExitStack() as stack:
         served = make_served()
         halves = [stack.enter_context(served.unix()) for _ in range(768)]

@@ -38,7 +38,7 @@ def _memory_mb(pid: int, name: str) -> int:
 
 
 def _run(daemon: RunningDaemon, command: str) -> tuple[int, int]:
-    """Run a command as a client that never holds its answer; return the status and how many bytes came."""
+    """Run a command as a client that never holds its answer; return the status and how many bytes arrived."""
     connection = _UnixConnection(daemon.socket)
     body = json.dumps({"command": command, "max_output_bytes": OUTPUT_BYTES, "timeout_s": 100})
     try:

@@ -39,7 +39,7 @@ def test_a_sandbox_belongs_to_its_user_and_its_tenant(client: Client, session: s
     assert client.list_sandboxes(tenant="other") == []
 
 
-def test_a_command_gives_its_output_and_exit_code(client: Client, session: str) -> None:
+def test_a_command_returns_its_output_and_exit_code(client: Client, session: str) -> None:
     result = client.exec(session, "cat; echo $A >&2; pwd; exit 3", stdin="hä\n", env={"A": "b"})
     assert (result.exit_code, result.stdout, result.stderr) == (3, "hä\n/workspace\n", "b\n")
     assert client.exec(session, ["nonsuch"]).exit_code == 127
@@ -50,7 +50,7 @@ def test_a_command_gives_its_output_and_exit_code(client: Client, session: str) 
     assert (len(result.stdout), result.truncated) == (1000, True)
 
 
-def test_a_command_streams(client: Client, session: str) -> None:
+def test_a_command_streams_its_output(client: Client, session: str) -> None:
     items = list(client.exec_stream(session, "printf '\\377'; sleep 0.2; echo err >&2; exit 4"))
     output = [item for item in items if isinstance(item, ExecOutput)]
     assert b"".join(item.data for item in output if item.stream == "stdout") == b"\xff"
@@ -59,7 +59,7 @@ def test_a_command_streams(client: Client, session: str) -> None:
     assert items[-1].exit_code == 4
 
 
-async def test_the_tree_dies_when_the_client_goes_away(daemon: RunningDaemon, session: str) -> None:
+async def test_the_tree_dies_when_the_client_disconnects(daemon: RunningDaemon, session: str) -> None:
     async with AsyncClient(daemon.socket) as client:
         with anyio.move_on_after(1):
             await client.exec(session, "sleep 4321 & sleep 4321")
@@ -80,7 +80,7 @@ async def test_many_commands_run_at_once(daemon: RunningDaemon, session: str) ->
     assert sorted(map(int, outputs)) == list(range(40))
 
 
-def test_files_pass_through(client: Client, session: str) -> None:
+def test_files_are_passed_through_unchanged(client: Client, session: str) -> None:
     content = secrets.token_bytes(3_000_000)
     assert client.write_file(session, "/workspace/deep/er/a b", content).size_bytes == len(content)
     assert client.read_file(session, "/workspace/deep/er/a b") == content
@@ -98,7 +98,7 @@ def test_files_pass_through(client: Client, session: str) -> None:
         client.write_file(session, "/workspace/memo/NOTES.md", b"x")
 
 
-def test_background_processes(client: Client, session: str) -> None:
+def test_background_processes_are_fed_read_and_killed(client: Client, session: str) -> None:
     process = client.start_process(session, "while read line; do echo got $line; done; exit 5")
     client.write_process(session, process.id, "one\ntwo\n")
     output = b""
@@ -114,7 +114,7 @@ def test_background_processes(client: Client, session: str) -> None:
     assert {one.id for one in client.list_processes(session)} >= {process.id, other.id}
 
 
-def test_a_long_write_reaches_a_late_reader_whole(client: Client, session: str) -> None:
+def test_a_long_write_reaches_a_late_reader_in_full(client: Client, session: str) -> None:
     process = client.start_process(session, "sleep 0.5; wc -c")
     client.write_process(session, process.id, b"x" * 1_000_000, eof=True)
     output = b""

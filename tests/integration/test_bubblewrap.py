@@ -222,7 +222,7 @@ async def test_environment_comes_from_the_spec_only_and_is_not_on_a_command_line
     assert not any("canary-of-the-spec" in line for line in lines)
 
 
-async def test_container_is_never_the_hosts_root(engine: BubblewrapEngine, make_spec: SpecMaker) -> None:
+async def test_container_never_runs_as_the_hosts_root(engine: BubblewrapEngine, make_spec: SpecMaker) -> None:
     container = await engine.launch(make_spec())
     assert container.pid is not None
     status = read_proc(container.pid, "status")
@@ -285,7 +285,7 @@ async def test_container_that_was_never_recorded_as_complete_is_adopted(
     kept = Records(state_dir)
     record = kept.read(container.name)
     assert record is not None
-    kept.update(replace(record, init=None))  # as a daemon leaves it that dies before it has learnt the pid
+    kept.update(replace(record, init=None))  # as left by a daemon that dies before it records the pid
     successor = BubblewrapEngine(state_dir)
     assert await successor.inspect(container.id) == container
     await successor.remove(container.id)
@@ -298,7 +298,7 @@ def ref_of(record: ContainerRecord) -> processes.ProcessRef:
     return record.init
 
 
-async def test_intent_without_a_process_is_dead_by_the_engine_and_removable(
+async def test_intent_without_a_process_counts_as_ended_by_the_engine_and_is_removable(
     engine: BubblewrapEngine, state_dir: Path
 ) -> None:
     record = ContainerRecord(mint_id("half"), "half", "host", {}, boot_id=processes.boot_id(), has_cgroup=True)
@@ -322,11 +322,11 @@ async def test_record_from_before_a_reboot_is_dead_even_if_its_pid_is_reused(
     found = await engine.inspect(record.id)
     assert found is not None
     assert not found.running
-    await engine.remove(record.id)  # would end this very test if it believed the pid
+    await engine.remove(record.id)  # would kill this test process if it trusted the pid
 
 
-async def test_bwrap_that_waits_long_for_cpu_is_waited_for(engine: BubblewrapEngine, state_dir: Path) -> None:
-    """A process that is called bwrap and execs only after seconds, as on a host with more work than CPUs."""
+async def test_bwrap_that_is_starved_of_cpu_is_awaited(engine: BubblewrapEngine, state_dir: Path) -> None:
+    """A process named bwrap that execs only after seconds, as on an overloaded host."""
     late = subprocess.Popen([sys.executable, "-c", LATE_EXEC], start_new_session=True)
     monitor = subprocess.Popen(["sleep", "600"], start_new_session=True)
     with anyio.fail_after(HANG_GUARD_S):
@@ -362,7 +362,7 @@ async def test_a_start_that_takes_too_long_is_retryable_and_leaves_nothing(
     ref, request = SessionRef.of("acme", "s1"), SandboxRequest(user=UserId("ada"))
     async with SandboxManager(settings) as manager:
         with monkeypatch.context() as patch, anyio.fail_after(HANG_GUARD_S):
-            patch.setattr(PendingLaunch, "send_plan", lambda _self: None)  # so it lives, and never gets anywhere
+            patch.setattr(PendingLaunch, "send_plan", lambda _self: None)  # so it stays alive, and never makes progress
             with pytest.raises(
                 EngineUnavailable, match=r"its container was not ready within 0.5 s; .*try again"
             ) as slow:
@@ -558,7 +558,7 @@ anyio.run(main)
 """
 
 
-def test_ordinary_user_has_the_same_containers_with_processes_counted_for_each() -> None:
+def test_ordinary_user_gets_the_same_containers_with_a_process_limit_for_each() -> None:
     lines = run_as_ordinary_user(ORDINARY).splitlines()
     assert lines[:2] == ["a 20", "b 20"]  # together more than one limit: nothing is counted across containers
     name, count = lines[2].split()

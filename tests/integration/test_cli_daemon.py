@@ -1,4 +1,4 @@
-"""The command line against a real daemon: the commands of a first day."""
+"""The command line against a real daemon: the commands that a new user runs first."""
 
 from __future__ import annotations
 

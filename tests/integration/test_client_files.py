@@ -36,7 +36,7 @@ def test_files_are_listed_renamed_and_removed(client: Client) -> None:
         sandbox.kill()
 
 
-def test_a_directory_of_several_pages_is_listed_whole(client: Client) -> None:
+def test_a_directory_of_several_pages_is_listed_in_full(client: Client) -> None:
     with Sandbox.create("client-files-2", user="ada", client=client) as sandbox:
         sandbox.commands.run("mkdir many; cd many; seq -f f%g 10050 | xargs touch")
         assert len(sandbox.files.list("many")) == 10_050

@@ -48,7 +48,7 @@ def settlement(text: str, expected: Expected = ABSENT) -> Settlement:
     return Settlement({"runs": 1}, document=DocumentChange(USER, text, expected, RUN))
 
 
-async def test_a_settled_page_is_shown_and_announced_before_the_run_goes_on(
+async def test_a_settled_page_is_shown_and_announced_before_the_run_continues(
     store: Any, memory: Memory, bus: EventBus
 ) -> None:
     root = await memory.create("box", REF, ANN)

@@ -27,7 +27,7 @@ PIECE = bytes(range(256)) * 4096
 PIECES = 96
 DIGEST = hashlib.sha256(PIECE * PIECES).hexdigest()
 SLACK_BYTES = 24 * MEBIBYTE
-"""What a quarter of the stream would take; measuring itself, and a garbage collection that is due, take less."""
+"""A quarter of the stream; the measurement itself and a pending garbage collection take less."""
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def forget_peak(pid: int) -> None:
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
-def test_96_mebibytes_of_stdin_leave_the_daemon_and_pid_1_small(
+def test_96_mebibytes_of_stdin_do_not_grow_the_daemon_or_pid_1(
     daemon: RunningDaemon, client: Client, session: str
 ) -> None:
     client.exec(session, ["sha256sum"], stdin=itertools.repeat(PIECE, 2))
@@ -65,7 +65,7 @@ def test_96_mebibytes_of_stdin_leave_the_daemon_and_pid_1_small(
         assert peak_bytes(pid) < peak + SLACK_BYTES
 
 
-async def test_every_way_in_streams_the_same_bytes(daemon: RunningDaemon, session: str) -> None:
+async def test_every_interface_streams_the_same_bytes(daemon: RunningDaemon, session: str) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(PIECES):
             yield PIECE

@@ -1,6 +1,6 @@
 """Mistakes of a newcomer's first hour, one row each: an exit code, one sentence and the next step, never a traceback.
 
-Every row is a real process in a directory with the files that the mistake needs, beside a real daemon.
+Every row is a real process in a directory with the files that the mistake needs, while a real daemon runs.
 """
 
 from __future__ import annotations
@@ -122,9 +122,9 @@ MISTAKES = (
     serve("no skills there", "", 2, "must be an existing directory", "create it", SANDBOXD_SKILLS="/none"),
     # the engine and the image
     serve("an image that is not there", "--image none:1", 1, "none:1 is not in the engine", "pull it"),
-    serve("no engine there", "", 1, "unix:///none.sock (from DOCKER_HOST)", "start it", DOCKER_HOST="unix:///none.sock"),
-    Mistake("no engine to build in", "image build", 1, ("No such file", "start it"), {"DOCKER_HOST": "unix:///none.sock"}),
-    Mistake(
+    serve("no engine there", "", 1, "unix:///none.sock (from DOCKER_HOST)", "start it",
+    DOCKER_HOST="unix:///none.sock"), Mistake("no engine to build in", "image build", 1, ("No such file", "start it"),
+    {"DOCKER_HOST": "unix:///none.sock"}), Mistake(
         "serve: not in the engine's group",
         "serve --data {tmp}/foreign/data --socket {tmp}/foreign/s",
         1,
@@ -248,7 +248,7 @@ def test_there_are_at_least_forty_cases_with_distinct_names() -> None:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
-def test_a_mistake_is_one_sentence_with_the_next_step(places: Places, mistake: Mistake) -> None:
+def test_a_mistake_is_answered_with_one_sentence_and_the_next_step(places: Places, mistake: Mistake) -> None:
     if os.geteuid() != 0 and (mistake.as_stranger or "foreign" in mistake.line):
         pytest.skip("only root can be another user")
     done = run(places, mistake)
@@ -285,7 +285,7 @@ def test_a_reader_that_leaves_early_sees_no_traceback(places: Places) -> None:
 
 
 def test_ctrl_c_ends_a_command_silently(places: Places) -> None:
-    # The default action, because a suite that runs in the background may have been told to ignore Ctrl-C.
+    # The default action, because a suite that runs in the background may have inherited an ignored SIGINT.
     line = [SANDBOXD, "exec", "--no-stdin", "--socket", places.socket, "here", "echo started; sleep 60"]
     command = ["env", "--default-signal=INT", *map(str, line)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

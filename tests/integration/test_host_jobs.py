@@ -84,7 +84,7 @@ def run(daemon: RunningDaemon, *words: str, stdin: str = "", **environment: str)
 
 
 def run_job(url: str, *words: str) -> None:
-    """Another Python program opens the same store and writes to it; the daemon knows nothing of it."""
+    """Another Python program opens the same store and writes to it without notifying the daemon."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", JOB, url, *words], env=env, check=True, timeout=60)
 
@@ -131,7 +131,7 @@ def test_an_editor_that_writes_in_place_reaches_the_container(
 ) -> None:
     notes = files.data.parent / "memory" / "tenants" / "default" / "sessions" / session / "NOTES.md"
     for text in ("in place\n", "in place, and longer than before\n"):
-        with notes.open("r+") as file:  # as an editor does that keeps the file's inode
+        with notes.open("r+") as file:  # like an editor that keeps the file's inode
             file.truncate(0)
             file.write(text)
         wait_inside(client, session, NOTES, text)
@@ -160,7 +160,7 @@ def test_a_store_without_change_reports_is_read_again_on_refresh(
             for session in ("s1", "s2"):
                 wait_inside(client, session, USER, "three\n")
             run_job(url, "ada", "user", "USER.md", "four\n")
-            # A text that is given along is a hint: what counts is what the store has.
+            # A text sent with the request is only a hint: the store's text counts.
             assert client.refresh_user_memo_mirror_for_all_sessions("ada", "USER.md", "not the store's") == 2
             wait_inside(client, "s2", USER, "four\n")
             assert os.environ[PLACE] not in client.exec("s1", "env; cat /proc/self/mountinfo").stdout

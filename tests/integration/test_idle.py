@@ -22,9 +22,7 @@ def daemon() -> Iterator[RunningDaemon]:
         running.stop()
 
 
-def test_an_idle_sandbox_gives_up_its_container_and_one_with_a_call_under_way_does_not(
-    engine_socket: str, agent_image: str
-) -> None:
+def test_an_idle_sandbox_loses_its_container_but_not_during_a_call(engine_socket: str, agent_image: str) -> None:
     daemon = RunningDaemon(image=agent_image, idle_timeout_s=2)
     try:
         daemon.start()
@@ -83,7 +81,7 @@ def test_a_running_process_keeps_the_container_of_its_sandbox(daemon: RunningDae
         leave(client)  # type: ignore[operator]
         client.ensure_sandbox("idle", user="ada")
         wait_for_state(client, "idle", "gone", after=seen)
-        # s1 was last used before, so it has been looked at by now, or is at the next round.
+        # s1 was last used earlier, so it has been checked by now, or will be in the next round.
         seen = newest_event(client)
         client.ensure_sandbox("idle", user="ada")
         wait_for_state(client, "idle", "gone", after=seen)

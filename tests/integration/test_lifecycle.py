@@ -27,7 +27,7 @@ def session(client: Client) -> Iterator[str]:
         client.destroy_sandbox(name)
 
 
-def test_fifty_ensures_of_one_session_at_once_share_one_container(daemon: RunningDaemon, session: str) -> None:
+def test_fifty_concurrent_ensures_of_one_session_share_one_container(daemon: RunningDaemon, session: str) -> None:
     def ensure(_: int) -> str | None:
         with daemon.client() as client:
             return client.ensure_sandbox(session, user="ada").container
@@ -39,7 +39,7 @@ def test_fifty_ensures_of_one_session_at_once_share_one_container(daemon: Runnin
     assert set(daemon.containers()) - before == made
 
 
-def test_two_tenants_with_the_same_session_id_never_meet(client: Client, session: str) -> None:
+def test_two_tenants_with_the_same_session_id_are_isolated(client: Client, session: str) -> None:
     mine = client.ensure_sandbox(session, user="ada", tenant="red")
     yours = client.ensure_sandbox(session, user="ada", tenant="blue")
     try:
@@ -116,7 +116,7 @@ def test_stats_during_a_destroy_name_the_sandbox_and_not_the_engine(engine_socke
     assert {refusal.code for refusal in refusals} <= {NotReady.code, SandboxNotFound.code}
 
 
-def test_the_same_session_created_used_and_destroyed_by_many_at_once_ends_consistent(
+def test_a_session_created_used_and_destroyed_concurrently_ends_consistent(
     daemon: RunningDaemon, client: Client, session: str
 ) -> None:
     def worker(number: int) -> None:
@@ -214,7 +214,7 @@ def test_an_image_without_python_is_refused_with_a_clear_sentence(client: Client
         docker("rmi", "-f", "sandboxd-test-empty:1")
 
 
-def test_a_missing_image_is_refused_with_the_next_step(daemon: RunningDaemon, client: Client, session: str) -> None:
+def test_a_missing_image_is_reported_with_the_next_step(daemon: RunningDaemon, client: Client, session: str) -> None:
     before = daemon.sandbox_files()
     with pytest.raises(EngineRefused, match="sandboxd image build"):
         client.ensure_sandbox(session, user="ada", image="sandboxd-test-nowhere:1")

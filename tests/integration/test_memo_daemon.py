@@ -66,7 +66,7 @@ def test_a_write_over_http_is_visible_inside_before_its_answer(client: Client, s
 
 
 def test_two_agents_of_one_user_do_not_overwrite_each_other(client: Client, session: str, user: str) -> None:
-    """I13, as the bug was found: two agents read and write, both writes succeed, and a line is lost."""
+    """I13. The bug that it prevents: two agents read and write, both writes succeed, and a line is lost."""
     other = f"s-{secrets.token_hex(4)}"
     client.ensure_sandbox(other, user, limits=LIMITS)
     try:
@@ -149,7 +149,7 @@ def test_the_command_line_reads_and_writes_what_the_container_sees(
     assert session in run(daemon, "sessions", "--user", user).stdout.decode()
 
 
-def test_a_retry_of_an_append_is_one_append(client: Client, session: str) -> None:
+def test_a_retried_append_is_applied_once(client: Client, session: str) -> None:
     for _ in range(2):
         client.append_memo(session, "NOTES.md", "once\n", idempotency_key=f"k-{session}")
     assert cat(client, session, NOTES) == "once\n"

@@ -58,7 +58,7 @@ def test_a_users_memory_changes_in_all_their_sandboxes_and_in_no_other(client: C
         client.destroy_sandbox(foreign)
 
 
-def test_an_edit_of_text_that_changed_meanwhile_is_refused_with_the_newer_text(client: Client, session: str) -> None:
+def test_an_edit_of_text_that_has_changed_is_refused_with_the_newer_text(client: Client, session: str) -> None:
     client.write_memo(session, "NOTES.md", "one\n")
     first = client.read_memo(session, "NOTES.md")
     client.write_memo(session, "NOTES.md", "two\n")
@@ -107,7 +107,7 @@ print(seen)
     assert inside(client, session, NOTES).split()[0] == str(number)
 
 
-def test_another_tenant_sees_none_of_it(client: Client, session: str) -> None:
+def test_another_tenant_sees_none_of_the_memory(client: Client, session: str) -> None:
     client.write_memo(session, "NOTES.md", "secret\n")
     with pytest.raises(Absent):
         client.read_memo(session, "NOTES.md", tenant="other")

@@ -36,7 +36,7 @@ OpenStore = Callable[[], AbstractAsyncContextManager[Any]]
 
 @pytest.fixture(params=["memory", "sqlite", "filesystem"])
 def open_another(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
-    """Open the same store, again if need be; the one in memory exists only once."""
+    """Open the same store, again if necessary; the one in memory is opened only once."""
     in_memory = InMemoryStore()
     return {
         "memory": lambda: in_memory,
@@ -68,7 +68,7 @@ async def memory(store: Any, data: Path, bus: EventBus) -> AsyncIterator[Memory]
 
 
 async def until(is_true: Callable[[], object]) -> None:
-    """Wait for another task, or process, to do its part."""
+    """Wait for another task or process."""
     with anyio.fail_after(30):
         while not is_true():
             await anyio.sleep(0.002)
@@ -152,7 +152,7 @@ async def test_with_merge_both_changes_are_kept_in_one_text(store: Any, memory: 
     assert text_of(root, NOTES_PATH) == "ONE\ntwo\nthree\nfour\n"
 
 
-async def test_with_merge_a_text_that_does_not_fit_is_kept_beside_the_other(store: Any, memory: Memory) -> None:
+async def test_with_merge_a_text_that_cannot_be_merged_is_kept_as_a_copy(store: Any, memory: Memory) -> None:
     root = await memory.create("box", REF, ANN)
     base = await memory.write(NOTES, "one\n")
     assert isinstance(base, Committed)
@@ -168,7 +168,7 @@ async def test_with_merge_a_text_that_does_not_fit_is_kept_beside_the_other(stor
     assert {entry.key.name for entry in entries} == {caught.value.copy.name, "NOTES.md"}
 
 
-async def test_a_change_in_the_store_itself_reaches_every_mirror_of_the_user(
+async def test_a_direct_change_in_the_store_reaches_every_mirror_of_the_user(
     open_another: OpenStore, memory: Memory
 ) -> None:
     roots = [await memory.create(f"box{n}", SessionRef.of("acme", f"s{n}"), ANN) for n in range(5)]
@@ -254,7 +254,7 @@ async def test_an_adopted_mirror_is_brought_up_to_date(store: Any, data: Path, b
     assert drift == ["user/USER.md"]
 
 
-async def test_a_change_between_the_snapshot_and_its_end_is_not_lost(
+async def test_a_change_during_a_snapshot_is_not_lost(
     store: Any, memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.write_document(NOTES, "one")
@@ -309,7 +309,7 @@ async def test_a_retry_with_the_same_request_is_one_revision(memory: Memory) -> 
 
 
 class Watched:
-    """A store that notes which of its methods are used, and may lack some."""
+    """A store that records which of its methods are called, and may lack some."""
 
     def __init__(self, store: Any, *lacks: str) -> None:
         self._store = store
@@ -329,7 +329,7 @@ class Watched:
 
 
 @pytest.mark.parametrize("lacks", [(), ("find_request",)])
-async def test_a_request_is_looked_up_by_a_read_if_the_store_can(
+async def test_a_request_is_looked_up_by_a_read_if_the_store_supports_it(
     store: Any, data: Path, lacks: tuple[str, ...]
 ) -> None:
     watched = Watched(store, *lacks)
@@ -349,7 +349,7 @@ async def test_a_request_is_looked_up_by_a_read_if_the_store_can(
         assert (newest.revision, newest.content) == (2, "two")
 
 
-async def test_the_same_text_again_is_a_new_revision_of_the_same_file(memory: Memory, data: Path) -> None:
+async def test_writing_the_same_text_again_makes_a_new_revision_of_the_same_file(memory: Memory, data: Path) -> None:
     root = await memory.create("box", REF, ANN)
     for _ in range(3):
         await memory.write(NOTES, "the same")
@@ -377,7 +377,7 @@ async def test_a_dropped_mirror_is_left_alone(store: Any, memory: Memory) -> Non
     assert await memory.refresh(REF) == 0
 
 
-async def test_a_full_disk_leaves_the_old_text_whole_and_heals_by_itself(
+async def test_a_full_disk_leaves_the_old_text_intact_and_the_mirror_recovers(
     store: Any, memory: Memory, data: Path
 ) -> None:
     root = await memory.create("box", REF, ANN)
@@ -394,7 +394,7 @@ async def test_a_full_disk_leaves_the_old_text_whole_and_heals_by_itself(
     assert leftovers(data) == []
 
 
-async def test_a_commit_of_another_process_appears(data: Path, tmp_path: Path) -> None:
+async def test_a_commit_by_another_process_appears_in_the_mirror(data: Path, tmp_path: Path) -> None:
     async with SQLiteStore(tmp_path / "memo.db") as store, Memory(data, store, events=EventBus()) as memory:
         root = await memory.create("box", REF, ANN)
         program = (
@@ -410,7 +410,7 @@ async def test_a_commit_of_another_process_appears(data: Path, tmp_path: Path) -
         assert [file.in_sync for file in await memory.inspect(REF)] == [True]
 
 
-async def test_ten_thousand_artifacts_and_a_thousand_more_while_live(tmp_path: Path, data: Path) -> None:
+async def test_ten_thousand_artifacts_and_a_thousand_later_ones_are_mirrored(tmp_path: Path, data: Path) -> None:
     async with InMemoryStore() as store, Memory(data, store, events=EventBus()) as memory:
         for number in range(10_000):
             await store.write_artifact(ArtifactKey.of(REF, f"call-{number}"), f"result {number} " * 20)

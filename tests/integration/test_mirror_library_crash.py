@@ -78,7 +78,7 @@ def open_store(kind: str, directory: Path) -> BaseStore:
 
 
 @pytest.mark.parametrize(("kind", "point"), kill_pairs(["sqlite", "filesystem"], MINE))
-async def test_killed_at_a_named_step_nothing_acknowledged_is_lost(kind: str, point: str, tmp_path: Path) -> None:
+async def test_a_kill_at_a_named_step_loses_nothing_acknowledged(kind: str, point: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = await anyio.run_process(
         [sys.executable, "-c", WRITER, kind, str(tmp_path), point], env=environment, check=False, stderr=subprocess.PIPE

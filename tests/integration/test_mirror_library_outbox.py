@@ -1,4 +1,4 @@
-"""The outbox: with the store down a write is kept, shown as pending, and delivered when the store is back."""
+"""The outbox: while the store is down a write is queued and shown as pending, and delivered once the store is back."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ NOTES_PATH = "/workspace/memo/session/NOTES.md"
 
 
 class Switch:
-    """A real store behind a switch: down it answers nothing, and `loses` answers after having committed.
+    """A real store behind a switch: while down it fails every call, and `loses` loses answers after the commit.
 
-    The keys in `stuck` are down by themselves, and the texts in `unwelcome` are refused for good.
+    Calls on a key in `stuck` always fail, and a text in `unwelcome` is always refused.
     """
 
     def __init__(self, store: SQLiteStore) -> None:
@@ -49,7 +49,7 @@ class Switch:
             if self.is_down or (args and isinstance(args[0], DocumentKey) and args[0] in self.stuck):
                 raise Unavailable("cannot reach the store")
             if name == "write_document" and args[1] in self.unwelcome:
-                raise TooLarge("cannot take this text")
+                raise TooLarge("cannot accept this text")
             answer = await found(*args, **named)
             if self.loses and name.startswith(("write", "append")):
                 raise Timeout("cannot tell: no answer")
@@ -107,7 +107,7 @@ async def test_without_an_outbox_a_write_to_a_store_that_is_down_fails_clearly(d
             await memory.write(NOTES, "text")
 
 
-async def test_a_kept_write_is_shown_as_pending_and_then_delivered(data: Path, switch: Switch) -> None:
+async def test_a_queued_write_is_shown_as_pending_and_then_delivered(data: Path, switch: Switch) -> None:
     async with open_memory(data, switch) as memory:
         root = await memory.create("box", REF, ANN)
         await memory.write(NOTES, "one\n")
@@ -130,12 +130,12 @@ async def test_a_kept_write_is_shown_as_pending_and_then_delivered(data: Path, s
         assert found.content == "one\ntwo\nthree\nfour\n"
         assert await switch.store.read_tool_result_artifact(REF, "call") == "result"
         assert [r.actor for r in await memory.history(NOTES)] == ["host", "host", "agent", "host"]
-        # What an agent read while it was pending is a good base for its next edit.
+        # What an agent read while it was pending is a valid base for its next edit.
         assert isinstance(await memory.write(NOTES, "edited\n", expected=seen), Committed)
         assert "pending" not in manifest_of(root)["session/NOTES.md"]
 
 
-async def test_a_write_that_is_not_based_on_what_waits_is_refused(data: Path, switch: Switch) -> None:
+async def test_a_write_that_is_not_based_on_the_queued_text_is_refused(data: Path, switch: Switch) -> None:
     async with open_memory(data, switch) as memory:
         await memory.create("box", REF, ANN)
         base = await memory.write(NOTES, "one")
@@ -148,7 +148,7 @@ async def test_a_write_that_is_not_based_on_what_waits_is_refused(data: Path, sw
         assert caught.value.current.content == "two"
 
 
-async def test_kept_writes_survive_a_restart_in_order(data: Path, switch: Switch) -> None:
+async def test_queued_writes_survive_a_restart_in_order(data: Path, switch: Switch) -> None:
     async with open_memory(data, switch) as memory:
         root = await memory.create("box", REF, ANN)
         await memory.write(NOTES, "base\n")
@@ -201,7 +201,7 @@ async def test_a_write_whose_answer_was_lost_is_one_revision(data: Path, switch:
         await until_shown(root, "once\n")
 
 
-async def test_a_retry_of_a_kept_write_is_the_same_entry(data: Path, switch: Switch) -> None:
+async def test_a_retry_of_a_queued_write_is_the_same_entry(data: Path, switch: Switch) -> None:
     async with open_memory(data, switch) as memory:
         switch.is_down = True
         author = Author("agent", request="r1")
@@ -210,7 +210,7 @@ async def test_a_retry_of_a_kept_write_is_the_same_entry(data: Path, switch: Swi
         assert memory.waiting == 1
 
 
-async def test_a_new_mirror_shows_what_waits(data: Path, switch: Switch) -> None:
+async def test_a_new_mirror_shows_queued_writes(data: Path, switch: Switch) -> None:
     async with open_memory(data, switch) as memory:
         switch.is_down = True
         user = DocumentKey.of_user(REF.tenant, ANN, "USER.md")
@@ -238,7 +238,7 @@ async def test_documents_that_cannot_be_delivered_do_not_block_others(data: Path
         await delivered(memory)
 
 
-async def test_after_a_conflict_and_a_refusal_later_writes_go_to_the_document_again(data: Path, switch: Switch) -> None:
+async def test_later_writes_reach_the_document_after_a_conflict_and_a_refusal(data: Path, switch: Switch) -> None:
     async with open_memory(data, switch) as memory:
         root = await memory.create("box", REF, ANN)
         await memory.write(NOTES, "one\n")
@@ -259,7 +259,7 @@ async def test_after_a_conflict_and_a_refusal_later_writes_go_to_the_document_ag
         assert found.content == "theirs\nadded\nfinal\n"
 
 
-async def test_a_retry_of_a_refused_write_is_refused_in_the_same_way(data: Path, switch: Switch) -> None:
+async def test_a_retry_of_a_refused_write_is_refused_with_the_same_error(data: Path, switch: Switch) -> None:
     author = Author("agent", request="r1")
     async with open_memory(data, switch) as memory:
         switch.unwelcome, switch.is_down = {"unwelcome"}, True
@@ -267,19 +267,19 @@ async def test_a_retry_of_a_refused_write_is_refused_in_the_same_way(data: Path,
         switch.is_down = False
         await delivered(memory)
         switch.is_down = True
-        with pytest.raises(TooLarge, match="cannot take this text"):
+        with pytest.raises(TooLarge, match="cannot accept this text"):
             await memory.write(NOTES, "unwelcome", author=author)
-        # Also behind a write that does wait: what was refused is not called queued.
+        # Even behind a queued write, a refused write is not reported as queued.
         assert isinstance(await memory.write(NOTES, "welcome"), Queued)
-        with pytest.raises(TooLarge, match="cannot take this text"):
+        with pytest.raises(TooLarge, match="cannot accept this text"):
             await memory.write(NOTES, "unwelcome", author=author)
         assert (memory.waiting, len(memory.refused())) == (1, 1)
     async with open_memory(data, switch) as memory:
-        with pytest.raises(TooLarge, match="cannot take this text"):
+        with pytest.raises(TooLarge, match="cannot accept this text"):
             await memory.repeated(NOTES, author)
 
 
-async def test_a_kept_artifact_is_refused_if_the_store_has_moved_on(data: Path, switch: Switch) -> None:
+async def test_a_queued_artifact_is_refused_if_the_store_has_a_newer_one(data: Path, switch: Switch) -> None:
     moved, same = ArtifactKey.of(REF, "moved"), ArtifactKey.of(REF, "same")
     for key in (moved, same):
         await switch.store.write_artifact(key, "one")
@@ -318,7 +318,7 @@ CREATE TABLE chains (key TEXT PRIMARY KEY, target TEXT NOT NULL, revision INTEGE
 """
 
 
-async def test_what_an_earlier_daemon_kept_is_delivered(data: Path, switch: Switch) -> None:
+async def test_writes_queued_by_an_earlier_daemon_are_delivered(data: Path, switch: Switch) -> None:
     data.mkdir()
     row = (json.dumps(["session", "acme", "s1", "NOTES.md"]), "write", b"text", "absent", "agent", "", "r1", 0.0)
     db = sqlite3.connect(data / "outbox.db")

@@ -43,7 +43,7 @@ class Writable(ReadOnly):
 
 
 class Neat(Writable):
-    """Keeps what it is given without the spaces at its end."""
+    """Stores texts without trailing spaces."""
 
     async def write_memory_document(self, tenant: str, owner: str, scope: str, name: str, content: str) -> None:
         await super().write_memory_document(tenant, owner, scope, name, content.rstrip() + "\n")
@@ -58,7 +58,7 @@ class HangsAfterCommit(Writable):
 AT_NOTES, AT_USER = ("acme", "s1", "session", "NOTES.md"), ("acme", "ann", "user", "USER.md")
 
 
-async def test_one_method_is_enough_to_be_mirrored_and_a_write_says_read_only(tmp_path: Path) -> None:
+async def test_a_provider_with_one_method_is_mirrored_and_read_only(tmp_path: Path) -> None:
     store = ReadOnly()
     store.texts[AT_NOTES] = "notes"
     store.texts[AT_USER] = "user"
@@ -99,7 +99,7 @@ async def test_without_revisions_the_content_is_compared(tmp_path: Path) -> None
         assert store.texts[AT_NOTES] == (root / "session" / "NOTES.md").read_text() == "ONE\ntwo\nthree\nfour\n"
 
 
-async def test_appends_at_once_are_all_there_although_the_provider_cannot_append(tmp_path: Path) -> None:
+async def test_concurrent_appends_are_all_stored_although_the_provider_cannot_append(tmp_path: Path) -> None:
     store = Writable()
     async with Memory(tmp_path, store, events=EventBus()) as memory:
         root = await memory.create("box", REF, ANN)
@@ -110,7 +110,7 @@ async def test_appends_at_once_are_all_there_although_the_provider_cannot_append
         assert (root / "session" / "NOTES.md").read_text() == store.texts[AT_NOTES]
 
 
-async def test_the_mirror_shows_what_the_provider_made_of_the_text(tmp_path: Path) -> None:
+async def test_the_mirror_shows_the_text_as_the_provider_stored_it(tmp_path: Path) -> None:
     async with Memory(tmp_path, Neat(), events=EventBus()) as memory:
         root = await memory.create("box", REF, ANN)
         await memory.write(NOTES, "text   ")
@@ -126,7 +126,7 @@ async def test_an_artifact_that_cannot_be_read_back_is_shown_as_given(tmp_path: 
         assert (root / "session" / "tool-results" / "call.txt").read_text() == "result"
 
 
-async def test_a_write_without_an_answer_is_unknown_and_says_so(tmp_path: Path) -> None:
+async def test_a_write_without_an_answer_is_reported_as_unknown(tmp_path: Path) -> None:
     async with Memory(tmp_path, HangsAfterCommit(), events=EventBus(), outbox=True, store_timeout_s=0.1) as memory:
         with pytest.raises(WriteOutcomeUnknown, match="may or may not"):
             await memory.write(NOTES, "text")
@@ -148,12 +148,12 @@ async def test_an_outage_never_looks_like_an_empty_document(tmp_path: Path) -> N
         assert (root / "session" / "NOTES.md").read_text() == "notes"
         store.texts[AT_NOTES] = "newer"
         store.is_down = False
-        with anyio.fail_after(30):  # the adoption is finished by itself
+        with anyio.fail_after(30):  # the adoption finishes without a trigger
             while (root / "session" / "NOTES.md").read_text() != "newer":
                 await anyio.sleep(0.01)
 
 
-async def test_kept_writes_of_a_plain_provider_are_delivered_once_and_in_order(tmp_path: Path) -> None:
+async def test_queued_writes_of_a_plain_provider_are_delivered_once_and_in_order(tmp_path: Path) -> None:
     store = Writable()
     store.texts[AT_NOTES] = "base\n"
     async with Memory(tmp_path, store, events=EventBus(), outbox=True) as memory:

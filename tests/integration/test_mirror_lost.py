@@ -1,4 +1,4 @@
-"""A mirror's directory is removed on the host while a container shows it: the container is given up, never left with an
+"""A mirror's directory is removed on the host while a container shows it: the container is removed, never left with an
 empty memory (I4), and its workspace stays (I14)."""
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def begin(client: Client, session: str) -> str:
 
 
 @pytest.mark.parametrize("lost", ["subdirectories", "everything", "mirrors"])
-def test_after_its_mirror_was_lost_a_sandbox_is_gone_and_comes_back_whole(daemon: RunningDaemon, lost: str) -> None:
+def test_a_sandbox_that_lost_its_mirror_is_gone_and_comes_back_complete(daemon: RunningDaemon, lost: str) -> None:
     with daemon.start().client() as client:
         begin(client, "s1")
     daemon.kill()
@@ -68,7 +68,7 @@ def test_after_its_mirror_was_lost_a_sandbox_is_gone_and_comes_back_whole(daemon
         assert client.exec("s1", NOTES).stdout == "later\n"
 
 
-def test_one_lost_mirror_costs_no_other_sandbox_its_container(daemon: RunningDaemon) -> None:
+def test_a_lost_mirror_does_not_affect_other_sandboxes(daemon: RunningDaemon) -> None:
     with daemon.start().client() as client:
         begin(client, "s1")
         (lost,) = (daemon.data / "mirrors").iterdir()

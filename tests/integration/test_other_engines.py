@@ -55,7 +55,7 @@ def wait_for_state(client: Client, state: str) -> None:
     wait_until(client, lambda client: client.get_sandbox(SESSION).state == state)
 
 
-def test_a_sandbox_lives_is_paused_taken_over_and_dies_as_on_docker(daemon: RunningDaemon) -> None:
+def test_a_sandbox_runs_pauses_is_adopted_and_dies_as_on_docker(daemon: RunningDaemon) -> None:
     temporary = daemon.data.parent / "tmp"
     temporary.mkdir()
     with daemon.start(environment={"TMPDIR": str(temporary)}).client() as client:
@@ -143,7 +143,7 @@ def test_readiness_names_a_runtime_that_the_engine_has_lost(gvisor_docker: Secon
         daemon.stop()
 
 
-def test_a_limit_of_processes_that_gvisor_needs_for_itself_is_named(
+def test_a_process_limit_that_gvisor_itself_exceeds_is_reported(
     gvisor_docker: SecondDocker, agent_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", gvisor_docker.url)
@@ -155,7 +155,7 @@ def test_a_limit_of_processes_that_gvisor_needs_for_itself_is_named(
     assert findings["runtime"]["verdict"] == "ok"
 
 
-def test_podman_is_not_asked_for_a_runtime_that_it_would_ignore(
+def test_a_runtime_that_podman_would_ignore_is_not_requested(
     podman: Podman, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", podman.url)

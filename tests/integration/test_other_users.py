@@ -1,4 +1,4 @@
-"""I7: another user of the host finds nothing of a sandbox, by any path that root can name.
+"""I7: another user of the host cannot access anything of a sandbox, by any path that root can name.
 
 Root lists every file, directory, socket and mount below the data directory and the cache; the other user tries each.
 """
@@ -173,7 +173,7 @@ def _probe(daemon: RunningDaemon, canary: str, uid: int, pids: list[int]) -> lis
     return reached
 
 
-def test_another_user_of_the_host_reaches_nothing_of_a_sandbox(daemon: RunningDaemon, canary: str) -> None:
+def test_another_user_of_the_host_cannot_access_anything_of_a_sandbox(daemon: RunningDaemon, canary: str) -> None:
     paths = _paths(daemon)
     for name in ("registry.db", "idempotency.db-wal", "memo.db", "outbox.db"):
         assert f"{daemon.data}/{name}" in paths
@@ -206,7 +206,7 @@ def test_everything_is_private_to_the_daemon_or_open_to_the_agents_group_only(
     assert stat.S_IMODE(daemon.data.stat().st_mode) == 0o700
 
 
-def test_what_an_older_daemon_left_open_is_closed_at_the_next_start(engine_socket: str, agent_image: str) -> None:
+def test_open_permissions_of_an_older_daemon_are_closed_at_the_next_start(engine_socket: str, agent_image: str) -> None:
     daemon = RunningDaemon(image=agent_image, cache="memory")
     try:
         with daemon.start().client() as client:

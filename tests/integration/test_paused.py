@@ -1,4 +1,4 @@
-"""A container that is paused without the daemon: its state is reported (I10), and nothing of its sandbox is lost."""
+"""A container that is paused from outside: its state is reported (I10), and its sandbox loses nothing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def wait_running(client: Client) -> None:
         assert time.monotonic() < deadline
 
 
-def test_calls_on_a_paused_sandbox_are_answered_at_once_and_work_again_after_it(
+def test_calls_on_a_paused_sandbox_fail_at_once_and_work_again_once_it_resumes(
     daemon: RunningDaemon, container: str
 ) -> None:
     with daemon.client() as client:
@@ -146,7 +146,7 @@ def test_processes_that_are_stopped_from_outside_pause_a_bubblewrap_sandbox() ->
 
 
 @pytest.mark.parametrize("engine", ["docker", "bubblewrap"])
-def test_a_restart_finds_a_paused_sandbox_paused_and_loses_nothing_of_it(
+def test_a_paused_sandbox_is_still_paused_and_complete_after_a_restart(
     engine_socket: str, agent_image: str, engine: str
 ) -> None:
     settings: dict[str, Any] = {"image": agent_image} if engine == "docker" else {}
@@ -175,7 +175,7 @@ def test_a_restart_finds_a_paused_sandbox_paused_and_loses_nothing_of_it(
 
 
 def _freezer(daemon: RunningDaemon, engine: str, container: str) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Return what freezes and what thaws a container without the daemon."""
+    """Return functions that freeze and thaw a container without the daemon."""
     if engine == "docker":
         return lambda: docker("pause", container), lambda: docker("unpause", container)
     (record,) = (daemon.data / "engine").glob("*/record")

@@ -72,7 +72,7 @@ def test_a_claimed_sandbox_has_its_owner_s_memory_and_environment_and_is_replace
     assert (seen["hits_total"], seen["misses_total"], seen["refill_seconds_count"]) == (1, 0, 3)
 
 
-def test_nothing_of_one_claim_is_in_the_next(daemon: RunningDaemon) -> None:
+def test_nothing_leaks_from_one_claim_to_the_next(daemon: RunningDaemon) -> None:
     secret = "canary-of-ada"
     with daemon.client() as client:
         containers = []
@@ -155,7 +155,7 @@ def test_a_late_warm_container_is_awaited_and_not_discarded(daemon: RunningDaemo
 
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
-def test_a_restart_takes_over_the_pool(daemon: RunningDaemon, is_killed: bool) -> None:
+def test_a_restart_adopts_the_pool(daemon: RunningDaemon, is_killed: bool) -> None:
     warm = wait_for_ready(daemon, 2)
     if is_killed:
         daemon.kill()
@@ -210,7 +210,7 @@ def test_a_killed_claim_is_finished_for_its_owner_at_the_next_start(daemon: Runn
 
 
 @pytest.mark.parametrize("point", ["claim.intent", "claim.mirror", "claim.configured"])
-def test_a_claim_that_fails_leaves_nothing_and_can_be_made_again(daemon: RunningDaemon, point: str) -> None:
+def test_a_claim_that_fails_leaves_nothing_and_can_be_retried(daemon: RunningDaemon, point: str) -> None:
     wait_for_ready(daemon, 2)
     daemon.terminate()
     daemon.start(failpoint=f"{point}=error(ENOSPC)")
@@ -227,7 +227,7 @@ def test_a_claim_that_fails_leaves_nothing_and_can_be_made_again(daemon: Running
         assert client.ensure_sandbox("s1", user="ada").from_pool
 
 
-def test_many_claims_at_once_get_a_container_each(daemon: RunningDaemon) -> None:
+def test_concurrent_claims_get_a_container_each(daemon: RunningDaemon) -> None:
     wait_for_ready(daemon, 2)
     with daemon.client() as client:
         sandboxes = _all_at_once(client, 8)

@@ -49,7 +49,7 @@ async def wait_for_warm(manager: SandboxManager) -> str:
 
 
 def rest_for_ever(manager: SandboxManager) -> None:
-    """What a pool is left with after many failures, only longer."""
+    """The backoff of a pool after many failures, only longer."""
     manager._pool._rests_until = math.inf
     manager._pool._misses_engine = True
 

@@ -1,4 +1,4 @@
-"""The tour of the object API, run as the example that it is, and what the tour does not show."""
+"""The tour of the object API, run as an example, and calls that the tour does not show."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PRINTED = [
 ]
 
 
-def test_the_tour_of_the_object_api_prints_the_same_with_both_halves(daemon: RunningDaemon) -> None:
+def test_the_tour_of_the_object_api_prints_the_same_with_both_clients(daemon: RunningDaemon) -> None:
     done = subprocess.run(
         [sys.executable, EXAMPLE],
         env=environment_of(daemon),

@@ -41,7 +41,7 @@ def run_as_stranger(verb: str) -> subprocess.CompletedProcess[str]:
 
 
 def assert_stops(done: subprocess.CompletedProcess[str], sentence: str, advice: str) -> None:
-    """It failed with one sentence and one next step, and nothing else on stderr."""
+    """Check that it failed with one sentence and one next step, and nothing else on stderr."""
     lines = done.stderr.splitlines()
     assert done.returncode == 1
     assert len(lines) == 2, done.stderr
@@ -51,7 +51,7 @@ def assert_stops(done: subprocess.CompletedProcess[str], sentence: str, advice: 
 
 @pytest.fixture
 def in_image(docker_client: docker.DockerClient, agent_image: str) -> Iterator[Container]:
-    """A hardened container of the agent image, idle, for looking around in."""
+    """An idle hardened container of the agent image, for inspection."""
     container = docker_client.containers.run(
         agent_image,
         ["sleep", "infinity"],
@@ -94,9 +94,7 @@ def _engine_pid() -> str | None:
     return path.read_text() if path.exists() else None
 
 
-def test_image_verb_builds_nothing_when_the_image_is_there(
-    agent_image: str, docker_client: docker.DockerClient
-) -> None:
+def test_image_verb_builds_nothing_when_the_image_exists(agent_image: str, docker_client: docker.DockerClient) -> None:
     before = docker_client.images.get(agent_image).id
     done = run(sys.executable, "-m", "sandboxd", "image", "build")
     assert done.returncode == 0, done.stderr
@@ -105,7 +103,7 @@ def test_image_verb_builds_nothing_when_the_image_is_there(
     assert docker_client.images.get(agent_image).id == before
 
 
-def test_a_changed_input_asks_for_another_image_and_an_equal_copy_does_not(tmp_path: Path) -> None:
+def test_a_changed_input_needs_another_image_and_an_equal_copy_does_not(tmp_path: Path) -> None:
     copy = Path(shutil.copytree(INPUTS, tmp_path / "images"))
     assert inputs_hash(copy) == inputs_hash()
     with (copy / "packages.txt").open("a") as packages:
@@ -143,13 +141,13 @@ def test_an_unprivileged_user_cannot_install_packages_and_sees_the_command() -> 
 
 
 @needs_root
-def test_a_stranger_cannot_install_from_backports_either() -> None:
+def test_an_unprivileged_user_cannot_install_from_backports_either() -> None:
     done = run_as_stranger("lambda _: debian.install_from_backports('runsc')")
     assert_stops(done, "cannot install runsc", "sudo apt-get install --no-install-recommends runsc")
 
 
 @pytest.mark.skipif(not debian.is_debian(), reason="only Debian and Ubuntu have backports")
-def test_backports_come_from_where_the_release_itself_comes_from() -> None:
+def test_backports_come_from_the_same_source_as_the_release() -> None:
     codename = debian.release()["VERSION_CODENAME"]
     known = run("apt-get", "indextargets", "--format", "$(REPO_URI)", f"Release: {codename}").stdout.split()
     if not known:
@@ -160,14 +158,14 @@ def test_backports_come_from_where_the_release_itself_comes_from() -> None:
     assert {line.split()[-3] for line in lines} <= set(known)
 
 
-def test_a_program_that_is_only_another_engine_may_be_missing(tmp_path: Path) -> None:
+def test_a_program_of_an_optional_engine_may_be_missing(tmp_path: Path) -> None:
     def refuse() -> None:
         raise SetupError("cannot install this")
 
     assert [reason for _, reason in tools.install_optional({"no-such-program": refuse})] == ["cannot install this"]
 
 
-def test_an_engine_named_by_docker_host_that_is_not_there_is_not_replaced_by_another(tmp_path: Path) -> None:
+def test_an_unreachable_engine_in_docker_host_is_not_replaced_by_another(tmp_path: Path) -> None:
     env = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none.sock"}
     done = run(sys.executable, "-m", "scripts.engine", env=env)
     assert_stops(done, "cannot reach the engine that DOCKER_HOST names", "start it, or unset DOCKER_HOST")
@@ -248,7 +246,7 @@ def test_the_image_runs_as_the_agent(in_image: Container) -> None:
 
 
 def test_a_login_shell_starts_no_extra_process(in_image: Container) -> None:
-    # Pids are handed out in order: three shells in a row with nothing between them are neighbours.
+    # Pids are assigned in order: three shells with no process between them have consecutive pids.
     script = "for i in 1 2 3; do bash -lc 'echo $$'; done"
     first, second, third = map(int, inside(in_image, script).split())
     assert (second - first, third - second) == (1, 1)

@@ -99,7 +99,7 @@ def devices_below(root: Path) -> list[str]:
 
 
 def write_until_full(directory: Path) -> int:
-    """Write as the agent's user until the filesystem says no, and return how much it took."""
+    """Write as the agent's user until the filesystem refuses, and return how much it accepted."""
     script = "import os,sys\nwith open('big','wb',buffering=0) as f:\n  try:\n    while True: f.write(bytes(1<<20))\n"
     script += "  except OSError as error: print(error.errno, os.fstat(f.fileno()).st_size)"
     done = subprocess.run(
@@ -159,7 +159,7 @@ async def test_workspace_of_an_older_daemon_gets_its_temporary_directory_and_kee
     (files / "memo" / "tmp").rmdir()
     await workspaces.rest("one")
     assert temporary_of(await workspaces.create("one", 64)) is not None
-    (files / "memo" / "tmp").chmod(0o700)  # as a daemon leaves it that dies while it makes it
+    (files / "memo" / "tmp").chmod(0o700)  # as left by a daemon that dies while creating it
     await workspaces.create("one", 64)
     assert (files / "memo" / "tmp").stat().st_mode & 0o7777 == 0o1777
     assert (files / "kept").read_text() == "kept"
@@ -218,7 +218,7 @@ async def test_creating_again_keeps_the_contents(workspaces: Workspaces, root: P
     assert len(mounts_below(root)) == 1
 
 
-async def test_more_workspaces_than_the_host_had_devices(workspaces: Workspaces, root: Path) -> None:
+async def test_more_workspaces_than_the_host_has_devices_can_be_created(workspaces: Workspaces, root: Path) -> None:
     async with anyio.create_task_group() as tasks:
         for number in range(12):
             tasks.start_soon(workspaces.create, f"w{number}", 16)

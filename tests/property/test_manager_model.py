@@ -91,7 +91,7 @@ class Run:
             self._model.ready.discard(session)
 
     async def refuse(self, session: str) -> None:
-        """Ask for a sandbox while the engine refuses to launch."""
+        """Request a sandbox while the engine refuses to launch."""
         self._table.refuse_launches(EngineRefused("cannot launch: a test said so"))
         try:
             await self.world.create(session)
@@ -101,7 +101,7 @@ class Run:
         self._table.forgive()
 
     async def outage(self, session: str) -> None:
-        """Ask for a sandbox while the engine does not answer, and let one die unnoticed."""
+        """Request a sandbox while the engine does not answer, and let one die unnoticed."""
         self._table.leave()
         if session in self._model.ready:
             container = self.world.running_container(session)
@@ -132,7 +132,7 @@ class Run:
         self._model.files.setdefault(session, set()).add(name)
 
     async def _check(self) -> None:
-        """Compare manager, registry, engine and disk with the model, once what is under way is over."""
+        """Compare manager, registry, engine and disk with the model, once pending work is done."""
         with anyio.fail_after(HANG_S):
             while self._seen() != self._expected():
                 await anyio.sleep(0.01)

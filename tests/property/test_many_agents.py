@@ -1,4 +1,4 @@
-"""I13: whatever many agents do to one document, a line disappears only by an agent that has seen it."""
+"""I13: whatever many agents do to one document, only an agent that has seen a line can remove it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SCRIPTS = st.lists(st.lists(STEP, max_size=10), min_size=2, max_size=4)
 
 @dataclass
 class Writer:
-    """A careless author: writes back what it last saw, changed, and never thinks of the others."""
+    """A careless author: writes back what it last saw, changed, and ignores the others."""
 
     agent: Agent
     copy: list[str] = field(default_factory=list)
     known: set[str] = field(default_factory=set)
     known_at: dict[int, set[str]] = field(default_factory=dict)
-    """What it had been shown before the call that made a revision."""
+    """By revision: the lines that it had seen before the call that made the revision."""
     count: int = 0
 
     def line(self) -> str:
@@ -91,7 +91,7 @@ def _lines(text: str) -> list[str]:
 @example(scripts=[[("append", 0)] * 6, [("read a part", 0), ("insert", 0), ("insert", 1)]], at_once=False)
 @example(scripts=[[("read", 0), ("edit", 1), ("insert", 0)], [("append", 0)]], at_once=False)
 @given(scripts=SCRIPTS, at_once=st.booleans())
-def test_a_line_disappears_only_by_an_agent_that_has_seen_it(scripts: list[Script], at_once: bool) -> None:
+def test_only_an_agent_that_has_seen_a_line_can_remove_it(scripts: list[Script], at_once: bool) -> None:
     anyio.run(_play, scripts, at_once, backend_options={"use_uvloop": True})
 
 

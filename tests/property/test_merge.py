@@ -24,7 +24,7 @@ def text_of(base: str, mine: str, theirs: str) -> str | None:
     return None if merged is None else merged.text
 
 
-def test_changes_of_different_lines_are_merged() -> None:
+def test_changes_to_different_lines_are_merged() -> None:
     base = "one\ntwo\nthree\nfour\n"
     merged = merge(base, "ONE\ntwo\nthree\nfour\n", "one\ntwo\nfour\nfive\n")
     assert merged is not None
@@ -42,7 +42,7 @@ def test_changes_that_overlap_or_touch_are_not_merged() -> None:
 
 
 def test_a_comparison_that_would_take_too_long_is_refused() -> None:
-    """With as many equal lines, each search for the longest match alone takes a hundred million steps."""
+    """With that many equal lines, each search for the longest match alone takes a hundred million steps."""
     shuffled = [f"{number % 20}\n" for number in range(45_000)]
     texts = []
     for seed in range(3):
@@ -59,7 +59,7 @@ def test_a_long_text_with_few_changes_is_merged() -> None:
 
 
 @given(base=ANY_TEXT, mine=ANY_TEXT)
-def test_a_change_of_one_side_is_taken_as_it_is(base: str, mine: str) -> None:
+def test_a_change_on_one_side_is_kept_unchanged(base: str, mine: str) -> None:
     assert text_of(base, mine, base) == mine
     assert text_of(base, base, mine) == mine
     assert text_of(base, mine, mine) == mine
@@ -83,7 +83,7 @@ def test_a_merge_is_the_same_from_both_sides_and_invents_nothing(base: str, mine
 def test_a_clean_merge_has_the_new_lines_of_both_and_none_that_one_of_them_deleted(
     size: int, mine: Changes, theirs: Changes
 ) -> None:
-    """Lines are unique here, so a line of the result can only be that very line."""
+    """Lines are unique here, so a line of the result can only be the same line."""
     base = [f"line {number}" for number in range(size)]
     ours, others = _changed(base, mine, "my"), _changed(base, theirs, "their")
     merged = merge(*("".join(f"{line}\n" for line in text) for text in (base, ours, others)))
@@ -100,7 +100,7 @@ def test_a_clean_merge_has_the_new_lines_of_both_and_none_that_one_of_them_delet
 
 
 def _changed(base: list[str], changes: Changes, whose: str) -> list[str]:
-    """Delete some lines and insert new ones. No line moves: one that is deleted and moved at once would survive."""
+    """Delete some lines and insert new ones. No line moves: one that the other side deletes would survive."""
     deleted, inserted = changes
     places: dict[int, list[str]] = {}
     for place, count in inserted:

@@ -1,4 +1,4 @@
-"""Any order of hints, writes and checks ends at the newest revision, and no reader ever sees a text go back or torn."""
+"""Any order of hints, writes and checks ends at the newest revision, and no reader sees an older or a torn text."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def _play(steps: list[str], at_once: bool) -> None:
                     await take(number, step)
             await _settle(memory, store, root)
             assert seen == sorted(seen)  # I3: a revision only grows
-        assert list(root.rglob(".new-*")) == []  # now that nobody can be writing one
+        assert list(root.rglob(".new-*")) == []  # by now no write is in progress
 
 
 async def _settle(memory: Memory, store: InMemoryStore, root: Path) -> None:
@@ -143,7 +143,7 @@ async def test_reader_processes_never_see_half_a_document_nor_an_older_one(tmp_p
             for reader in readers:
                 assert reader.stdout is not None
                 assert await anyio.to_thread.run_sync(reader.stdout.readline) == "reading\n"
-            for number in range(1, count):  # through the door and behind its back, in turns
+            for number in range(1, count):  # alternately through the writer and directly to the store
                 text = f"{number:08}" * (1 + number % 3000)
                 await (memory.write(USER, text) if number % 2 else store.write_document(USER, text))
             newest = await store.read_document(USER)

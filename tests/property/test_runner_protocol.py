@@ -1,4 +1,4 @@
-"""Whatever bytes come, and however they are cut: frames are read whole, or refused, within bounds."""
+"""Any bytes, split anywhere: frames are read whole or refused, within bounds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ FIELDS += ["bytes", "inodes", "next"]
 
 
 @given(FRAMES, st.data())
-def test_frames_survive_any_cutting(frames: list[tuple[int, int, dict[str, str], bytes]], data: st.DataObject) -> None:
+def test_frames_survive_any_splitting(
+    frames: list[tuple[int, int, dict[str, str], bytes]], data: st.DataObject
+) -> None:
     stream = b"".join(wire.pack(*frame) for frame in frames)
     reader = wire.FrameReader()
     reader.trust()
@@ -48,7 +50,7 @@ def test_frames_survive_any_cutting(frames: list[tuple[int, int, dict[str, str],
 
 
 @given(st.binary(max_size=2000), st.booleans())
-def test_garbage_is_refused_or_waits_and_never_anything_else(garbage: bytes, is_trusted: bool) -> None:
+def test_garbage_is_either_refused_or_buffered(garbage: bytes, is_trusted: bool) -> None:
     reader = wire.FrameReader()
     if is_trusted:
         reader.trust()
@@ -99,7 +101,7 @@ NAMES = st.binary(min_size=1, max_size=255).filter(lambda name: b"/" not in name
 
 
 @given(NAMES)
-def test_every_name_survives_its_way_through_json_and_back(name: bytes) -> None:
+def test_every_name_survives_a_round_trip_through_json(name: bytes) -> None:
     packed = wire.ENTRY.pack(len(name), 0o100644, 1, 0.0) + name
     (entry,) = protocol.read_entries("/workspace", packed)
     path = FileInfo.model_validate_json(entry.model_dump_json()).path

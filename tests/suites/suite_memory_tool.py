@@ -125,7 +125,9 @@ def _answer(tool: BetaAbstractMemoryTool, call: Call) -> str:
 
 
 @pytest.mark.parametrize("calls", CASES)
-def test_the_tool_answers_as_the_one_over_files(client: Client, user: str, tmp_path: Path, calls: list[Call]) -> None:
+def test_the_tool_answers_like_the_sdk_s_own_over_files(
+    client: Client, user: str, tmp_path: Path, calls: list[Call]
+) -> None:
     theirs = BetaLocalFilesystemMemoryTool(str(tmp_path))
     ours = SandboxdMemoryTool(client, user)
 
@@ -136,12 +138,12 @@ def test_the_tool_answers_as_the_one_over_files(client: Client, user: str, tmp_p
     assert {name: client.read_memo(user, name, scope="user").text for name in documents} == files
 
 
-def test_a_change_that_another_agent_made_meanwhile_is_never_overwritten(client: Client, user: str) -> None:
+def test_a_concurrent_change_by_another_agent_is_never_overwritten(client: Client, user: str) -> None:
     tool = SandboxdMemoryTool(client, user)
     tool.call(create(F, "one"))
     seen = client.read_memo(user, "file.txt", scope="user")
     client.write_memo(user, "file.txt", "two", scope="user")
-    with pytest.raises(ToolError, match="changed in between"):
+    with pytest.raises(ToolError, match="has changed since it was read"):
         tool._write("file.txt", "three", seen)
     assert client.read_memo(user, "file.txt", scope="user").text == "two"
 

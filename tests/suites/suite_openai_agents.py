@@ -55,7 +55,7 @@ async def read(sandbox: SandboxSession, path: str) -> bytes:
     return bytes(stream.read())
 
 
-async def test_a_command_answers_with_bytes_and_its_exit_code(sandbox: SandboxSession) -> None:
+async def test_a_command_returns_bytes_and_its_exit_code(sandbox: SandboxSession) -> None:
     done = await sandbox.exec("printf '\\377\\000out'; printf err >&2; exit 3")
     assert (done.stdout, done.stderr, done.exit_code) == (b"\xff\x00out", b"err", 3)
 
@@ -171,7 +171,7 @@ async def test_a_deleted_sandbox_comes_back_from_its_snapshot(sandboxes: Sandbox
 
 
 async def say(sandbox: SandboxSession, terminal: int, chars: str, expected: bytes) -> None:
-    """Type into a terminal and read on until the answer is there."""
+    """Type into a terminal and read until the answer arrives."""
     output = b""
     for typed in (chars, *[""] * 40):
         output += (await sandbox.pty_write_stdin(session_id=terminal, chars=typed, yield_time_s=0.5)).output
@@ -192,7 +192,7 @@ async def test_a_terminal_takes_input_and_an_interrupt(sandbox: SandboxSession) 
 
 
 class ScriptedModel(Model):
-    """Asks for one command, then says what the command answered."""
+    """Calls for one command, then repeats its output."""
 
     async def get_response(self, system_instructions: Any, input: Any, *rest: Any, **more: Any) -> ModelResponse:
         items = input if isinstance(input, list) else []

@@ -133,7 +133,7 @@ async def test_two_shells_do_not_share_variables(runtime: SandboxdRuntime) -> No
         ("python <<EOF\nprint('one')\nprint('two')\nEOF", ["one", "two"]),
     ],
 )
-async def test_a_shell_takes_what_bash_takes(shell: SandboxdRuntime, command: str, lines: list[str] | None) -> None:
+async def test_a_shell_accepts_what_bash_accepts(shell: SandboxdRuntime, command: str, lines: list[str] | None) -> None:
     seen = await run(shell, command)
     assert seen.exit_code == 0
     if lines is not None:
@@ -183,13 +183,13 @@ async def test_a_missing_file_is_not_found(runtime: SandboxdRuntime) -> None:
         await runtime.read_file(ReadFileRequest(path="missing.txt"))
 
 
-async def test_a_large_file_is_read_whole(runtime: SandboxdRuntime, directory: str) -> None:
+async def test_a_large_file_is_read_in_full(runtime: SandboxdRuntime, directory: str) -> None:
     await runtime.write_file(WriteFileRequest(path=f"{directory}/large.txt", content="x" * 1024 * 1024))
     assert len((await runtime.read_file(ReadFileRequest(path=f"{directory}/large.txt"))).content) == 1024 * 1024
 
 
 @pytest.mark.parametrize("errors", ["strict", "replace", "backslashreplace", "ignore"])
-async def test_a_file_is_decoded_as_asked(
+async def test_a_file_is_decoded_as_requested(
     runtime: SandboxdRuntime, directory: str, tmp_path: Path, errors: str
 ) -> None:
     local = tmp_path / "bytes.txt"

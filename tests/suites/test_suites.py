@@ -1,6 +1,6 @@
 """Suites that other projects wrote for sandboxes, against a real daemon: each in a pytest of its own environment.
 
-Every test of a suite is a subtest here. README.md beside this file says what each suite is and what it may not pass.
+Every test of a suite is a subtest here. README.md in this directory describes each suite and its expected failures.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_the_suite_passes(daemon: RunningDaemon, tmp_path: Path, subtests: pytes
 
 
 def tell(case: ElementTree.Element) -> None:
-    """End the way the test of the suite ended."""
+    """Report the outcome of the suite's test."""
     for problem in (*case.findall("failure"), *case.findall("error")):
         pytest.fail(f"{problem.get('message')}\n{(problem.text or '')[-4000:]}", pytrace=False)
     for skipped in case.findall("skipped"):

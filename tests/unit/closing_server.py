@@ -18,7 +18,7 @@ RESULT = b'{"exit_code":0,"stdout":"","stderr":"","timed_out":false,"truncated":
 
 
 class Closing(Enum):
-    """When a connection is closed; a new one answers its first request, unless said otherwise."""
+    """When a connection is closed. A new one first answers one request, except with UNREAD_ALWAYS."""
 
     NEVER = "never"
     IDLE = "after it has been idle"

@@ -19,7 +19,7 @@ def test_one_tenant_never_takes_all_capacity() -> None:
     admission = Admission(8)
     for _ in range(6):
         admission.enter("flood")
-    with pytest.raises(Busy, match=r"^cannot take this call: this tenant has 6 calls") as refused:
+    with pytest.raises(Busy, match=r"^cannot accept this call: this tenant has 6 calls") as refused:
         admission.enter("flood")
     assert refused.value.retryable
     admission.enter("calm")

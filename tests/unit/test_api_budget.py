@@ -31,7 +31,7 @@ LARGE = 3 * MIB
 def test_one_tenant_alone_may_hold_three_quarters() -> None:
     budget = ByteBudget(800)
     budget.take("flood", 600)
-    with pytest.raises(Busy, match=r"^cannot take this call: it may hold 1 bytes .* 600 of 800; try again") as refused:
+    with pytest.raises(Busy, match=r"^cannot accept this call: .* 1 bytes .* 600 of 800; try again") as refused:
         budget.take("flood", 1)
     assert refused.value.retryable
     budget.take("calm", 150)
@@ -40,7 +40,7 @@ def test_one_tenant_alone_may_hold_three_quarters() -> None:
 
 
 def test_a_call_that_could_never_fit_gets_an_error_with_the_bound() -> None:
-    with pytest.raises(InvalidRequest, match=r"may hold 601 bytes .* together may hold 600; ask for less"):
+    with pytest.raises(InvalidRequest, match=r"may hold 601 bytes .* together may hold 600; split it"):
         ByteBudget(800).take("acme", 601)
 
 
@@ -123,7 +123,7 @@ async def test_a_list_is_the_same_json_however_long(items: list[Any]) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_piece_is_rendered_only_when_the_one_before_it_was_taken() -> None:
+async def test_a_piece_is_rendered_only_once_the_previous_one_was_sent() -> None:
     rendered = 0
 
     def render() -> Iterator[bytes]:
@@ -149,7 +149,7 @@ async def test_a_piece_is_rendered_only_when_the_one_before_it_was_taken() -> No
 
 
 @pytest.mark.anyio
-async def test_one_pass_of_the_event_loop_renders_one_piece_of_all_answers() -> None:
+async def test_one_iteration_of_the_event_loop_renders_one_piece_across_all_answers() -> None:
     budget = ByteBudget()
     passes = rendered = 0
 
@@ -181,7 +181,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 @pytest.mark.anyio
-async def test_without_room_a_command_is_busy_before_it_runs(world: World) -> None:
+async def test_without_free_memory_a_command_is_refused_before_it_runs(world: World) -> None:
     command = f"head -c {LARGE} /dev/zero | tr '\\0' '\\001'"
     async with AsyncClient(world.socket) as client:
         with anyio.fail_after(20):
@@ -206,14 +206,14 @@ async def test_without_room_a_command_is_busy_before_it_runs(world: World) -> No
 @pytest.mark.anyio
 async def test_a_command_that_could_never_fit_is_invalid(world: World) -> None:
     async with AsyncClient(world.socket) as client:
-        with pytest.raises(InvalidRequest, match="ask for less at once"):
+        with pytest.raises(InvalidRequest, match="split it into smaller calls"):
             await client.exec("s1", "true", max_output_bytes=4 * MIB)
     assert world.commands() == 0
     assert world.budget.total == 0
 
 
 @pytest.mark.anyio
-async def test_bodies_count_before_they_are_read(world: World) -> None:
+async def test_bodies_are_counted_before_they_are_read(world: World) -> None:
     async def slowly() -> AsyncIterator[bytes]:
         yield b" " * (7 * MIB)
 
@@ -228,7 +228,7 @@ async def test_bodies_count_before_they_are_read(world: World) -> None:
 
 
 @pytest.mark.anyio
-async def test_an_answer_counts_until_its_reader_has_taken_it(world: World) -> None:
+async def test_an_answer_is_counted_until_its_client_has_read_it(world: World) -> None:
     command = f"head -c {LARGE} /dev/zero | tr '\\0' '\\001'"
     request = json.dumps({"command": command, "max_output_bytes": LARGE}).encode()
     async with await anyio.connect_unix(str(world.socket)) as stream:
@@ -245,7 +245,7 @@ async def test_an_answer_counts_until_its_reader_has_taken_it(world: World) -> N
 
 
 @pytest.mark.anyio
-async def test_a_long_list_of_messages_counts_and_is_whole(world: World) -> None:
+async def test_a_long_list_of_messages_is_counted_and_complete(world: World) -> None:
     async with AsyncClient(world.socket) as client:
         messages = [{"role": "user", "content": f"{number} " + "x" * 2000} for number in range(250)]
         await client.append_messages("s1", messages)
@@ -256,7 +256,7 @@ async def test_a_long_list_of_messages_counts_and_is_whole(world: World) -> None
 
 
 @pytest.mark.anyio
-async def test_a_conflict_with_a_large_document_has_the_whole_text_and_counts_it(world: World) -> None:
+async def test_a_conflict_with_a_large_document_includes_its_text_and_counts_it(world: World) -> None:
     text = "\x01é" * 100_000
     async with AsyncClient(world.socket) as client:
         await client.write_memo("s1", "NOTES.md", text)

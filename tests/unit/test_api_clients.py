@@ -44,7 +44,7 @@ def test_both_clients_have_the_same_methods() -> None:
 
 
 @pytest.mark.parametrize("way", ["unix", "tcp"])
-async def test_the_async_client_does_everything(world: World, way: str) -> None:
+async def test_the_async_client_supports_every_call(world: World, way: str) -> None:
     async with _async_client(world, way) as client:
         assert (await client.health())["status"] == "ok"
         assert (await client.ready())["ready"] is True
@@ -81,7 +81,7 @@ async def test_the_async_client_does_everything(world: World, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["unix", "tcp"])
-async def test_the_ordinary_client_does_everything(world: World, way: str) -> None:
+async def test_the_sync_client_supports_every_call(world: World, way: str) -> None:
     await anyio.to_thread.run_sync(_do_everything, world, way)
 
 
@@ -146,7 +146,7 @@ def test_an_unknown_code_keeps_its_code_and_family() -> None:
     assert gone.cause == "oom"
 
 
-async def test_no_daemon_has_its_own_error(tmp_path: Path) -> None:
+async def test_a_missing_daemon_has_its_own_error(tmp_path: Path) -> None:
     with Client(tmp_path / "none") as client, pytest.raises(DaemonUnreachable, match=r"^cannot reach"):
         client.health()
     async with AsyncClient(tmp_path / "none") as client2:
@@ -244,11 +244,11 @@ def test_a_wrong_url_is_refused_and_not_repeated_in_the_error(url: str) -> None:
 
 
 def test_a_socket_and_a_url_exclude_each_other() -> None:
-    with pytest.raises(InvalidRequest, match="give one of them"):
+    with pytest.raises(InvalidRequest, match="give only one"):
         Client("/tmp/given", url="http://127.0.0.1:1")
 
 
-def test_events_are_put_together_from_any_pieces() -> None:
+def test_events_are_assembled_from_any_chunks() -> None:
     raw = 'id: 1\nevent: exec\ndata: {"a": "ä"}\n\n: comment\n\nevent: exit\ndata: {}\n\n'.encode()
     for size in (1, 3, 7, len(raw)):
         reader = EventReader()
@@ -257,7 +257,7 @@ def test_events_are_put_together_from_any_pieces() -> None:
         assert events == [("exec", '{"a": "ä"}'), ("exit", "{}")]
 
 
-async def test_a_long_write_to_a_process_is_written_whole_and_once(world: World) -> None:
+async def test_a_long_write_to_a_process_is_written_in_full_and_once(world: World) -> None:
     data = bytes(range(250)) * 20_000
     async with _async_client(world, "unix") as client:
         await client.ensure_sandbox("s1", "u1")
@@ -267,7 +267,7 @@ async def test_a_long_write_to_a_process_is_written_whole_and_once(world: World)
         assert (world.workspace("s1", "default") / "written").read_bytes() == data
 
 
-async def test_a_write_that_a_process_took_in_part_says_so_and_is_completed_by_its_key(
+async def test_a_partial_write_to_a_process_is_reported_and_completed_with_its_key(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner_client, "WRITE_PATIENCE_S", 0.5)

@@ -96,7 +96,7 @@ async def test_a_request_may_arrive_byte_by_byte(world: World) -> None:
     assert (status, json.loads(body)["stdout"]) == (200, "crumbs\n")
 
 
-async def test_a_body_in_chunks_is_put_together(world: World) -> None:
+async def test_a_chunked_body_is_assembled(world: World) -> None:
     raw = f"POST {EXEC} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n".encode()
     body = b'{"command":["echo","hi"]}'
     raw += b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (body[:7], body[7:8], body[8:])) + b"0\r\n\r\n"
@@ -206,7 +206,7 @@ async def test_a_trailer_or_chunk_extension_over_the_bound_is_refused(world: Wor
 
 
 async def test_trailers_are_dropped_and_never_treated_as_headers(world: World) -> None:
-    """A trailer comes after the guard and idempotency have looked at the headers."""
+    """A trailer arrives after the guard and idempotency have checked the headers."""
     body = b'{"command":["echo","hi"]}'
     raw = chunked_head() + b"%x;note=1\r\n%b\r\n0\r\nidempotency-key: k1\r\norigin: x\r\n\r\n" % (len(body), body)
     async with await anyio.connect_unix(world.socket) as stream:
@@ -316,7 +316,7 @@ async def test_an_answer_that_does_not_wait_for_the_body_gives_the_client_time_t
         await assert_closed(stream)  # and no second answer
 
 
-async def test_a_body_without_end_is_cut_off_after_its_answer(tmp_path: Path) -> None:
+async def test_an_endless_body_is_cut_off_after_its_answer(tmp_path: Path) -> None:
     async with serving(tmp_path, wire=SHORT) as world, await anyio.connect_unix(world.socket) as stream:
         head = request("POST", EXEC).replace(b"content-length: 0", b"content-length: 999999999999")
         assert (await ask(stream, head))[0] == 413
@@ -342,7 +342,7 @@ async def test_one_body_above_the_cap_ends_only_the_slowest(tmp_path: Path) -> N
 
 
 async def test_a_closed_connection_is_freed_without_the_garbage_collector(world: World) -> None:
-    """The daemon collects seldom, and a connection may hold much that a stranger sent."""
+    """The daemon collects garbage rarely, and a connection may hold much data of an unauthenticated client."""
     port = int(world.url.rpartition(":")[2])
     gc.collect()
     gc.disable()
@@ -413,7 +413,7 @@ class _FewConnections(WireLimits):
         return 3
 
 
-async def test_headers_without_end_are_refused(world: World) -> None:
+async def test_endless_headers_are_refused(world: World) -> None:
     async with await anyio.connect_unix(world.socket) as stream:
         await stream.send(b"GET /healthz HTTP/1.1\r\nx: ")
         with anyio.fail_after(20):
@@ -437,7 +437,7 @@ async def test_no_garbage_hangs_or_breaks_the_daemon(world: World, raw: bytes) -
         assert (await ask(stream, HEALTH))[0] == 200
 
 
-async def test_what_outlasts_the_drain_breaks_its_connection(tmp_path: Path) -> None:
+async def test_a_call_that_outlasts_the_drain_loses_its_connection(tmp_path: Path) -> None:
     """Its outcome is unknown, so it gets no answer at all."""
 
     async def expect_no_answer(stream: SocketStream) -> None:
@@ -465,7 +465,7 @@ async def test_an_idle_connection_is_closed_after_its_keep_alive(tmp_path: Path)
             await assert_closed(stream)
 
 
-async def test_calls_in_flight_are_answered_before_the_end(tmp_path: Path) -> None:
+async def test_calls_in_flight_are_answered_before_the_server_stops(tmp_path: Path) -> None:
     async def finish(stream: SocketStream, idle: SocketStream, fifo: Path) -> None:
         async with stream, idle:
             await assert_closed(idle)  # the server has begun to stop

@@ -46,7 +46,7 @@ async def test_a_slow_reader_gets_a_gap_and_then_what_is_left() -> None:
     assert bus.dropped == 6
 
 
-async def test_an_id_of_an_earlier_run_or_of_the_future_is_a_gap() -> None:
+async def test_an_id_of_an_earlier_run_or_of_the_future_gives_a_gap() -> None:
     bus = EventBus(first_id=1000)
     bus.publish("exec")
     for after in (5, 5000):
@@ -70,7 +70,7 @@ async def test_ids_grow_across_restarts() -> None:
     assert EventBus().last_id > first.last_id - 100
 
 
-async def test_waiting_may_be_cancelled_and_begun_again() -> None:
+async def test_waiting_may_be_cancelled_and_restarted() -> None:
     bus = EventBus()
     async with bus.subscribe() as events:
         with anyio.move_on_after(0.01):
@@ -135,7 +135,7 @@ async def test_an_event_that_comes_while_readers_are_being_woken_reaches_all_of_
             bus.publish("exec")
 
 
-async def test_a_reader_alone_is_woken_by_every_event() -> None:
+async def test_a_single_reader_is_woken_by_every_event() -> None:
     bus = EventBus(first_id=0)
     batches: list[list[int]] = []
 
@@ -177,7 +177,7 @@ async def test_an_event_is_rendered_once_for_all_readers() -> None:
 async def test_readers_are_bounded_and_the_next_one_is_refused() -> None:
     feed = EventFeed(EventBus(), most_readers=2)
     with feed.admit():
-        refused = pytest.raises(LimitReached, match=r"^cannot follow events: 2 readers already do")
+        refused = pytest.raises(LimitReached, match=r"^cannot follow events: 2 readers are connected")
         with feed.admit(), refused, feed.admit():
             pass
         with feed.admit():

@@ -54,7 +54,7 @@ SOURCES: dict[str, Callable[[], Any]] = {
 
 
 async def blocking(world: World, use: Callable[[Client], Any]) -> Any:
-    """Use the ordinary client in a thread: the server runs in this one."""
+    """Use the synchronous client in a thread: the server runs in this one."""
 
     def work() -> Any:
         with Client(world.socket, tenant="acme") as client:
@@ -65,7 +65,7 @@ async def blocking(world: World, use: Callable[[Client], Any]) -> Any:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-async def test_stdin_from_any_source_arrives_whole(world: World, source: str) -> None:
+async def test_stdin_from_any_source_arrives_in_full(world: World, source: str) -> None:
     def stream(client: Client) -> str:
         items = client.exec_stream("s1", ["sha256sum"], stdin=SOURCES[source]())
         return b"".join(item.data for item in items if isinstance(item, ExecOutput)).decode()
@@ -79,7 +79,7 @@ async def test_stdin_from_any_source_arrives_whole(world: World, source: str) ->
             assert items[0] == ExecOutput("stdout", DIGEST.encode())
 
 
-async def test_stdin_from_an_async_iterable_arrives_whole(world: World) -> None:
+async def test_stdin_from_an_async_iterable_arrives_in_full(world: World) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for piece in _slices():
             yield piece
@@ -89,7 +89,7 @@ async def test_stdin_from_an_async_iterable_arrives_whole(world: World) -> None:
             assert (await client.exec("s1", ["sha256sum"], stdin=pieces())).stdout == DIGEST
 
 
-async def test_a_command_may_answer_while_it_is_still_being_fed(world: World) -> None:
+async def test_a_command_may_write_output_while_its_stdin_is_still_being_sent(world: World) -> None:
     def echo(client: Client) -> int:
         endless = itertools.repeat(CONTENT, 4)  # more than all buffers on the way hold
         items = client.exec_stream("s1", ["cat"], stdin=endless, max_output_bytes=MOST)
@@ -194,7 +194,7 @@ async def test_a_body_that_ends_with_its_first_line_gives_no_stdin(world: World)
             assert (status, json.loads(content)["stdout"]) == (200, "/dev/null\n")
 
 
-async def test_stdin_may_come_slowly(tmp_path: Path) -> None:
+async def test_stdin_may_arrive_slowly(tmp_path: Path) -> None:
     limits = WireLimits(head_timeout_s=1, body_timeout_s=0.3, body_min_bytes_per_s=10_000)
     async with serving(tmp_path, wire=limits) as world, await anyio.connect_unix(world.socket) as stream:
         assert (await ask(stream, request("PUT", SANDBOX, b'{"user":"u1"}')))[0] == 201
@@ -209,12 +209,12 @@ async def test_stdin_may_come_slowly(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
-async def test_the_command_dies_when_its_client_goes_away_before_its_stdin_is_read(world: World, accept: str) -> None:
+async def test_the_command_dies_when_its_client_disconnects_before_its_stdin_is_read(world: World, accept: str) -> None:
     async with await anyio.connect_unix(world.socket) as stream:
         head = request("POST", EXEC, b"", WITH_STDIN, f"accept: {accept}")
         await stream.send(head.replace(b"content-length: 0", b"content-length: 10000000"))
         await stream.send(b'{"command": "sleep 60"}\n')
-        with anyio.move_on_after(1):  # until nothing more is taken
+        with anyio.move_on_after(1):  # until no more is accepted
             while True:
                 await stream.send(bytes(65_536))
     await world.wait_quiet("s1")
@@ -300,7 +300,7 @@ async def until_shown(client: AsyncClient, process: str, text: str) -> None:
             await anyio.sleep(0.02)
 
 
-async def test_a_second_destroy_is_fine_for_a_client_that_asks_for_it(world: World) -> None:
+async def test_a_second_destroy_succeeds_with_missing_ok(world: World) -> None:
     async with AsyncClient(world.socket, tenant="acme") as client:
         await client.destroy_sandbox("s1", missing_ok=True)
         await client.destroy_sandbox("s1", missing_ok=True)

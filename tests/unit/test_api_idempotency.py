@@ -99,7 +99,7 @@ async def test_an_abandoned_command_has_an_unknown_outcome(world: World) -> None
         with anyio.fail_after(10):
             await world.wait_quiet("s1", "default")
             error = await _refusal(client)
-            while isinstance(error, Busy):  # the first request is being cleared away
+            while isinstance(error, Busy):  # the first request is being cleaned up
                 error = await _refusal(client)
     assert error.code == "request.outcome_unknown"
 
@@ -143,7 +143,7 @@ async def test_a_crash_between_claim_and_answer_leaves_an_unknown_outcome(tmp_pa
         ("POST", "/move", {"from": "/workspace/a", "to": "/workspace/b"}, 409),
     ],
 )
-async def test_a_change_of_names_that_a_crash_cut_short_is_repeated_or_unknown(
+async def test_a_file_change_that_a_crash_interrupted_is_repeated_or_unknown(
     tmp_path: Path, method: str, verb: str, body: Any, status: int
 ) -> None:
     path = f"/v1/tenants/acme/sessions/s1/files{verb}"
@@ -177,7 +177,7 @@ async def test_keys_are_bounded_in_number_and_age(tmp_path: Path) -> None:
 
 
 class Clock:
-    """A monotonic clock that a test moves. Like the real one, it begins anywhere when a daemon starts."""
+    """A monotonic clock that a test moves. Like the real one, it starts at an arbitrary value."""
 
     def __init__(self, now_s: float) -> None:
         self.now_s = now_s
@@ -206,13 +206,13 @@ async def test_a_wall_clock_that_jumps_ten_years_drops_no_answer(
         assert await store.begin("s", "later") is not None
 
 
-async def test_answers_age_by_the_time_that_daemons_run_also_across_restarts(tmp_path: Path) -> None:
+async def test_answers_age_only_while_a_daemon_runs(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     clock = Clock(5_000)
     async with IdempotencyStore(path, keep_s=100, clock=clock) as store:
         await _keep(store, "old")
         clock.now_s += 60
-    clock = Clock(3)  # the host was started anew
+    clock = Clock(3)  # the host was rebooted
     async with IdempotencyStore(path, keep_s=100, clock=clock) as store:
         await _keep(store, "new")
         clock.now_s += 30

@@ -43,7 +43,7 @@ class Wire:
     async def ask(self, method: str, target: str, **options: Any) -> tuple[int, dict[str, str], bytes]:
         url = URL("http://localhost" + target, encoded=True)
         if isinstance(options.get("data"), bytes):
-            options["data"] = io.BytesIO(options["data"])  # aiohttp wants a large body as a file
+            options["data"] = io.BytesIO(options["data"])  # aiohttp requires a large body to be a file
         async with self.http.request(method, url, allow_redirects=False, **options) as response:
             headers = {name.lower(): value for name, value in response.headers.items()}
             return response.status, headers, await response.read()
@@ -176,7 +176,7 @@ async def test_a_body_that_is_not_text_is_refused(
 
 
 @pytest.mark.parametrize("name", ["..", ".hidden", "tool-results", "a%20b", "%00", "x" * 129, "a%5cb", "%C3%A4", "-x"])
-async def test_an_illegal_name_is_refused_in_every_verb(quick: Wire, name: str) -> None:
+async def test_an_illegal_name_is_refused_by_every_verb(quick: Wire, name: str) -> None:
     calls: list[tuple[str, str, dict[str, Any]]] = [
         ("GET", f"{SESSION}/memo/{name}", {}),
         ("PUT", f"{SESSION}/memo/{name}", {"data": b"x"}),
@@ -208,7 +208,7 @@ async def test_an_unknown_query_field_is_refused(quick: Wire) -> None:
     assert (await quick.problem("POST", f"{NOTES}/restore", json={"revision": 7}))["code"] == "memo.absent"
 
 
-async def test_the_limit_of_a_document_is_the_stores(tmp_path: Path) -> None:
+async def test_the_size_limit_of_a_document_is_the_store_s(tmp_path: Path) -> None:
     async with (
         memo.open_store("memory://") as store,
         serving(tmp_path, store=store, max_document_bytes=1_048_576) as world,
@@ -268,7 +268,7 @@ async def test_a_retry_with_the_same_key_is_one_revision(wire: Wire) -> None:
     assert (await wire.json("PUT", NOTES, data=b"x", headers={"idempotency-key": "k"}))["revision"] == 2  # another verb
 
 
-async def test_a_write_that_a_crash_cut_off_from_its_answer_is_finished_by_a_retry(tmp_path: Path) -> None:
+async def test_a_write_whose_answer_a_crash_lost_is_completed_by_a_retry(tmp_path: Path) -> None:
     """Crash with the key claimed and the text in the store, before the answer."""
     async with memo.open_store(f"sqlite:///{tmp_path}/memo.db") as store:
         async with serving(tmp_path, store=store) as world:
@@ -329,7 +329,7 @@ async def test_mirrors_are_refreshed_and_inspected(quick: Wire) -> None:
     assert (await quick.problem("POST", f"{USER}/mirror/refresh", json={}))["status"] == 400
 
 
-async def test_without_a_store_memory_says_so(tmp_path: Path) -> None:
+async def test_without_a_store_memory_calls_fail_clearly(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
         async for wire in wired(world):
             calls: list[tuple[str, str, dict[str, Any]]] = [
@@ -348,13 +348,13 @@ async def test_without_a_store_memory_says_so(tmp_path: Path) -> None:
 
 
 class OnlyReads:
-    """The least that is a provider."""
+    """A minimal provider."""
 
     async def read_memory_document(self, tenant: str, owner: str, scope: str, name: str) -> str | None:
         return "kept elsewhere" if name == "NOTES.md" else None
 
     async def load_all_messages(self, tenant: str, session: str) -> list[Any]:
-        raise OSError("postgres://user:password@host/ is away")
+        raise OSError("postgres://user:password@host/ is unreachable")
 
 
 async def test_an_unsupported_call_is_reported_and_a_store_failure_reveals_no_secret(tmp_path: Path) -> None:

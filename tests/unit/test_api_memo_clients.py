@@ -27,7 +27,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
             yield world
 
 
-async def test_the_async_client_does_everything(world: World) -> None:
+async def test_the_async_client_supports_every_call(world: World) -> None:
     async with AsyncClient(world.socket) as client:
         made = await client.ensure_session("s1", "u1", agent="a")
         assert (made.user, made.agent, await client.get_session("s1")) == ("u1", "a", made)
@@ -81,7 +81,7 @@ async def test_the_async_client_does_everything(world: World) -> None:
         assert (queued.queued, queued.revision) == (True, None)
 
 
-async def test_the_ordinary_client_does_everything(world: World) -> None:
+async def test_the_sync_client_supports_every_call(world: World) -> None:
     await anyio.to_thread.run_sync(_do_everything, world)
 
 

@@ -78,7 +78,7 @@ async def test_tools_write_through_the_store_into_the_mirror(seen: Seen) -> None
     ]
 
 
-async def test_what_one_sandbox_writes_of_its_user_the_others_see(seen: Seen) -> None:
+async def test_a_users_document_written_in_one_sandbox_appears_in_the_others(seen: Seen) -> None:
     await seen.wire.json("PUT", f"{TENANT}/sessions/s2/sandbox", json={"user": "u1"})
     await seen.wire.json("PUT", f"{TENANT}/sessions/s3/sandbox", json={"user": "u2"})
     assert (await seen.tool("Write", file_path=f"{MEMO}/user/USER.md", contents="brief"))["ok"]
@@ -104,7 +104,7 @@ async def test_a_stale_write_is_refused_or_merged(seen: Seen) -> None:
     assert kept == b"mine\nb\nc\nd\ne\n"
 
 
-async def test_a_program_that_writes_to_the_store_itself_is_seen_inside(seen: Seen) -> None:
+async def test_a_direct_write_to_the_store_appears_in_the_mirror(seen: Seen) -> None:
     store = seen.wire.memory.client.store
     await store.write_document(DocumentKey.of_session(SessionRef.of("acme", "s1"), "NOTES.md"), "direct")
     assert await seen.wire.json("POST", f"{SESSION}/mirror/refresh", json={"path": f"{MEMO}/session/NOTES.md"}) == {
@@ -169,11 +169,11 @@ async def test_a_store_that_only_reads_is_shown_and_refuses_writes(tmp_path: Pat
 async def test_a_document_read_over_the_api_counts_as_seen_by_its_session(seen: Seen) -> None:
     path = f"{MEMO}/session/NOTES.md"
     await seen.wire.json("PUT", NOTES, data=b"one\n")
-    await seen.wire.ask("GET", f"{NOTES}?revision=1")  # asked for as an old text, whatever is the newest
+    await seen.wire.ask("GET", f"{NOTES}?revision=1")  # a read of a given revision never counts as seen
     assert (await seen.tool("Write", file_path=path, contents="mine\n"))["ok"] is False
     await seen.wire.json("PUT", NOTES, data=b"two\n")
     status, _, body = await seen.wire.ask("GET", NOTES)
     assert (status, body) == (200, b"two\n")
     assert (await seen.tool("Write", file_path=path, contents="mine\n"))["ok"] is True
-    await seen.wire.json("PUT", NOTES, data=b"three\n", headers={"If-Match": '"3"'})  # the host knows what it does
+    await seen.wire.json("PUT", NOTES, data=b"three\n", headers={"If-Match": '"3"'})  # the host need not have read it
     assert (await seen.tool("Write", file_path=path, contents="mine again\n"))["ok"] is False

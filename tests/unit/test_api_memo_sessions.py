@@ -31,7 +31,7 @@ def said(*texts: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": text} for text in texts]
 
 
-async def test_a_session_is_made_without_a_sandbox_and_belongs_to_its_user(wire: Wire) -> None:
+async def test_a_session_is_created_without_a_sandbox_and_belongs_to_its_user(wire: Wire) -> None:
     status, _, body = await wire.ask("PUT", OTHER, json={"user": "u2", "agent": "a"})
     assert status == 201
     made = json.loads(body)
@@ -49,7 +49,7 @@ async def test_a_session_is_made_without_a_sandbox_and_belongs_to_its_user(wire:
         assert (await wire.problem("PUT", OTHER, json=bad))["status"] == 400
 
 
-async def test_a_session_stays_its_users_when_its_sandbox_is_gone(wire: Wire) -> None:
+async def test_a_session_keeps_its_user_after_its_sandbox_is_gone(wire: Wire) -> None:
     await wire.ask("DELETE", f"{SESSION}/sandbox")
     problem = await wire.problem("PUT", f"{SESSION}/sandbox", json={"user": "u2"})
     assert (problem["status"], problem["code"]) == (409, "request.conflict")
@@ -72,7 +72,7 @@ async def test_messages_are_kept_as_given_and_loaded_in_bounds(wire: Wire) -> No
     assert (session["user"], session["agent"], session["turns"], session["tokens"]) == ("u1", "a1", 1, 13)
 
 
-async def test_an_invalid_message_refuses_the_whole_batch(wire: Wire) -> None:
+async def test_a_batch_with_an_invalid_message_is_refused(wire: Wire) -> None:
     await wire.ask("PUT", OTHER, json={"user": "u2"})
     for messages in (
         [*said("fine"), {"role": "system", "content": "x"}],
@@ -188,7 +188,7 @@ class Odd:
         return 7
 
 
-async def test_an_invalid_answer_of_a_store_is_reported(tmp_path: Path) -> None:
+async def test_an_invalid_answer_from_a_store_is_reported(tmp_path: Path) -> None:
     async with serving(tmp_path, store=Odd()) as world:
         async for wire in wired(world, sandbox=False):
             for method, target, options in (

@@ -85,7 +85,7 @@ async def test_a_sandbox_is_made_once_and_then_returned(wire: Wire) -> None:
     assert [item["session"] for item in json.loads(body)["items"]] == ["s1"]
 
 
-async def test_a_foreign_or_unknown_session_is_not_found_in_every_verb(wire: Wire) -> None:
+async def test_a_foreign_or_unknown_session_is_not_found_by_any_verb(wire: Wire) -> None:
     foreign = "/v1/tenants/other/sessions/s1"
     calls: list[tuple[str, str, dict[str, Any]]] = [
         ("GET", f"{foreign}/sandbox", {}),
@@ -137,7 +137,7 @@ async def test_exec_answers_with_output_and_exit_code(wire: Wire) -> None:
     }
 
 
-async def test_exec_replaces_bytes_that_are_not_text_unless_base64_is_asked_for(wire: Wire) -> None:
+async def test_exec_replaces_bytes_that_are_not_text_unless_base64_is_requested(wire: Wire) -> None:
     printf = ["printf", r"\377\000a"]
     _, _, body = await wire.ask("POST", EXEC, json={"command": printf})
     assert json.loads(body)["stdout"] == "�\0a"
@@ -165,7 +165,7 @@ async def test_a_timeout_is_a_result(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
-async def test_the_command_dies_when_its_client_goes_away(wire: Wire, accept: str) -> None:
+async def test_the_command_dies_when_its_client_disconnects(wire: Wire, accept: str) -> None:
     with anyio.move_on_after(0.5):
         await wire.ask("POST", EXEC, json={"command": "echo; sleep 60"}, headers={"accept": accept})
     await wire.world.wait_quiet("s1")
@@ -348,7 +348,7 @@ async def test_an_internal_error_is_answered_without_its_traceback(wire: Wire) -
     assert "RuntimeError" not in json.dumps(problem)
 
 
-async def test_files_pass_through_as_they_are(wire: Wire) -> None:
+async def test_files_are_passed_through_unchanged(wire: Wire) -> None:
     content = bytes(range(256)) * 4096
     status, _, body = await wire.ask("PUT", f"{SESSION}/files?path=/workspace/a%20b", data=content)
     assert (status, json.loads(body)["size_bytes"]) == (200, len(content))
@@ -630,7 +630,7 @@ async def test_processes_are_started_read_written_and_killed(wire: Wire) -> None
         assert (await wire.problem("GET", f"{SESSION}/processes/{unknown}"))["status"] == 404
 
 
-async def test_health_readiness_and_metrics(wire: Wire) -> None:
+async def test_health_readiness_and_metrics_are_served(wire: Wire) -> None:
     _, _, body = await wire.ask("GET", "/healthz")
     assert json.loads(body) == {"status": "ok", "version": "0.0.1"}
     status, _, body = await wire.ask("GET", "/readyz")

@@ -1,4 +1,4 @@
-"""The benchmark's own arithmetic, tables and pictures, and one real contender."""
+"""The benchmark's own arithmetic, tables and charts, and one real contender."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.peers.posix_spawn import Spawned
 from benchmarks.picture import Bar, Chart, draw, ticks
 
 
-def test_a_figure_is_made_of_times_that_were_measured() -> None:
+def test_a_figure_is_computed_from_measured_times() -> None:
     found = figure("x", [5.0, 1.0, 3.0, 2.0, 100.0])
     assert (found.n, found.p50_ms, found.p95_ms) == (5, 3.0, 100.0)
     assert figure("x", [7.0]) == Figure("x", 1, 7.0, 7.0)
@@ -36,7 +36,7 @@ def test_a_slope_is_that_of_the_line_through_the_points() -> None:
     assert slope([(1, 1)]) == 0
 
 
-def test_ours_and_the_baseline_always_take_part() -> None:
+def test_ours_and_the_baseline_are_always_included() -> None:
     ours = ["sandboxd", "sandboxd, pool", "sandboxd, pool, unseen texts"]
     assert [entry.name for entry in pick(["none"])] == [*ours, "posix_spawn"]
     assert pick(["all"]) == list(ENTRIES)
@@ -81,7 +81,7 @@ async def test_a_session_without_tools_edits_by_reading_and_writing(tmp_path: Pa
 
 
 @pytest.mark.anyio
-async def test_a_worker_answers_and_says_what_it_cannot_do(tmp_path: Path) -> None:
+async def test_a_worker_answers_and_reports_what_it_cannot_do(tmp_path: Path) -> None:
     entries = [entry for entry in ENTRIES if entry.name == "posix_spawn"]
     async with contest(entries, tmp_path) as ring:
         worker = ring.workers["posix_spawn"]
@@ -111,7 +111,7 @@ def test_the_engines_frames_and_archives_are_read_back() -> None:
     assert content_of(tar_of("a.txt", b"text")) == b"text"
 
 
-def test_promises_say_kept_and_not_reached() -> None:
+def test_promises_are_reported_as_kept_or_not_reached() -> None:
     found = compare.Found()
     found.figures["command, `true`"] = [
         Figure("sandboxd", 10, 3.0, 4.0),
@@ -140,7 +140,7 @@ def test_a_short_soak_gives_no_verdict() -> None:
     assert soak.judge([{"minutes": n / 10, "rss_mb": 80.0} for n in range(20)]) == []
 
 
-def test_a_picture_is_well_formed_and_escapes_names() -> None:
+def test_a_chart_is_well_formed_and_escapes_names() -> None:
     chart = Chart("A & B", "ms", (Bar("<ours>", 0.5, "ours"), Bar("theirs", 900.0, "peer")))
     text = draw([chart], [("memory", "sandboxes", "MB", [(0, 80.0), (100, 95.0)])], "today")
     root = ET.fromstring(text)
@@ -149,7 +149,7 @@ def test_a_picture_is_well_formed_and_escapes_names() -> None:
     assert "<ours>" in {node.text for node in root.iter() if node.tag.endswith("text")}
 
 
-def test_the_scale_holds_every_value() -> None:
+def test_the_scale_covers_every_value() -> None:
     assert ticks(0.5, 900) == [0.1, 1, 10, 100, 1000]
     assert ticks(3, 3) == [1, 10]
 

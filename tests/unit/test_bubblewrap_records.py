@@ -25,14 +25,14 @@ def make_record(name: str = "one") -> ContainerRecord:
     return ContainerRecord(records.mint_id(name), name, "host", {"a": "b"}, boot_id="boot", has_cgroup=True)
 
 
-def test_record_comes_back_as_it_was_written(kept: Records) -> None:
+def test_record_is_read_back_as_it_was_written(kept: Records) -> None:
     record = replace(make_record(), monitor=ProcessRef(10, 20), init=ProcessRef(11, 21))
     kept.create(record)
     assert kept.read("one") == record
     assert kept.read_all() == [record]
 
 
-def test_second_container_of_a_name_is_refused_and_the_first_stays(kept: Records, tmp_path: Path) -> None:
+def test_second_container_with_the_same_name_is_refused_and_the_first_stays(kept: Records, tmp_path: Path) -> None:
     first = make_record()
     kept.create(first)
     with pytest.raises(FileExistsError):
@@ -100,7 +100,7 @@ def test_program_name_with_brackets_and_blanks_does_not_shift_the_fields() -> No
     assert stat.cpu_ticks == 14 + 15
 
 
-def test_process_with_another_start_is_another_process() -> None:
+def test_process_with_a_different_start_time_is_a_different_process() -> None:
     stat = processes.read_stat(os.getpid())
     assert stat is not None
     assert processes.is_alive(stat.ref)

@@ -36,7 +36,7 @@ def shown(spec: ContainerSpec) -> list[str]:
     return [target for source, target in pairwise(arguments) if source.startswith("/sandbox/image")]
 
 
-def test_an_image_keeps_its_var_if_that_has_the_mount_point(spec: ContainerSpec) -> None:
+def test_an_image_keeps_its_var_if_it_has_the_mount_point(spec: ContainerSpec) -> None:
     Path(spec.image, "var", "tmp").mkdir()
     assert shown(spec) == ["/usr", "/var"]
 

@@ -34,7 +34,9 @@ def in_memory(data: Path) -> bool:
     return places.pop()
 
 
-def test_in_memory_both_are_links_to_a_directory_that_only_the_daemon_may_write(data: Path, memory: Path) -> None:
+def test_in_memory_mirrors_and_blobs_are_links_to_a_directory_that_only_the_daemon_may_write(
+    data: Path, memory: Path
+) -> None:
     settle(data, "memory", GIB, tmpfs=memory)
     (place,) = memory.iterdir()
     assert place.stat().st_mode & 0o777 == 0o700
@@ -87,7 +89,7 @@ def test_with_room_the_cache_is_in_memory_and_is_removed_at_the_end(data: Path) 
     assert not place.exists()
 
 
-def test_the_cache_is_made_again_after_a_reboot_of_the_host(data: Path, memory: Path) -> None:
+def test_the_cache_is_recreated_after_a_reboot_of_the_host(data: Path, memory: Path) -> None:
     settle(data, "memory", GIB, tmpfs=memory)
     for place in memory.iterdir():
         for name in ("mirrors", "blobs"):
@@ -99,7 +101,7 @@ def test_the_cache_is_made_again_after_a_reboot_of_the_host(data: Path, memory: 
 
 
 @pytest.mark.parametrize("lost", [("mirrors",), ("blobs",), ("mirrors", "blobs")])
-def test_subdirectories_that_were_lost_are_made_again(data: Path, memory: Path, lost: tuple[str, ...]) -> None:
+def test_lost_subdirectories_are_recreated(data: Path, memory: Path, lost: tuple[str, ...]) -> None:
     settle(data, "memory", GIB, tmpfs=memory)
     (place,) = memory.iterdir()
     for name in lost:
@@ -111,7 +113,7 @@ def test_subdirectories_that_were_lost_are_made_again(data: Path, memory: Path, 
     assert list(memory.iterdir()) == [place]
 
 
-def test_a_place_that_cannot_be_linked_is_not_left_in_memory(data: Path, memory: Path) -> None:
+def test_a_directory_that_cannot_be_linked_is_not_left_in_memory(data: Path, memory: Path) -> None:
     (data / "mirrors").write_text("not ours")
     with pytest.raises(FileExistsError):
         settle(data, "memory", GIB, tmpfs=memory)
@@ -120,7 +122,7 @@ def test_a_place_that_cannot_be_linked_is_not_left_in_memory(data: Path, memory:
 
 
 @pytest.mark.parametrize("wanted", ["memory", "disk"])
-def test_a_daemon_that_died_while_it_made_the_links_leaves_nothing(
+def test_a_daemon_that_died_while_creating_the_links_leaves_nothing(
     data: Path, memory: Path, wanted: CachePlace
 ) -> None:
     settle(data, "memory", GIB, tmpfs=memory)

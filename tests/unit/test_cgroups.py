@@ -20,7 +20,7 @@ V2 = "26 25 0:23 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdele
 LIMITS = Limits(memory_mb=64, cpus=0.5, pids=20)
 
 
-def test_version_1_is_chosen_if_it_has_the_controllers_even_beside_version_2() -> None:
+def test_version_1_is_chosen_if_it_has_the_controllers_even_if_version_2_exists() -> None:
     found = cgroups.parse_hierarchy(V1)
     assert found is not None
     assert found.version == 1

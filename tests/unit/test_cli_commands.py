@@ -92,7 +92,7 @@ async def test_exec_passes_stdin_output_and_exit_code(world: World) -> None:
 async def test_a_tool_is_called_by_hand(world: World) -> None:
     await cli(world, "create", "demo")
     done = await cli(world, "tool", "demo", "Write", '{"file_path": "/workspace/a", "contents": 1}')
-    assert done.returncode == 2  # JSON is sent as it is, and Write wants text
+    assert done.returncode == 2  # JSON is sent as it is, and Write requires text
     done = await cli(world, "tool", "demo", "Write", "file_path=/workspace/a", "contents=1")
     assert done.returncode == 0, done.stderr
     done = await cli(world, "tool", "demo", "Read", "-", stdin=b'{"file_path": "/workspace/a"}')
@@ -118,7 +118,9 @@ async def test_events_gc_and_bench_print_json(world: World) -> None:
 @pytest.mark.parametrize(
     "words", [("ls",), ("create", "s"), ("exec", "s", "true"), ("rm", "s"), ("tool", "s"), ("events",), ("gc",)]
 )
-def test_no_daemon_is_exit_code_3_and_says_what_to_do(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_without_a_daemon_the_exit_code_is_3_and_the_error_says_what_to_do(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
     done = run(tmp_path / "none", *words)
     assert done.returncode == 3
     assert b"cannot reach the daemon" in done.stderr
@@ -141,7 +143,7 @@ def test_no_daemon_is_exit_code_3_and_says_what_to_do(tmp_path: Path, words: tup
         ("image", "nope"),
     ],
 )
-def test_wrong_usage_is_exit_code_2(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_wrong_usage_exits_with_code_2(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = run(tmp_path / "none", *words)
     assert done.returncode == 2, done.stderr
     assert b"Traceback" not in done.stderr
@@ -160,7 +162,7 @@ def test_every_command_has_help_with_an_example_and_json(tmp_path: Path, command
     assert b"--json" in done.stdout
 
 
-def test_exec_does_not_load_the_daemons_half(tmp_path: Path) -> None:
+def test_exec_does_not_load_the_daemon(tmp_path: Path) -> None:
     script = (
         "import sys; sys.argv = ['sandboxd', 'exec', '--no-stdin', 's', 'true']\n"
         "from sandboxd.cli import main\n"
@@ -222,7 +224,7 @@ async def test_a_daemon_is_reached_by_its_url(world: World, tmp_path: Path) -> N
     assert b"wrong-token" not in wrong.stderr
 
 
-def test_an_unreachable_url_is_exit_code_3_and_a_wrong_one_is_wrong_usage(tmp_path: Path) -> None:
+def test_an_unreachable_url_exits_with_code_3_and_an_invalid_one_is_wrong_usage(tmp_path: Path) -> None:
     place = ("--url", "http://127.0.0.1:1", "--token", "very-secret")
     gone = run(tmp_path / "none", "ls", *place)
     assert gone.returncode == 3
@@ -272,7 +274,7 @@ def test_a_value_is_read_as_the_schema_of_the_tool_says() -> None:
         ("table=[1]", "a JSON object"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_a_sentence(pair: str, wanted: str) -> None:
+def test_a_value_of_the_wrong_type_is_reported_in_one_sentence(pair: str, wanted: str) -> None:
     with pytest.raises(InvalidRequest, match=f"cannot use {pair}: it must be {wanted}".replace("[", r"\[")):
         parse_arguments([pair], SCHEMA)
 
@@ -304,7 +306,7 @@ async def test_exec_ends_with_its_command_although_stdin_stays_open(world: World
     assert await anyio.to_thread.run_sync(run_with_open_stdin) == (0, b"got this\n", b"")
 
 
-async def test_exec_without_anything_on_stdin_gives_its_command_none(world: World) -> None:
+async def test_exec_with_an_empty_stdin_gives_its_command_none(world: World) -> None:
     await cli(world, "create", "demo")
     assert (await cli(world, "exec", "demo", "readlink /proc/self/fd/0")).stdout == b"/dev/null\n"
 
@@ -315,7 +317,7 @@ async def test_exec_merges_stderr_on_request(world: World) -> None:
     assert (done.stdout, done.stderr) == (b"a\nb\nc\n", b"")
 
 
-async def test_rm_of_what_is_gone_is_fine_on_request(world: World) -> None:
+async def test_rm_of_a_missing_sandbox_succeeds_on_request(world: World) -> None:
     await cli(world, "create", "demo")
     for _ in range(2):
         assert (await cli(world, "rm", "--missing-ok", "demo")).returncode == 0

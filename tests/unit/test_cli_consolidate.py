@@ -72,7 +72,7 @@ async def _has_page(store: Any, user: Any) -> bool:
     return await store.read_memory_document(user.tenant, user.user, "user", "USER.md") is not None
 
 
-async def test_one_user_is_shown_what_would_change_and_then_changed(at: Desk) -> None:
+async def test_a_dry_run_of_one_user_shows_the_changes_that_a_run_then_makes(at: Desk) -> None:
     await at.say("s1", "I prefer short answers.")
     shown = await cli(at, "--user", "ann", "--dry-run")
     assert shown.returncode == 0, shown.stderr
@@ -107,7 +107,7 @@ async def test_a_dry_run_of_many_shows_each_diff_under_its_user(at: Desk) -> Non
     assert await at.page() == ""
 
 
-async def test_a_user_held_by_another_run_fails_alone_but_not_among_many(at: Desk) -> None:
+async def test_a_user_held_by_another_run_is_a_failure_alone_but_not_among_many(at: Desk) -> None:
     await at.say("s1", "I prefer short answers.")
     await at.store.acquire_lease(ANN, "somebody", 60)
     held = await cli(at, "--user", "ann")
@@ -161,7 +161,7 @@ async def test_without_a_daemon_the_work_is_done_on_the_store(url: str) -> None:
     assert [item["outcome"] for item in everybody] == ["unchanged"] * 3
 
 
-async def test_a_failure_on_the_store_is_exit_code_1_with_its_reason(url: str) -> None:
+async def test_a_failure_on_the_store_exits_with_code_1_and_shows_its_reason(url: str) -> None:
     broken = {"SANDBOXD_CONSOLIDATION__SUMMARISER": "command", "SANDBOXD_CONSOLIDATION__COMMAND": "/bin/false"}
     one = await on_store(url, "--user", "ann", **broken)
     assert (one.returncode, one.stdout) == (1, "")
@@ -233,7 +233,7 @@ def _on_a_terminal(url: str) -> bytes:
         ("ann",),
     ],
 )
-def test_wrong_usage_is_exit_code_2(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_wrong_usage_exits_with_code_2(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = run(tmp_path / "none", *words)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
@@ -242,14 +242,14 @@ def test_wrong_usage_is_exit_code_2(tmp_path: Path, words: tuple[str, ...]) -> N
 @pytest.mark.parametrize(
     ("name", "value"), [("SUMMARISER", "oracle"), ("SUMMARISER", "openai"), ("SCAN_S", "0"), ("NO_SUCH", "1")]
 )
-def test_a_wrong_setting_is_exit_code_2_and_names_it(tmp_path: Path, name: str, value: str) -> None:
+def test_an_invalid_setting_is_named_and_exits_with_code_2(tmp_path: Path, name: str, value: str) -> None:
     done = run(tmp_path, "--store", "memory://", env={f"SANDBOXD_CONSOLIDATION__{name}": value})
     assert done.returncode == 2, done.stderr
     assert "consolidation" in done.stderr.lower()
 
 
 @pytest.mark.parametrize("words", [(), ("--user", "ann"), ("--all",), ("--status",), ("--dry-run",)])
-def test_no_daemon_is_exit_code_3(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_without_a_daemon_the_exit_code_is_3(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = run(tmp_path / "none", *words)
     assert done.returncode == 3, done.stderr
 

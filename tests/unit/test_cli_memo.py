@@ -63,7 +63,7 @@ async def test_a_document_is_stored_and_printed_exactly(world: World, whose: tup
     assert (await cli(world, "memo", "cat", *whose, "PLAN.md")).stdout == text
 
 
-async def test_a_put_can_ask_for_a_revision(world: World) -> None:
+async def test_a_put_can_require_a_revision(world: World) -> None:
     assert (await cli(world, "memo", "put", "demo", "A.md", "--if-revision", "0", stdin=b"one")).returncode == 0
     lost = await cli(world, "memo", "put", "demo", "A.md", "--if-revision", "0", stdin=b"two")
     assert lost.returncode == 1
@@ -105,12 +105,12 @@ async def test_an_edit_that_lost_the_race_shows_the_difference_and_keeps_what_wa
 async def test_an_editor_that_fails_writes_nothing(world: World) -> None:
     done = await cli(world, "memo", "edit", "demo", "NOTES.md", editor="false")
     assert done.returncode == 1
-    Path(done.stderr.decode().rpartition("; ")[2].partition(" keeps")[0]).unlink()
+    Path(done.stderr.decode().rpartition("; ")[2].partition(" contains")[0]).unlink()
     assert (await cli(world, "memo", "edit", "demo", "NOTES.md", editor="/no/such/editor")).returncode == 1
     assert (await cli(world, "memo", "cat", "demo", "NOTES.md")).returncode == 1
 
 
-async def test_what_was_exported_can_be_imported(world: World, tmp_path: Path) -> None:
+async def test_an_export_can_be_imported(world: World, tmp_path: Path) -> None:
     await cli(world, "memo", "put", "demo", "A.md", stdin=b"a")
     await cli(world, "memo", "put", "demo", "B.md", stdin="ä\n".encode())
     await world.memory.client.store.write_tool_result_artifact("default:demo", "call-1", "full")
@@ -124,7 +124,9 @@ async def test_what_was_exported_can_be_imported(world: World, tmp_path: Path) -
     assert await world.memory.client.store.read_tool_result_artifact("default:copy", "call-1") == "full"
     (out / "C.md").write_bytes(b"\xff")
     assert (await cli(world, "memo", "import", "half", str(out))).returncode == 2
-    assert (await cli(world, "memo", "cat", "half", "A.md")).returncode == 1  # all or nothing was read
+    assert (
+        await cli(world, "memo", "cat", "half", "A.md")
+    ).returncode == 1  # nothing was written: one file is not text
     assert (await cli(world, "memo", "import", "--user", "alice", str(out))).returncode == 2
 
 
@@ -159,7 +161,7 @@ async def test_refresh_and_sessions(world: World) -> None:
         ("refresh", "--user", "alice"),
     ],
 )
-def test_wrong_usage_is_exit_code_2(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_wrong_usage_exits_with_code_2(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = run(tmp_path / "none", *words)
     assert done.returncode == 2, done.stderr
     assert b"Traceback" not in done.stderr
@@ -169,7 +171,7 @@ def test_wrong_usage_is_exit_code_2(tmp_path: Path, words: tuple[str, ...]) -> N
     "words",
     [("memo", "ls", "s"), ("memo", "cat", "s", "A"), ("memo", "edit", "s", "A"), ("refresh", "s"), ("sessions",)],
 )
-def test_no_daemon_is_exit_code_3(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_without_a_daemon_the_exit_code_is_3(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = run(tmp_path / "none", *words)
     assert done.returncode == 3, done.stderr
     assert b"Traceback" not in done.stderr

@@ -38,7 +38,7 @@ def ordinary(path: Path) -> Iterator[Do]:
 
 @contextmanager
 def on_loop(path: Path, factory: Callable[[], asyncio.AbstractEventLoop]) -> Iterator[Do]:
-    """Use the async client on an event loop that turns only during a call, so it misses what happens in between."""
+    """Use the async client on an event loop that runs only during a call, so it misses what happens in between."""
 
     async def act(name: str, *args: Any, **options: Any) -> Any:
         if name == "exec_stream":
@@ -78,7 +78,7 @@ def numbered(count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("method", ["exec", "exec_stream"])
-def test_a_call_that_the_server_closed_on_without_reading_is_sent_again(
+def test_a_call_that_the_server_did_not_read_before_closing_is_sent_again(
     client_of: Clients, tmp_path: Path, method: str
 ) -> None:
     with closing_server(tmp_path / "s", Closing.UNREAD) as server:

@@ -128,7 +128,7 @@ def test_a_write_whose_answer_is_lost_is_never_sent_twice(method: str) -> None:
 
 
 @pytest.mark.parametrize("factory", [asyncio.SelectorEventLoop, uvloop.new_event_loop])
-def test_a_tcp_connection_that_was_closed_while_the_event_loop_stood_still_is_not_used(
+def test_a_tcp_connection_that_was_closed_while_the_event_loop_was_blocked_is_not_used(
     factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     with scripted([OK], [OK], waits=True) as server, asyncio.Runner(loop_factory=factory) as runner:
@@ -163,7 +163,7 @@ def test_an_idempotent_write_whose_answer_is_lost_is_sent_once_more(send: Send) 
     assert len(server.requests) == 2
 
 
-def test_a_silent_daemon_is_given_up_after_the_deadline(send: Send) -> None:
+def test_a_silent_daemon_is_abandoned_after_the_deadline(send: Send) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = Address(host="127.0.0.1", port=silent.getsockname()[1])
         with pytest.raises(AnswerLost, match=r"no answer within 0\.2 s"):
@@ -232,7 +232,7 @@ def test_an_error_of_the_caller_inside_a_streamed_answer_stays_what_it_is() -> N
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_an_error_of_the_source_is_raised_although_the_answer_has_begun(is_streamed: bool) -> None:
+def test_an_error_in_the_source_is_raised_although_the_answer_has_begun(is_streamed: bool) -> None:
     """The answer has begun but never ends: without the error, its reader would wait for the deadline."""
     begun = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n" if is_streamed else b""
 

@@ -50,7 +50,9 @@ def judge(*events: tuple[str, int, int | None]) -> tuple[str, bool]:
         ([("kill", NOW - KILL_NEAR_NS - 1, None), ("oom", NOW - 1, None), ("die", NOW, 137)], ("oom", True)),
     ],
 )
-def test_cause_of_death_is_what_happened_last(events: list[tuple[str, int, int | None]], verdict: object) -> None:
+def test_the_last_event_determines_the_cause_of_death(
+    events: list[tuple[str, int, int | None]], verdict: object
+) -> None:
     assert judge(*events) == verdict
 
 
@@ -71,7 +73,7 @@ def test_refusal_is_one_short_line_without_environment_or_labels() -> None:
 
 
 @pytest.mark.parametrize("text", ["write /x: no space left on device", "Disk quota exceeded"])
-def test_full_disk_of_the_engine_is_the_hosts_fault(text: str) -> None:
+def test_full_disk_of_the_engine_is_reported_as_a_host_error(text: str) -> None:
     assert isinstance(answers.refusal("launch", text, SPEC), HostFull)
 
 
@@ -103,7 +105,7 @@ def test_podmans_events_are_read_as_well(word: str, action: str) -> None:
     assert answers.read_event({"Action": "exec_start"}) is None
 
 
-def test_the_death_of_a_container_without_our_label_is_not_ours_to_tell() -> None:
+def test_the_death_of_a_container_without_our_label_is_not_reported() -> None:
     event = {"Action": "die", "Actor": {"ID": "c", "Attributes": {"exitCode": "3"}}, "timeNano": 5}
     assert answers.read_event(event) is None
 
@@ -115,7 +117,7 @@ def test_the_death_of_a_container_without_our_label_is_not_ours_to_tell() -> Non
         ({"Api-Version": "1.41", "Libpod-Api-Version": "4.3.1"}, ("podman", "1.41")),
     ],
 )
-def test_the_engine_says_which_one_it_is(headers: dict[str, str], engine: tuple[str, str]) -> None:
+def test_the_engine_is_identified(headers: dict[str, str], engine: tuple[str, str]) -> None:
     assert answers.read_ping(headers) == engine
 
 
@@ -133,11 +135,11 @@ def test_an_engine_with_an_old_api_is_refused() -> None:
         (500, "no space left on device", False),
     ],
 )
-def test_a_name_that_is_taken_is_told_from_other_refusals(status: int, text: str, taken: bool) -> None:
+def test_a_name_that_is_taken_is_distinguished_from_other_refusals(status: int, text: str, taken: bool) -> None:
     assert answers.is_name_taken(status, text) is taken
 
 
-def test_a_runtime_is_looked_up_in_what_the_engine_has() -> None:
+def test_a_runtime_is_looked_up_among_those_of_the_engine() -> None:
     info = {"Runtimes": {"runsc": {}, "runc": {}}, "DefaultRuntime": "runc"}
     assert answers.pick_runtime(info, None, is_podman=False) == "runc"
     assert answers.pick_runtime(info, "runsc", is_podman=False) == "runsc"
@@ -147,11 +149,11 @@ def test_a_runtime_is_looked_up_in_what_the_engine_has() -> None:
         answers.pick_runtime(info, "runsc", is_podman=True)
 
 
-def test_an_outage_covers_what_died_from_its_first_sign_until_the_engine_is_back() -> None:
+def test_an_outage_covers_deaths_from_its_first_sign_until_the_engine_is_back() -> None:
     outage = Outage()
     assert not outage.covers(NOW)
     outage.begin(NOW)
-    outage.begin(NOW - 5)  # a death that was told late
+    outage.begin(NOW - 5)  # a death that was reported late
     assert outage.covers(NOW - 5 - OUTAGE_SLACK_NS)
     assert not outage.covers(NOW - 6 - OUTAGE_SLACK_NS)
     assert outage.covers(2 * NOW)
@@ -163,7 +165,7 @@ def test_an_outage_covers_what_died_from_its_first_sign_until_the_engine_is_back
     assert not outage.covers(NOW), "only the last one is remembered"
 
 
-def test_the_kernels_log_tells_which_container_ran_out_of_memory(tmp_path: Path) -> None:
+def test_the_kernels_log_shows_which_container_ran_out_of_memory(tmp_path: Path) -> None:
     log = tmp_path / "kmsg"
     log.write_text(
         "6,1,2,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/libpod_parent/libpod-abc,task=python3,pid=7\n"
@@ -174,7 +176,7 @@ def test_the_kernels_log_tells_which_container_ran_out_of_memory(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("text", "parsed"), [("20.10.24+dfsg1", (20, 10, 24)), ("v1.1", (1, 1, 0)), ("dev", None)])
-def test_versions_are_read(text: str, parsed: object) -> None:
+def test_versions_are_parsed(text: str, parsed: object) -> None:
     assert parse_version(text) == parsed
 
 
@@ -188,7 +190,7 @@ def describe(docker: str = "27.1.1", runc: str = "1.3.3", **info: Any) -> dict[s
     return {finding.subject: (finding.verdict, finding.detail, finding.advice) for finding in found}
 
 
-def test_a_runtime_of_gvisor_is_offered_and_a_name_that_podman_has_heard_of_is_not() -> None:
+def test_a_gvisor_runtime_is_offered_and_a_name_that_podman_only_lists_is_not() -> None:
     runtimes: dict[str, dict[str, Any]] = {"runc": {}, "runsc": {}}
     assert "runsc puts gVisor's kernel" in describe(Runtimes=runtimes)["runtimes"][1]
     podman = {"Version": "4.3.1", "Components": [{"Name": "Podman Engine"}]}

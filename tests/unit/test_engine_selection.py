@@ -67,7 +67,7 @@ async def test_auto_falls_back_to_bubblewrap_when_the_settings_allow_it_and_says
 
 
 @pytest.mark.engine
-async def test_auto_uses_bubblewrap_where_no_engine_is_and_logs_why(no_socket: None, tmp_path: Path) -> None:
+async def test_auto_uses_bubblewrap_if_there_is_no_engine_and_logs_why(no_socket: None, tmp_path: Path) -> None:
     with structlog.testing.capture_logs() as logs:
         opened = await open_engine("auto", tmp_path / "state")
     assert opened.name == "bubblewrap"
@@ -77,7 +77,7 @@ async def test_auto_uses_bubblewrap_where_no_engine_is_and_logs_why(no_socket: N
     ]
 
 
-async def test_no_engine_at_all_names_the_next_step(no_socket: None, tmp_path: Path) -> None:
+async def test_without_any_engine_the_error_names_the_next_step(no_socket: None, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(EngineUnavailable, match="install and start Docker or Podman"):
         await open_engine("auto", tmp_path / "file")

@@ -1,4 +1,4 @@
-"""The daemon's own SQLite files: made privately, taken over from earlier versions, with errors that name the cause."""
+"""The daemon's own SQLite files: private, migrated from earlier versions, with errors that name the cause."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ files = pytest.mark.parametrize("open_file", [registry, answers, outbox])
 
 
 @files
-async def test_a_full_disk_is_host_full(open_file: Opener, tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_as_host_full(open_file: Opener, tmp_path: Path) -> None:
     async with open_file(tmp_path / "a.db") as file:
         (pages,) = file.connection.execute("PRAGMA page_count").fetchone()
         file.connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -101,7 +101,7 @@ async def test_a_full_disk_is_host_full(open_file: Opener, tmp_path: Path) -> No
 
 
 @files
-async def test_a_file_that_another_process_holds_is_busy_and_may_be_tried_again(
+async def test_a_file_that_another_process_holds_is_reported_as_busy_and_retryable(
     open_file: Opener, tmp_path: Path
 ) -> None:
     async with open_file(tmp_path / "a.db") as file:
@@ -116,7 +116,7 @@ async def test_a_file_that_another_process_holds_is_busy_and_may_be_tried_again(
 
 
 @files
-async def test_a_file_that_cannot_be_written_is_host_io(open_file: Opener, tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_written_is_reported_as_host_io(open_file: Opener, tmp_path: Path) -> None:
     async with open_file(tmp_path / "a.db") as file:
         file.connection.execute("PRAGMA query_only = 1")
         with pytest.raises(HostIO, match="look at its disk"):
@@ -125,7 +125,7 @@ async def test_a_file_that_cannot_be_written_is_host_io(open_file: Opener, tmp_p
 
 
 @files
-async def test_a_file_that_cannot_be_opened_is_host_io(open_file: Opener, tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_opened_is_reported_as_host_io(open_file: Opener, tmp_path: Path) -> None:
     (tmp_path / "a.db").mkdir()
     with pytest.raises(HostIO, match="cannot be read or written"):
         async with open_file(tmp_path / "a.db"):
@@ -191,9 +191,9 @@ VALUES ('["session", "acme", "s1", "NOTES.md"]', 'write', CAST('queued' AS BLOB)
 """
 
 
-async def test_the_outbox_of_an_earlier_version_is_taken_over_with_its_writes(tmp_path: Path) -> None:
+async def test_the_outbox_of_an_earlier_version_is_migrated_with_its_writes(tmp_path: Path) -> None:
     make(tmp_path / "a.db", OUTBOX_WITHOUT_LATER_COLUMNS)
-    for _ in range(2):  # the second time it is of this version
+    for _ in range(2):  # the second time it already has this version
         owner = Outbox(tmp_path / "a.db")
         await owner.open()
         (number,) = await owner.heads()
@@ -215,7 +215,7 @@ INSERT INTO answers VALUES ('scope', 'cut', 'running', 1.0, NULL, NULL, NULL, NU
 """
 
 
-async def test_the_answers_of_an_earlier_version_are_taken_over(tmp_path: Path) -> None:
+async def test_the_answers_of_an_earlier_version_are_migrated(tmp_path: Path) -> None:
     make(tmp_path / "a.db", ANSWERS_WITHOUT_A_VERSION)
     for _ in range(2):
         async with IdempotencyStore(tmp_path / "a.db") as owner:

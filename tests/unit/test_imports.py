@@ -24,7 +24,7 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Every module that this file names in an import, wherever in the file the import stands."""
+    """Every module that this file names in an import, wherever the import appears in the file."""
     package = path.relative_to(ROOT).parts[:-1]
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):

@@ -30,7 +30,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("changes provider sessions traces orchestration inspection records leases ledger",),
         # byte stores: below the stores, because the filesystem store keeps bytes in one
         ("spool",),
-        # implementations, and the turn contract beside them
+        # implementations, and the turn contract
         ("stores", "wrap", "primitives turn steps"),
         ("consolidation", "store_url", "app"),
         ("testing",),
@@ -47,7 +47,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         # the wire nouns
         ("models",),
         ("events",),
-        # the parts of a sandbox, and the clients, which know only the base
+        # the parts of a sandbox, and the clients, which import only the base
         ("engine workspace", "runner", "memory", "client"),
         ("settings",),
         ("sandboxes",),

@@ -78,7 +78,7 @@ def test_an_empty_instance_file_is_written_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])
-def test_a_data_directory_that_cannot_be_made_is_refused_with_the_next_step(tmp_path: Path, place: str) -> None:
+def test_a_data_directory_that_cannot_be_created_is_reported_with_the_next_step(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(HostIO, match=r"cannot use the data directory .*: Not a directory.*; .* give another --data"):
         Layout(tmp_path / place).hold()

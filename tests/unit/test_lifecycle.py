@@ -184,7 +184,7 @@ def test_a_claimed_sandbox_is_saved_as_ready_so_that_the_next_daemon_takes_it_ov
     assert saved_form(starting) == starting
 
 
-def test_an_invalid_transition_tells_the_last_transitions_and_not_more() -> None:
+def test_an_invalid_transition_lists_only_the_last_transitions() -> None:
     current = record(generation=0)
     with pytest.raises(InvalidTransition, match="its last transitions: none since this daemon started"):
         step(current, TornDown(), TODAY)
@@ -201,7 +201,7 @@ def test_an_invalid_transition_tells_the_last_transitions_and_not_more() -> None
         current, _ = step(current, PauseSeen(), TODAY)
         current, _ = step(current, ResumeSeen(), TODAY)
     assert len(current.past) == MOST_TRANSITIONS
-    assert current == record(State.READY, container="c1")  # the past is not part of what a record is
+    assert current == record(State.READY, container="c1")  # its history does not affect equality
 
 
 def test_every_effect_is_decided_by_a_step_and_carried_out() -> None:
@@ -254,7 +254,7 @@ def check_possible(before: Record, after: Record) -> None:
         assert (after.container is not None) == (after.state in HAS_CONTAINER)
     assert (after.cause is not None) == (after.state is State.GONE)
     assert (after.removal is not None) == (after.state in (State.DESTROYING, State.REMOVED))
-    assert before.owner in (None, after.owner)  # it never changes hands
+    assert before.owner in (None, after.owner)  # its owner never changes
     if after.state in (State.READY, State.PAUSED, State.GONE):
         assert after.owner is not None
     if after.state is State.WARM:
@@ -282,7 +282,7 @@ def test_no_sequence_of_events_leads_to_an_impossible_state(events: list[Event],
 
 
 @given(st.lists(st.sampled_from(EVENTS), max_size=30), st.sampled_from([None, ADA]))
-def test_whatever_happens_a_sandbox_ends_removed_or_can_still_be_destroyed(
+def test_after_any_events_a_sandbox_is_removed_or_can_still_be_destroyed(
     events: list[Event], owner: Owner | None
 ) -> None:
     current = record(owner=owner)

@@ -1,4 +1,4 @@
-"""The sample of kill points keeps every point on SQLite and on one other store; a long run takes them all."""
+"""The sample of kill points keeps every point on SQLite and on one other store; a long run includes them all."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_a_running_loop_is_left_alone_and_a_blocked_one_is_not() -> None:
         assert reasons.empty()
         deadline = time.monotonic() + _PATIENCE_S
         while reasons.empty() and time.monotonic() < deadline:
-            time.sleep(0.01)  # the loop does not turn
+            time.sleep(0.01)  # the loop is blocked
 
     asyncio.run(work())
     assert "was blocked for 0.4 s" in reasons.get_nowait()

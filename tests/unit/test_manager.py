@@ -1,4 +1,4 @@
-"""The manager over a fake engine: one sandbox for each session, whatever fails, dies, restarts or comes at once."""
+"""The manager over a fake engine: one sandbox for each session, whatever fails, dies, restarts or runs concurrently."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def run(world: World, command: str, session: str = "s1") -> str:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for what has no event."""
+    """Wait for a condition that has no event."""
     with anyio.fail_after(HANG_S):
         while not condition():
             await anyio.sleep(0.01)
@@ -91,7 +91,7 @@ def orphan(instance: str, sandbox: str) -> ContainerSpec:
     return ContainerSpec(f"c-{sandbox}", default_image(NAME), ("sleep", "600"), 1, 1, labels, (), Limits())
 
 
-async def test_creating_twice_gives_the_same_sandbox(world: World) -> None:
+async def test_creating_twice_returns_the_same_sandbox(world: World) -> None:
     first = await world.manager.ensure_sandbox(S1, SandboxRequest(user=ANN))
     again = await world.manager.ensure_sandbox(S1, SandboxRequest(user=ANN))
     assert (first.state, first.created) == ("ready", True)
@@ -99,7 +99,7 @@ async def test_creating_twice_gives_the_same_sandbox(world: World) -> None:
     assert len(world.table.launched) == 1
 
 
-async def test_creates_at_once_share_one_container(world: World) -> None:
+async def test_concurrent_creates_share_one_container(world: World) -> None:
     answers: list[tuple[str | None, bool]] = []
 
     async def create() -> None:
@@ -256,7 +256,7 @@ async def test_the_next_create_starts_a_dead_sandbox_again_with_its_files(world:
     assert len(world.table.containers) == 1
 
 
-async def test_destroy_leaves_nothing_and_is_not_found_afterwards(world: World) -> None:
+async def test_a_destroyed_sandbox_leaves_nothing_and_is_not_found_afterwards(world: World) -> None:
     await world.create("s1")
     await world.manager.destroy(S1)
     assert world.is_empty()
@@ -342,7 +342,7 @@ async def test_a_warm_sandbox_is_claimed_once_and_the_pool_is_refilled(tmp_path:
         assert (world.manager.pool.hits, world.manager.pool.misses, world.manager.pool.refills) == (2, 0, 4)
 
 
-async def test_another_shape_than_the_warm_one_is_launched_on_request(tmp_path: Path) -> None:
+async def test_a_shape_that_is_not_warm_is_launched_on_request(tmp_path: Path) -> None:
     async with open_world(tmp_path, pool=1) as world:
         await until(lambda: world.manager.pool.ready == 1)
         view = await world.create("s1", limits=Limits(memory_mb=1024))
@@ -350,7 +350,7 @@ async def test_another_shape_than_the_warm_one_is_launched_on_request(tmp_path: 
         assert world.table.launched[-1].limits == Limits(**view.limits)
 
 
-async def test_a_warm_sandbox_that_fails_to_start_leaves_nothing_and_stops_no_create(tmp_path: Path) -> None:
+async def test_a_warm_sandbox_that_fails_to_start_leaves_nothing_and_blocks_no_create(tmp_path: Path) -> None:
     async with open_world(tmp_path, pool=1, pool_max=1) as world:
         world.table.refuse_launches(EngineRefused("cannot launch: no room"))
         await until(lambda: len(world.table.launched) == 1)
@@ -385,7 +385,7 @@ async def test_a_claim_that_fails_leaves_nothing_of_its_sandbox(tmp_path: Path, 
         assert (await world.create("s1")).state == "ready"
 
 
-async def test_sandboxes_keep_working_while_the_engine_is_away(world: World) -> None:
+async def test_sandboxes_keep_working_while_the_engine_is_unreachable(world: World) -> None:
     await world.create("s1")
     world.table.leave()
     assert await run(world, "echo still here") == "still here\n"
@@ -393,11 +393,11 @@ async def test_sandboxes_keep_working_while_the_engine_is_away(world: World) -> 
         with pytest.raises(EngineUnavailable):
             await act
     world.table.come_back()
-    await until(world.is_empty)  # the destroy is finished without being asked for again
+    await until(world.is_empty)  # the destroy finishes without another request
     assert (await world.create("s2")).state == "ready"
 
 
-async def test_a_death_while_the_engine_was_away_is_found_when_it_is_back(world: World) -> None:
+async def test_a_death_during_an_engine_outage_is_found_afterwards(world: World) -> None:
     await world.create("s1")
     container = world.running_container("s1")
     world.table.leave()
@@ -418,7 +418,7 @@ async def test_the_pool_is_filled_once_the_engine_is_back(tmp_path: Path) -> Non
         await until(lambda: world.manager.pool.ready == 1 and warm not in world.table.containers)
 
 
-async def test_a_restarted_daemon_takes_over_what_runs(world: World) -> None:
+async def test_a_restarted_daemon_adopts_running_containers(world: World) -> None:
     before = await world.create("s1", env={"GREETING": "hello"})
     with world.manager.call(S1) as runner:
         process = await runner.start_process(Exec("sleep 600"))
@@ -431,7 +431,7 @@ async def test_a_restarted_daemon_takes_over_what_runs(world: World) -> None:
         assert len(again.table.launched) == 1
 
 
-async def test_a_sandbox_that_is_being_taken_over_is_not_reported_ready(world: World) -> None:
+async def test_a_sandbox_that_is_being_adopted_is_not_reported_ready(world: World) -> None:
     await world.create("s1")
     async with restarted(world) as again:
         with pytest.raises(NotReady, match="being adopted"):
@@ -441,7 +441,7 @@ async def test_a_sandbox_that_is_being_taken_over_is_not_reported_ready(world: W
         again.manager.call(S1)
 
 
-async def test_a_restarted_daemon_shows_what_was_written_meanwhile(world: World) -> None:
+async def test_a_restarted_daemon_shows_what_was_written_while_it_was_down(world: World) -> None:
     await world.create("s1")
     key = DocumentKey.of("acme", "s1", "session", "NOTES.md")
     store = world.memory.client.store
@@ -452,7 +452,7 @@ async def test_a_restarted_daemon_shows_what_was_written_meanwhile(world: World)
         assert await run(again, "cat /workspace/memo/session/NOTES.md") == "written meanwhile"
 
 
-async def test_a_restarted_daemon_finds_what_died_meanwhile(world: World) -> None:
+async def test_a_restarted_daemon_finds_what_died_while_it_was_down(world: World) -> None:
     await world.create("s1")
     await run(world, "echo kept > /workspace/a")
     container = world.running_container("s1")
@@ -475,7 +475,7 @@ async def test_a_restarted_daemon_keeps_or_retires_the_warm_sandboxes(tmp_path: 
             await until(lambda: list(last.table.containers) == [warm])
 
 
-async def test_garbage_is_only_what_belongs_to_no_sandbox(world: World) -> None:
+async def test_only_what_belongs_to_no_sandbox_is_collected_as_garbage(world: World) -> None:
     kept = await world.create("s1")
     engine, layout = FakeEngine(world.table), world.manager.layout
     mine = await engine.launch(orphan(layout.instance(), "lost"))
@@ -563,7 +563,7 @@ async def test_stats_count_the_processes_of_the_sandbox(world: World) -> None:
     assert (await world.manager.stats(S1)).pids == alone + 1
 
 
-async def test_a_call_that_enters_before_the_idle_sandbox_is_stopped_keeps_it(tmp_path: Path) -> None:
+async def test_a_call_that_starts_before_an_idle_sandbox_is_stopped_keeps_it_running(tmp_path: Path) -> None:
     async with open_world(tmp_path, idle_timeout_s=3600) as world:
         await world.create("s1")
         sandbox = world.manager._find(S1)

@@ -84,7 +84,7 @@ def test_threads_that_put_the_same_text_at_once_all_show_it(blobs: Blobs, root: 
     assert Path(root, "user", "a").read_text() == Path(root, "session", "a").read_text() == "text 2999\n"
 
 
-def test_pruning_leaves_what_mirrors_show(tmp_path: Path, root: str) -> None:
+def test_pruning_keeps_what_mirrors_show(tmp_path: Path, root: str) -> None:
     first = Blobs(tmp_path / "blobs")
     first.open()
     texts = [f"text {number}".encode() for number in range(20)]

@@ -1,4 +1,4 @@
-"""A mirror before it is filled and after it is dropped: changes are recorded, and no directory is made again."""
+"""A mirror before it is filled and after it is dropped: changes are recorded, and no directory is recreated."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_change_before_the_snapshot_is_recorded_and_touches_no_file(memo
 
 
 @pytest.mark.parametrize("staged", [None, "refresh.staged"])
-async def test_a_write_after_the_drop_does_not_make_the_directory_again(memory: Memory, staged: str | None) -> None:
+async def test_a_write_after_the_drop_does_not_recreate_the_directory(memory: Memory, staged: str | None) -> None:
     root = await memory.create("box", REF, ANN)
     mirror = memory._mirrors.of_session(REF)
     assert mirror is not None

@@ -1,4 +1,4 @@
-"""Misbehaving providers: every snapshot is complete or an error that says why, and nothing is left behind."""
+"""Misbehaving providers: every snapshot is complete or fails with the reason, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class StrangeLister(Plain):
 
 
 class StrangeSnapshots(InMemoryStore):
-    """A real store with one artifact, whose answers about whole sessions are spoilt by `listed` or `texts`."""
+    """A real store with one artifact, whose answers about whole sessions are corrupted by `listed` or `texts`."""
 
     def __init__(self, *, listed: Any = None, texts: Any = None) -> None:
         super().__init__()

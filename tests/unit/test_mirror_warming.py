@@ -22,7 +22,7 @@ REF, ANN = SessionRef.of("acme", "s1"), UserId("ann")
 
 
 class Asked(InMemoryStore):
-    """Records which texts it was asked for."""
+    """Records which texts were requested."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what it has promised once, it keeps. `openapi.txt` lists it, one promise in a line.
+"""The OpenAPI document keeps its promises. `openapi.txt` lists them, one per line.
 
 A new route or field needs no line there until it is released.
 """
@@ -46,7 +46,7 @@ def test_nothing_that_the_document_promised_is_removed_or_renamed() -> None:
     assert missing == []
 
 
-def test_every_endpoint_is_described_under_a_name_of_its_own() -> None:
+def test_every_endpoint_is_described_under_a_unique_name() -> None:
     document = describe(ENDPOINTS, "1.2.3")
     assert (document["openapi"], document["info"]["version"]) == ("3.1.0", "1.2.3")
     names = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]

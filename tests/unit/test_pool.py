@@ -72,7 +72,7 @@ class Floor:
         self.pool.settled(sandbox, 0.1)
 
 
-def test_the_pool_fills_up_two_at_a_time_and_then_rests() -> None:
+def test_the_pool_starts_two_at_a_time_until_it_is_full() -> None:
     floor = Floor(5)
     assert len(floor.coming()) == REFILLS_AT_ONCE
     assert floor.come_up() == 5
@@ -118,7 +118,7 @@ def test_another_shape_is_kept_warm_once_it_is_requested_twice() -> None:
     assert floor.pool.take(OTHER) is not None
 
 
-def test_a_burst_makes_the_pool_grow_within_its_bound_and_quiet_makes_it_shrink_again() -> None:
+def test_the_pool_grows_within_its_bound_in_a_burst_and_shrinks_afterwards() -> None:
     floor = Floor(2, most=4)
     floor.come_up()
     for _ in range(20):
@@ -133,7 +133,7 @@ def test_a_burst_makes_the_pool_grow_within_its_bound_and_quiet_makes_it_shrink_
     assert len(floor.retired) == 2
 
 
-def test_after_each_failure_the_pool_rests_longer_and_then_recovers() -> None:
+def test_the_pool_backs_off_longer_after_each_failure_and_then_recovers() -> None:
     floor = Floor(1)
     rests = []
     for _ in range(8):
@@ -159,7 +159,7 @@ def test_the_pool_continues_at_once_when_the_engine_is_back(noticed_by: Callable
     assert floor.pool._tend_once(floor.now) == floor.now + 1, "another outage begins with a short rest"
 
 
-def test_a_caller_s_container_does_not_end_the_rest_after_an_image_failed() -> None:
+def test_a_caller_s_container_does_not_end_the_backoff_after_an_image_failed() -> None:
     floor = Floor(1)
     floor.fail()
     floor.pool.launched_elsewhere()
@@ -189,7 +189,7 @@ def test_without_a_pool_nothing_is_kept_and_leftovers_are_retired() -> None:
     assert floor.pool.figures().misses == 0
 
 
-def test_containers_with_another_daemon_s_fittings_are_not_handed_out() -> None:
+def test_containers_set_up_by_a_different_daemon_are_not_handed_out() -> None:
     floor = Floor(1)
     old = Sandbox(record(State.WARM, owner=None, container="c1", shape=replace(USUAL, fittings="old")))
     old.runner = object()  # type: ignore[assignment]
@@ -204,7 +204,7 @@ def test_containers_with_another_daemon_s_fittings_are_not_handed_out() -> None:
     most=st.integers(0, 8),
     requests=st.lists(st.tuples(st.floats(0, 1000), st.booleans()), max_size=40),
 )
-def test_demand_stays_within_its_bounds_and_settles_at_the_least(
+def test_demand_stays_within_its_bounds_and_settles_at_the_minimum(
     least: int, most: int, requests: list[tuple[float, bool]]
 ) -> None:
     demand, now = Demand(least, most, 300.0), 0.0

@@ -107,7 +107,7 @@ def test_a_package_offers_exactly_its_public_names(package: str) -> None:
 
 
 def test_the_daemon_uses_only_public_names_of_memo() -> None:
-    """A module directly below `memo` is public; of the packages, only their public names are."""
+    """A module directly below `memo` is public; in a package, only its public names are."""
     offenders = []
     for path in sorted((ROOT / "sandboxd").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

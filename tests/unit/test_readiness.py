@@ -65,7 +65,7 @@ async def test_a_check_that_fails_says_why() -> None:
     assert "Input/output error" in check.detail
 
 
-async def test_a_disk_with_room_is_ready_holds_the_reserve_and_keeps_no_probe(tmp_path: Path) -> None:
+async def test_a_disk_with_room_is_ready_holds_the_reserve_and_leaves_no_probe(tmp_path: Path) -> None:
     reserve = Reserve(tmp_path / "reserve")
     look_at_disk(tmp_path, reserve)
     assert reserve.is_whole

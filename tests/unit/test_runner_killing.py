@@ -70,7 +70,7 @@ def test_new_processes_are_searched_for_while_all_are_stopped(monkeypatch: pytes
     assert not sandbox.stopped
 
 
-def test_a_fork_bomb_that_outruns_the_runner_costs_every_process_of_the_sandbox(
+def test_a_fork_bomb_that_outruns_the_runner_ends_every_process_of_the_sandbox(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sandbox = Sandbox(monkeypatch, [{number} for number in range(100, 1000)])

@@ -94,7 +94,7 @@ def test_a_cancelled_listing_ends(place: Path) -> None:
         list_directory(str(place), "", 10, lambda: True)
 
 
-def test_an_entry_that_is_removed_meanwhile_is_left_out(place: Path) -> None:
+def test_an_entry_that_is_removed_during_a_listing_is_left_out(place: Path) -> None:
     for name in "abc":
         (place / name).touch()
 

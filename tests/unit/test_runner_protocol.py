@@ -26,7 +26,7 @@ def test_a_frame_survives_a_round_trip() -> None:
     assert (kind, call, wire.read_head(head), data) == (wire.CALL, 7, {"a": "ü"}, b"data")
 
 
-def test_only_greetings_are_accepted_before_the_greeting_is_over() -> None:
+def test_only_greetings_are_accepted_before_the_greeting_is_complete() -> None:
     for frame in (wire.pack(wire.CALL, 1, {}), wire.pack(wire.PROOF, 0, None, b"x" * 5000)):
         with pytest.raises(wire.WireError):
             list(wire.FrameReader().feed(frame))
@@ -62,7 +62,7 @@ def test_a_runner_refuses_a_daemon_that_does_not_know_the_secret() -> None:
         Greeting(b"secret").take(wire.ACCEPT, b"x" * 32)
 
 
-def test_an_error_of_a_runner_becomes_one_of_the_daemon_s() -> None:
+def test_a_runner_s_error_becomes_a_daemon_error() -> None:
     assert type(protocol.read_error({"code": "NotFound", "message": "cannot find x"})) is NotFound
     unknown = protocol.read_error({"code": "SystemExit", "message": "boo\x07"})
     assert type(unknown) is SandboxError
@@ -138,7 +138,7 @@ def test_the_exit_code_of_a_search_is_interpreted_as_ripgrep_s() -> None:
         ("*", "", True),
     ],
 )
-def test_a_segment_matches(pattern: str, name: str, expected: bool) -> None:
+def test_a_segment_matches_its_pattern(pattern: str, name: str, expected: bool) -> None:
     assert matches_segment(compile_segment(pattern), name) is expected
 
 
@@ -150,7 +150,7 @@ def matches(pattern: str, path: str) -> bool:
     return is_match
 
 
-def test_two_stars_stand_for_any_number_of_directories() -> None:
+def test_two_stars_match_any_number_of_directories() -> None:
     for path in ("x.py", "a/x.py", "a/b/c/x.py"):
         assert matches("**/x.py", path)
         assert matches("**/**/*.py", path)
@@ -161,7 +161,7 @@ def test_two_stars_stand_for_any_number_of_directories() -> None:
     assert not matches("*/x", "a/b/x")
 
 
-def test_braces_stand_for_each_alternative_within_a_bound() -> None:
+def test_braces_match_each_alternative_within_a_bound() -> None:
     assert sorted(expand_braces("{a,b{c,d}}.{x,y}")) == ["a.x", "a.y", "bc.x", "bc.y", "bd.x", "bd.y"]
     for pattern in ("{a,b}" * 10, "{a", "x" * 2000):
         with pytest.raises(Failure):

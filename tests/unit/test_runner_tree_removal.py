@@ -164,7 +164,7 @@ def test_a_tree_of_any_depth_is_removed_with_few_descriptors(place: Path) -> Non
 
 
 @pytest.mark.usefixtures("one_by_one")
-def test_entries_that_are_created_meanwhile_are_removed_too(place: Path) -> None:
+def test_entries_that_are_created_during_a_removal_are_removed_too(place: Path) -> None:
     fill(place / "tree")
 
     def create(step: int) -> None:
@@ -175,7 +175,7 @@ def test_entries_that_are_created_meanwhile_are_removed_too(place: Path) -> None
     assert list(place.iterdir()) == []
 
 
-def test_a_directory_that_is_filled_all_the_time_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_is_constantly_refilled_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "tree").mkdir()
     (place / "tree" / "first").write_text("x")
     passes = 0

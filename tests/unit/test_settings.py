@@ -103,7 +103,7 @@ def test_a_file_that_cannot_be_read_is_named(config: Path, raw: bytes) -> None:
 
 def test_the_help_of_serve_names_every_setting() -> None:
     options = {name for name in serve.__annotations__ if name != "json"}
-    hidden = {"config", "failpoint"}  # one is said by SANDBOXD_CONFIG, the other is for tests
+    hidden = {"config", "failpoint"}  # one is set by SANDBOXD_CONFIG, the other is for tests
     top = {name for name in setting_names(Settings) if "." not in name}
     assert serve.__doc__ is not None
     words = set(serve.__doc__.replace(",", " ").split())

@@ -108,7 +108,7 @@ async def test_pythons_ssl_client_verifies_the_name_and_needs_the_token(world: W
     assert await anyio.to_thread.run_sync(status, health.replace(b"127.0.0.1", b"evil.test")) == 403
 
 
-async def test_a_client_that_does_not_trust_the_certificate_gets_no_further(world: World) -> None:
+async def test_a_client_that_does_not_trust_the_certificate_fails_the_handshake(world: World) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
         await connect(world, ssl.create_default_context())
 
@@ -126,7 +126,7 @@ async def test_the_tcp_listener_answers_nothing_without_tls_and_the_unix_socket_
         assert (await stream.receive()).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_requests_sent_ahead_over_tls_are_answered_in_order(world: World, trusting: ssl.SSLContext) -> None:
+async def test_pipelined_requests_over_tls_are_answered_in_order(world: World, trusting: ssl.SSLContext) -> None:
     async with await connect(world, trusting) as stream:
         created = request(world, "PUT", "/v1/tenants/acme/sessions/s1/sandbox", b'{"user":"u1"}')
         bodies = [json.dumps({"command": ["echo", f"word-{number}-end"]}).encode() for number in range(20)]
@@ -139,7 +139,7 @@ async def test_requests_sent_ahead_over_tls_are_answered_in_order(world: World, 
     assert places == sorted(places)
 
 
-async def test_a_head_without_end_is_refused_over_tls(world: World, trusting: ssl.SSLContext) -> None:
+async def test_an_endless_head_is_refused_over_tls(world: World, trusting: ssl.SSLContext) -> None:
     async with await connect(world, trusting) as stream:
         await stream.send(request(world, "GET", "/healthz", b"", "x: " + "a" * MAX_HEAD_BYTES))
         assert await read_status(stream) == 431
@@ -156,7 +156,7 @@ async def test_a_trailer_or_chunk_extension_over_the_bound_is_refused_over_tls(
         assert await read_status(stream) == 400
 
 
-async def test_far_more_requests_ahead_than_are_parsed_at_once_are_all_answered_over_tls(
+async def test_more_pipelined_requests_than_are_parsed_at_once_are_all_answered_over_tls(
     world: World, trusting: ssl.SSLContext
 ) -> None:
     count, data = 3000, b""
@@ -169,7 +169,7 @@ async def test_far_more_requests_ahead_than_are_parsed_at_once_are_all_answered_
     await anyio.aclose_forcefully(stream)
 
 
-async def test_a_body_that_arrives_in_drops_over_tls_is_ended(
+async def test_a_body_that_trickles_in_over_tls_is_ended(
     tmp_path: Path, pair: tuple[Path, Path], trusting: ssl.SSLContext
 ) -> None:
     wire = WireLimits(body_timeout_s=1, body_min_bytes_per_s=100)
@@ -180,7 +180,7 @@ async def test_a_body_that_arrives_in_drops_over_tls_is_ended(
         await anyio.aclose_forcefully(stream)
 
 
-async def test_connections_that_never_shake_hands_are_capped_and_timed(
+async def test_connections_without_a_handshake_are_capped_and_time_out(
     tmp_path: Path, pair: tuple[Path, Path], trusting: ssl.SSLContext
 ) -> None:
     wire = WireLimits(max_unauthenticated=4, head_timeout_s=2)
@@ -192,7 +192,7 @@ async def test_connections_that_never_shake_hands_are_capped_and_timed(
         silent = [
             await stack.enter_async_context(await anyio.connect_tcp("127.0.0.1", port_of(world))) for _ in range(8)
         ]
-        for stream in silent:  # the first four make room for the others, and those are out of time
+        for stream in silent:  # the first four make room for the others, which time out
             with anyio.fail_after(20), pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
                 await stream.receive()
         await known.send(request(world, "GET", "/healthz"))
@@ -260,7 +260,7 @@ def test_a_key_that_others_can_read_or_that_needs_a_password_is_refused(
 ) -> None:
     cert, key = pair
     locked = tmp_path / "locked"
-    with tempfile.TemporaryDirectory(dir="/tmp") as directory:  # tmp_path is below a directory that keeps others out
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:  # other users cannot enter tmp_path
         Path(directory).chmod(0o755)
         public = Path(directory, "public")
         public.write_bytes(key.read_bytes())
@@ -272,7 +272,7 @@ def test_a_key_that_others_can_read_or_that_needs_a_password_is_refused(
     assert "it is encrypted; decrypt it with" in refusal(cert, locked)
 
 
-def test_a_certificate_a_key_and_tcp_are_only_taken_together(tmp_path: Path) -> None:
+def test_a_certificate_a_key_and_tcp_must_be_given_together(tmp_path: Path) -> None:
     cert, key, token = tmp_path / "cert", tmp_path / "key", tmp_path / "token"
     tcp = {"tcp": "127.0.0.1:8443", "token_file": token}
     for options, sentence in (

@@ -41,7 +41,7 @@ async def call(world: World, tool: str, **arguments: Any) -> ToolResult:
         return await run_tool(found, ToolContext(REF, runner), found.arguments.model_validate(arguments))
 
 
-def test_the_tools_are_the_ones_agents_know() -> None:
+def test_the_tools_have_the_names_and_arguments_that_agents_expect() -> None:
     assert set(TOOLBOX) >= {"Bash", "Python", "Read", "Write", "Edit", "Glob", "Grep"}
     fields = {name: set(tool.describe().input_schema["properties"]) for name, tool in TOOLBOX.items()}
     assert fields["Bash"] == {"command", "working_directory", "timeout", "run_in_background"}
@@ -56,7 +56,9 @@ def test_the_tools_are_the_ones_agents_know() -> None:
             assert described["description"]
 
 
-async def test_adding_a_tool_is_adding_one_file(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tool_is_added_by_adding_one_file(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "shout.py").write_text(
         "from sandboxd.models.tool import ToolResult\n"
         "from sandboxd.tools.context import ToolArguments\n"
@@ -108,7 +110,7 @@ async def test_bash_in_the_background_returns_a_process(world: World) -> None:
     assert "p1" in result.content
 
 
-def test_limits_and_truncation_are_named() -> None:
+def test_limits_and_truncation_are_reported() -> None:
     result = render_result(
         CommandResult(
             exit_code=137,

@@ -35,7 +35,7 @@ USER_MD = "/workspace/memo/user/USER.md"
 
 @dataclass
 class Desk:
-    """A session with a runner and a memory, and a hand in the store."""
+    """A session with a runner and memory, and direct access to the store."""
 
     world: World
     store: Any
@@ -47,7 +47,7 @@ class Desk:
             return await run_tool(found, context, found.arguments.model_validate(arguments))
 
     def files(self) -> list[str]:
-        """Return what is in the workspace, beside the place of the mirror."""
+        """Return what is in the workspace, except the mirror's mount point."""
         return [path.name for path in self.world.workspace(REF.session, REF.tenant).iterdir() if path.name != "memo"]
 
     async def text(self, path: str) -> str | None:
@@ -105,7 +105,7 @@ async def test_a_conflict_changes_nothing_and_shows_the_newer_text(desk: Desk) -
         assert await desk.text(NOTES) == "two, newer"
 
 
-async def test_a_file_that_the_session_never_read_is_only_written_if_it_is_not_there(desk: Desk) -> None:
+async def test_a_file_that_the_session_never_read_is_written_only_if_it_does_not_exist(desk: Desk) -> None:
     await desk.write(NOTES, "theirs")
     result = await desk.call("Write", file_path=NOTES, contents="mine")
     assert (result.ok, "theirs" in result.content) == (False, True)
@@ -154,8 +154,8 @@ async def test_an_artifact_is_written_and_edited_in_the_store(desk: Desk) -> Non
     assert await desk.store.read_tool_result_artifact(REF, key.tool_call) == "somebody else's"
 
 
-async def test_a_call_that_was_carried_out_is_not_carried_out_again(desk: Desk) -> None:
-    """Also by a daemon that has forgotten it: the store knows the call by its name."""
+async def test_a_completed_call_is_not_carried_out_again(desk: Desk) -> None:
+    """Not even after a restart: the store recognises the call by its id."""
     await desk.write(NOTES, "one\n")
     calls: list[tuple[str, dict[str, Any]]] = [
         ("Edit", {"file_path": NOTES, "old_string": "one", "new_string": "one and one"}),
@@ -197,7 +197,7 @@ async def test_an_illegal_memo_path_is_refused_clearly(desk: Desk, path: str) ->
     assert desk.files() == []
 
 
-async def test_notes_are_added_to_line_by_line_or_replaced(desk: Desk) -> None:
+async def test_notes_are_appended_line_by_line_or_replaced(desk: Desk) -> None:
     assert (await desk.call("write_notes", content="one")).ok
     assert (await desk.call("write_notes", content="two\n", mode="append")).ok
     assert await desk.text(NOTES) == "one\ntwo\n"
@@ -226,7 +226,7 @@ async def test_without_a_store_a_tool_says_so(desk: Desk) -> None:
     assert (result.ok, result.details["code"]) == (False, "store.unavailable")
 
 
-async def test_a_text_the_store_cannot_hold_is_a_result(desk: Desk) -> None:
+async def test_a_text_that_the_store_refuses_is_a_result(desk: Desk) -> None:
     result = await desk.call("Write", file_path=NOTES, contents="x" * 1_048_577)
     assert (result.ok, result.details["code"]) == (False, "memo.too_large")
     result = await desk.call("Write", file_path=NOTES, contents="\ud800")

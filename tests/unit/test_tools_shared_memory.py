@@ -36,7 +36,7 @@ async def text_of(pair: Team) -> str | None:
     return None if document is None else document.content
 
 
-async def test_the_second_of_two_that_change_the_same_lines_gets_the_newer_text(pair: Team) -> None:
+async def test_of_two_changes_to_the_same_lines_the_second_gets_the_newer_text(pair: Team) -> None:
     ada, bob = pair.agents
     await ada.write("# Ann\n")
     assert (await ada.read()).ok
@@ -50,7 +50,7 @@ async def test_the_second_of_two_that_change_the_same_lines_gets_the_newer_text(
     assert await text_of(pair) == "# Ann\nallergic to nuts\nlives in Oslo\n"
 
 
-async def test_changes_of_other_lines_are_merged_and_shown(pair: Team) -> None:
+async def test_changes_to_other_lines_are_merged_and_shown(pair: Team) -> None:
     ada, bob = pair.agents
     await ada.write(TEN)
     await bob.read()
@@ -61,11 +61,11 @@ async def test_changes_of_other_lines_are_merged_and_shown(pair: Team) -> None:
     both = TEN.replace("line 2\n", "allergic to nuts\n") + "lives in Oslo\n"
     assert await text_of(pair) == both
     assert merged.details["size_bytes"] == len(both)
-    assert (await bob.write(both.replace("Oslo", "Bergen"))).details.get("merged") is None  # it knows the whole text
+    assert (await bob.write(both.replace("Oslo", "Bergen"))).details.get("merged") is None  # it has seen the whole text
     assert (await ada.write("all new\n")).ok is False
 
 
-async def test_the_same_change_by_both_is_made_once(pair: Team) -> None:
+async def test_the_same_change_by_both_is_applied_once(pair: Team) -> None:
     ada, bob = pair.agents
     await ada.write(TEN)
     await bob.read()
@@ -75,7 +75,7 @@ async def test_the_same_change_by_both_is_made_once(pair: Team) -> None:
     assert await text_of(pair) == f"{TEN}new\n"
 
 
-async def test_a_merge_that_cannot_be_shown_whole_does_not_count_as_seen(pair: Team) -> None:
+async def test_a_merge_that_cannot_be_shown_in_full_does_not_count_as_seen(pair: Team) -> None:
     ada, bob = pair.agents
     await ada.write(TEN)
     await bob.read()
@@ -119,7 +119,7 @@ async def test_lines_that_were_not_shown_do_not_count_as_seen(pair: Team) -> Non
     assert await text_of(pair) == ada_again
 
 
-async def test_a_text_read_in_parts_is_seen_when_every_line_was_shown(pair: Team) -> None:
+async def test_a_text_read_in_parts_counts_as_seen_once_every_line_was_shown(pair: Team) -> None:
     ada, bob = pair.agents
     await ada.write(TEN)
     for offset in (9, 1, 5):
@@ -132,7 +132,7 @@ async def test_a_text_read_in_parts_is_seen_when_every_line_was_shown(pair: Team
     assert await text_of(pair) == "mine\nand more\n"
 
 
-async def test_of_two_that_write_a_new_document_at_once_one_is_refused(pair: Team) -> None:
+async def test_of_two_concurrent_writes_of_a_new_document_one_is_refused(pair: Team) -> None:
     results = []
 
     async def write(agent: Agent) -> None:
@@ -165,7 +165,7 @@ async def test_an_edit_of_text_that_is_gone_gets_the_newer_text(pair: Team) -> N
     assert (unknown.ok, unknown.details["code"]) == (False, "request.invalid")
 
 
-async def test_edits_of_different_lines_at_once_all_happen(tmp_path: Path) -> None:
+async def test_concurrent_edits_of_different_lines_are_all_applied(tmp_path: Path) -> None:
     async with team(tmp_path, 5) as five:
         await five.memory.write(USER_KEY, TEN)
         async with anyio.create_task_group() as tasks:
@@ -174,7 +174,7 @@ async def test_edits_of_different_lines_at_once_all_happen(tmp_path: Path) -> No
         assert await five.text() == "".join(f"{'edited' if n < 6 else 'line'} {n}\n" for n in range(1, 11))
 
 
-async def test_own_appends_keep_the_document_known(pair: Team) -> None:
+async def test_a_session_s_own_appends_keep_the_document_seen(pair: Team) -> None:
     ada, _ = pair.agents
     for note in ("one", "two", "three"):
         await ada.call("write_notes", content=note)
@@ -203,11 +203,11 @@ async def test_a_retry_of_a_merged_write_is_not_merged_again(tmp_path: Path) -> 
         assert [result.ok for result in results] == [True, True]
         assert [result.details["revision"] for result in results] == [3, 3]
         assert await two.text() == f"first\n{TEN}last\n"
-        assert (await bob.write(TEN)).ok is False  # the retry did not show what else is in there
+        assert (await bob.write(TEN)).ok is False  # the retry did not show the rest of the text
 
 
 class Switch:
-    """A real store that can be away."""
+    """A real store that can be made unavailable."""
 
     def __init__(self, store: Any) -> None:
         self.store = store
@@ -246,7 +246,7 @@ async def test_with_the_store_down_a_session_continues_from_its_own_queued_text(
     assert (await ada.write(f"{TEN}queued\nmore\n")).details["queued"] is True
     refused = await bob.write("blind\n")
     assert (refused.ok, refused.content.endswith(f"{TEN}queued\nmore\n")) == (False, True)
-    assert (await bob.read()).content.count("\n") == 11  # the mirror shows what waits
+    assert (await bob.read()).content.count("\n") == 11  # the mirror shows the queued text
     assert (await bob.write(f"{TEN}queued\nmore\nbob's\n")).details["queued"] is True
     switch.is_down = False
     with anyio.fail_after(30):
@@ -300,7 +300,7 @@ def test_views_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(seen) == 0
 
 
-def test_many_small_pieces_are_not_remembered_without_end() -> None:
+def test_the_number_of_remembered_pieces_is_bounded() -> None:
     seen = Views()
     for number in range(0, 10_000, 2):
         seen.saw_lines(REF, USER_KEY, View(1, "x"), range(number, number + 1), 10_000)
@@ -312,7 +312,7 @@ def test_many_small_pieces_are_not_remembered_without_end() -> None:
     assert seen.whole(REF, USER_KEY) == View(1, "x")
 
 
-def test_an_empty_document_is_seen_by_reading_it() -> None:
+def test_an_empty_document_counts_as_seen_once_it_is_read() -> None:
     part, uncut = slice_text("", 1, 10)
     assert (part.lines, part.total_lines, part.truncated) == ((), 0, False)
     seen = Views()

@@ -1,4 +1,4 @@
-"""The synchronous client is what the script makes of the async one, and the check says when it is not."""
+"""The synchronous client is generated from the async one by the script, and the check reports a stale file."""
 
 from __future__ import annotations
 

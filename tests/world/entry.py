@@ -30,7 +30,7 @@ class MountTable:
         self._back = sorted(self._sources.items(), key=lambda mount: len(mount[1]), reverse=True)
 
     def host_path(self, path: str) -> str:
-        """Return the host's name of a path, which may be one already."""
+        """Return the host path that stands for a path; return a host path unchanged."""
         found = self._targets.match(path)
         if found is None or self._is_on_host(path):
             return path
@@ -98,7 +98,7 @@ def serve_runner(server_file: str, run_dir: str, mounts: MountTable, mark: int, 
 
     find.glob = find_files
 
-    # Its processes. In a container there are no others; here they are told apart by their marks.
+    # Its processes. In a container there are no others; here they are distinguished by their marks.
     mark_of = tree.mark_of
 
     def mark_or_none(pid: int) -> int | None:
@@ -123,7 +123,7 @@ def serve_runner(server_file: str, run_dir: str, mounts: MountTable, mark: int, 
             self.connection.send = self._send_in_container_terms
 
         def _exec(self, call: int, head: dict[str, Any], data: bytes) -> None:
-            # A search may run as a command; the runner composes that itself, of host paths.
+            # A search may run as a command, which the runner itself builds from host paths.
             super()._exec(call, head if call in self._searches else _on_host(head), data)
 
         def _start_process(self, call: int, head: dict[str, Any], data: bytes) -> None:

@@ -1,7 +1,7 @@
 """A fake engine: containers are ordinary processes of the host, without any isolation, and fail when a test asks.
 
 It keeps the contract of `sandboxd/engine/protocol.py`, which `tests/conformance` checks, and needs neither root nor a
-container engine. It is part of the tests, not of the daemon: nobody must be able to serve with it by mistake.
+container engine. It is part of the tests, not of the daemon: a daemon cannot be started with it by mistake.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from sandboxd.runner.protocol import RUNNER_COMMAND
 NAME = "fake"
 ENTRY = Path(__file__).with_name("entry.py")
 MARKS = 1 << 20
-"""How many marks a container's processes may have, from that of its first process on."""
+"""How many marks are reserved for a container's processes, starting with that of its first process."""
 _END_S = 30.0
 _KILLED = 128 + signal.SIGKILL
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -58,7 +58,7 @@ class FakeContainer:
     directory: Path
     """Its own directory on the host, for what is not mounted: /tmp."""
     mark: int
-    """Its processes have marks from this one on; see `sandboxd/runner/inside/marks.py`."""
+    """The first mark of its processes; see `sandboxd/runner/inside/marks.py`."""
     process: subprocess.Popen[bytes] | None = None
     exit_code: int | None = None
     cause: Cause | None = None
@@ -105,7 +105,7 @@ class ContainerTable:
     def __init__(self, directory: Path) -> None:
         self.images = {default_image(NAME)}
         self.launched: list[ContainerSpec] = []
-        """Every launch that was asked for, in order."""
+        """Every requested launch, in order."""
         self.gate: anyio.Event | None = None
         """While set, a launch waits for this event once it has started the container."""
         self.is_away = False
@@ -128,17 +128,17 @@ class ContainerTable:
         self._refusals.extend(errors)
 
     def forgive(self) -> None:
-        """Refuse no launch any more."""
+        """Stop refusing launches."""
         self._refusals.clear()
 
     def end(self, container_id: str, cause: Cause = "killed", exit_code: int = _KILLED) -> None:
-        """Let a container die now, with this cause."""
+        """End a container now, with this cause."""
         container = self.containers[container_id]
         container.cause, container.exit_code = cause, exit_code
         container.signal(signal.SIGKILL)
 
     def freeze(self, container_id: str, is_frozen: bool = True) -> None:
-        """Pause a container, or let it go on."""
+        """Pause or resume a container."""
         container = self.containers[container_id]
         container.signal(signal.SIGSTOP if is_frozen else signal.SIGCONT)
         container.is_paused = is_frozen
@@ -151,7 +151,7 @@ class ContainerTable:
 
     def check(self) -> None:
         if self.is_away:
-            raise EngineUnavailable("cannot reach the fake engine: it was told to be away")
+            raise EngineUnavailable("cannot reach the fake engine: a test stopped it")
 
     def check_launch(self) -> None:
         if self._refusals:
@@ -335,7 +335,7 @@ class FakeEngine:
         self._table.check()
         container = self._table.containers.get(container_id)
         if container is None or container.cause is not None:
-            raise EngineRefused(f"cannot read stats of {container_id}: it does not run")
+            raise EngineRefused(f"cannot read stats of {container_id}: it is not running")
         measured = [used for used in map(_usage, container.pids()) if used is not None]
         return Stats(
             memory_bytes=sum(used[0] for used in measured),

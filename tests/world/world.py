@@ -41,7 +41,7 @@ class PlainWorkspaces(Workspaces):
 
 @dataclass
 class World:
-    """A manager and what is around it."""
+    """A manager and its surroundings."""
 
     directory: Path
     table: ContainerTable
@@ -149,7 +149,7 @@ def _runner_directory() -> Path:
 
 @asynccontextmanager
 async def managing(table: ContainerTable, settings: Settings, store: Any = None) -> AsyncIterator[SandboxManager]:
-    """Open a manager over the containers of a table, as a daemon does that starts on a data directory."""
+    """Open a manager over the containers of a table, like a daemon that starts on a data directory."""
     manager = SandboxManager(settings, engine=FakeEngine(table), memo_provider=store)
     _share_runner(settings.data / "runner")
     manager.workspaces = PlainWorkspaces(manager.layout.workspaces, uid=settings.uid, gid=settings.gid)

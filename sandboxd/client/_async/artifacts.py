@@ -1,4 +1,4 @@
-"""The calls about artifacts: stored results of tools."""
+"""Artifact calls: stored tool results."""
 
 from __future__ import annotations
 

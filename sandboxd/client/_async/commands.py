@@ -98,7 +98,7 @@ class AsyncCommandCalls(AsyncProcessCalls):
         *,
         is_streamed: bool = False,
     ) -> Request:
-        """Build a command. Its output returns as text if it is UTF-8, else as base64; streamed output as base64."""
+        """Build a command. Its output is returned as text if it is UTF-8, else as base64; if streamed, as base64."""
         is_binary = is_streamed or isinstance(stdin, bytes)
         content = {
             "command": command if isinstance(command, str) else list(command),
@@ -184,7 +184,7 @@ class AsyncSandboxCommands(AsyncSandboxPart[AsyncCommandCalls]):
         """Run a command and return its result; with `background`, return a handle as soon as it has started.
 
         A command that fails is a result, not an error. `on_stdout` and `on_stderr` get the output as text while it
-        arrives. In the background both streams are one, which `on_stdout` gets while the handle is read, and there
+        arrives. In the background both streams are merged and passed to `on_stdout` while the handle is read, and there
         is no timeout.
         """
         if background:

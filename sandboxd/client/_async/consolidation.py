@@ -1,4 +1,4 @@
-"""The calls about consolidation: a user's sessions become `USER.md`."""
+"""Consolidation calls: a user's sessions become `USER.md`."""
 
 from __future__ import annotations
 

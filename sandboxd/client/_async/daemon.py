@@ -1,4 +1,4 @@
-"""The calls about the daemon itself: health, metrics, garbage collection and events."""
+"""Calls on the daemon itself: health, metrics, garbage collection and events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls about files of a sandbox; and the files of a `Sandbox`."""
+"""File calls; and the files of a `Sandbox`."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class AsyncFileCalls(AsyncCalls):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> FileInfo:
-        """Make a directory; with `parents` also those above it, and an existing one is not an error."""
+        """Make a directory; with `parents`, also make missing parents and accept an existing directory."""
         answer = await self._post_directory(session, path, parents, tenant, idempotency_key)
         with malformed_answers():
             return FileInfo.model_validate_json(answer.body)
@@ -143,7 +143,7 @@ class AsyncSandboxFiles(AsyncSandboxPart[AsyncFileCalls]):
             yield pieces
 
     async def write(self, path: str, content: str | bytes | AsyncIterable[bytes]) -> FileInfo:
-        """Replace a file in one step, with the directories above it; `content` may be an iterable of bytes."""
+        """Replace a file in one step, and make missing parent directories; `content` may be an iterable of bytes."""
         return await self._calls.write_file(self._session, _absolute(path), content, tenant=self._tenant)
 
     async def list(self, path: str = "/workspace") -> ListedFiles:
@@ -155,7 +155,7 @@ class AsyncSandboxFiles(AsyncSandboxPart[AsyncFileCalls]):
         return await self._calls.stat_file(self._session, _absolute(path), tenant=self._tenant)
 
     async def exists(self, path: str) -> bool:
-        """Return whether a file or directory exists; a link that leads nowhere does not."""
+        """Return whether a file or directory exists; a dangling link does not."""
         try:
             await self.stat(path)
         except (FileNotFound, NotADirectory):
@@ -173,7 +173,7 @@ class AsyncSandboxFiles(AsyncSandboxPart[AsyncFileCalls]):
         )
 
     async def make_dir(self, path: str) -> bool:
-        """Make a directory and those above it; return False if it already existed."""
+        """Make a directory and its missing parents; return False if it already existed."""
         answer = await self._calls._post_directory(self._session, _absolute(path), True, self._tenant)
         return answer.status == 201
 

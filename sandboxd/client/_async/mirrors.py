@@ -1,4 +1,4 @@
-"""The calls about mirrors: the documents that a sandbox shows as files, compared with the store."""
+"""Mirror calls: the documents that a sandbox shows as files, compared with the store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AsyncMirrorCalls(AsyncCalls):
         return (await self._get_mirror(session, tenant)).items
 
     async def list_refused_writes(self, session: str, *, tenant: str | None = None) -> list[RefusedWrite]:
-        """Return queued writes to the session's memory that the store rejected for good."""
+        """Return queued writes to the session's memory that the store permanently rejected."""
         return (await self._get_mirror(session, tenant)).refused
 
     async def _get_mirror(self, session: str, tenant: str | None) -> MirrorReport:

@@ -120,7 +120,7 @@ class AsyncSandbox:
             return Stats.model_validate(found)
 
     async def kill(self) -> None:
-        """Remove the sandbox with every file in its workspace. Memory stays."""
+        """Remove the sandbox with every file in its workspace. Memory is kept."""
         await self.client.destroy_sandbox(self.session, missing_ok=True, tenant=self.view.tenant)
 
 

@@ -1,4 +1,4 @@
-"""The calls about sandboxes as a whole: create, find and remove them."""
+"""Sandbox calls: create, find and remove sandboxes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class AsyncSandboxCalls(AsyncCalls):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> None:
-        """Remove the sandbox with every file in its workspace. Memory stays.
+        """Remove the sandbox with every file in its workspace. Memory is kept.
 
         With `missing_ok` a missing sandbox counts as removed, so the call can be repeated.
         """

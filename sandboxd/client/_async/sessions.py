@@ -1,4 +1,4 @@
-"""The calls about sessions of the store: their records and messages."""
+"""Session calls: the records and messages of sessions in the store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AsyncSessionCalls(AsyncCalls):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> int:
-        """Append all of them or none; return how many."""
+        """Append all messages or none; return how many."""
         target = f"{self._session_path(session, tenant)}/messages"
         request = json_request("POST", target, {"messages": _plain(messages)}, key=idempotency_key)
         return (await self._ask(Appended, request)).appended

@@ -1,4 +1,4 @@
-"""The calls about the tools of agents; and the tools of a `Sandbox`."""
+"""Tool calls; and the tools of a `Sandbox`."""
 
 from __future__ import annotations
 

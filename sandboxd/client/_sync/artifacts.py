@@ -1,5 +1,5 @@
 # Generated from sandboxd/client/_async/artifacts.py by scripts/unasync.py; change that file and run `make client`.
-"""The calls about artifacts: stored results of tools."""
+"""Artifact calls: stored tool results."""
 
 from __future__ import annotations
 

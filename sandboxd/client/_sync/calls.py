@@ -81,7 +81,7 @@ def _feed(reader: EventReader, piece: bytes) -> list[tuple[str, str]]:
 
 
 class SandboxPart(Generic[C]):
-    """A part of a `Sandbox`: the calls that it makes, always about the same session."""
+    """A part of a `Sandbox`: a group of calls, always on the same session."""
 
     def __init__(self, calls: C, session: str, tenant: str) -> None:
         self._calls = calls

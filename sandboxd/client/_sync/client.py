@@ -33,9 +33,9 @@ class Client(
     SessionCalls,
     ConsolidationCalls,
 ):
-    """`with Client() as client:` finds the daemon; `socket`, or `url` and `token`, say where it is.
+    """`with Client() as client:` finds the daemon; `socket`, or `url` and `token`, set its address.
 
-    One client may be shared by everything that runs at the same time, and reuses its connections.
+    One client may be shared by concurrent callers, and reuses its connections.
     """
 
     def __init__(

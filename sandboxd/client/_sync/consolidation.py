@@ -1,5 +1,5 @@
 # Generated from sandboxd/client/_async/consolidation.py by scripts/unasync.py; change that file and run `make client`.
-"""The calls about consolidation: a user's sessions become `USER.md`."""
+"""Consolidation calls: a user's sessions become `USER.md`."""
 
 from __future__ import annotations
 

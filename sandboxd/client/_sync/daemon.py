@@ -1,5 +1,5 @@
 # Generated from sandboxd/client/_async/daemon.py by scripts/unasync.py; change that file and run `make client`.
-"""The calls about the daemon itself: health, metrics, garbage collection and events."""
+"""Calls on the daemon itself: health, metrics, garbage collection and events."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # Generated from sandboxd/client/_async/documents.py by scripts/unasync.py; change that file and run `make client`.
-"""The calls about documents, which are memory; and the memory of a `Sandbox`.
+"""Document calls, which read and write memory; and the memory of a `Sandbox`.
 
 Documents belong to a session, or with `scope="user"` to a user: `owner` is the id of that session or user.
 """

@@ -1,5 +1,5 @@
 # Generated from sandboxd/client/_async/files.py by scripts/unasync.py; change that file and run `make client`.
-"""The calls about files of a sandbox; and the files of a `Sandbox`."""
+"""File calls; and the files of a `Sandbox`."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class FileCalls(Calls):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> FileInfo:
-        """Make a directory; with `parents` also those above it, and an existing one is not an error."""
+        """Make a directory; with `parents`, also make missing parents and accept an existing directory."""
         answer = self._post_directory(session, path, parents, tenant, idempotency_key)
         with malformed_answers():
             return FileInfo.model_validate_json(answer.body)
@@ -142,7 +142,7 @@ class SandboxFiles(SandboxPart[FileCalls]):
             yield pieces
 
     def write(self, path: str, content: str | bytes | Iterable[bytes]) -> FileInfo:
-        """Replace a file in one step, with the directories above it; `content` may be an iterable of bytes."""
+        """Replace a file in one step, and make missing parent directories; `content` may be an iterable of bytes."""
         return self._calls.write_file(self._session, _absolute(path), content, tenant=self._tenant)
 
     def list(self, path: str = "/workspace") -> ListedFiles:
@@ -154,7 +154,7 @@ class SandboxFiles(SandboxPart[FileCalls]):
         return self._calls.stat_file(self._session, _absolute(path), tenant=self._tenant)
 
     def exists(self, path: str) -> bool:
-        """Return whether a file or directory exists; a link that leads nowhere does not."""
+        """Return whether a file or directory exists; a dangling link does not."""
         try:
             self.stat(path)
         except (FileNotFound, NotADirectory):
@@ -172,7 +172,7 @@ class SandboxFiles(SandboxPart[FileCalls]):
         )
 
     def make_dir(self, path: str) -> bool:
-        """Make a directory and those above it; return False if it already existed."""
+        """Make a directory and its missing parents; return False if it already existed."""
         answer = self._calls._post_directory(self._session, _absolute(path), True, self._tenant)
         return answer.status == 201
 

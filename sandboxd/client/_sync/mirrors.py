@@ -1,5 +1,5 @@
 # Generated from sandboxd/client/_async/mirrors.py by scripts/unasync.py; change that file and run `make client`.
-"""The calls about mirrors: the documents that a sandbox shows as files, compared with the store."""
+"""Mirror calls: the documents that a sandbox shows as files, compared with the store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MirrorCalls(Calls):
         return (self._get_mirror(session, tenant)).items
 
     def list_refused_writes(self, session: str, *, tenant: str | None = None) -> list[RefusedWrite]:
-        """Return queued writes to the session's memory that the store rejected for good."""
+        """Return queued writes to the session's memory that the store permanently rejected."""
         return (self._get_mirror(session, tenant)).refused
 
     def _get_mirror(self, session: str, tenant: str | None) -> MirrorReport:

@@ -1,5 +1,5 @@
 # Generated from sandboxd/client/_async/processes.py by scripts/unasync.py; change that file and run `make client`.
-"""The calls about background processes; and, of a `Sandbox`, a running command and terminals."""
+"""Background process calls; and the running commands and terminals of a `Sandbox`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ProcessCalls(Calls):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> None:
-        """Write all of the data; raise WriteIncomplete with the size taken if the process stops reading."""
+        """Write all of the data; raise WriteIncomplete with the size written if the process stops reading."""
         target = f"{self._process_path(session, process, tenant)}/stdin"
         whole = data if isinstance(data, bytes) else encode_text(data)
         taken_bytes = 0
@@ -134,7 +134,7 @@ class ProcessCalls(Calls):
     ) -> Process:
         """Kill a process and everything it started.
 
-        With a signal such as TERM they get that first, and those left after `grace_s` (5 by default) are killed;
+        A signal such as TERM is sent first, and processes left after `grace_s` (5 by default) are killed;
         `ended_by` says which signal ended the last of them.
         """
         target = with_query(self._process_path(session, process, tenant), signal=signal, grace_s=grace_s)
@@ -191,7 +191,7 @@ class CommandHandle(BackgroundProcess):
         self._on_stdout = on_stdout
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.output = ""
-        """What was read of its stdout and stderr so far: the last 1 MiB."""
+        """The stdout and stderr read so far: the last 1 MiB."""
 
     def __iter__(self) -> Stream[str]:
         for piece in self.pieces():

@@ -119,7 +119,7 @@ class Sandbox:
             return Stats.model_validate(found)
 
     def kill(self) -> None:
-        """Remove the sandbox with every file in its workspace. Memory stays."""
+        """Remove the sandbox with every file in its workspace. Memory is kept."""
         self.client.destroy_sandbox(self.session, missing_ok=True, tenant=self.view.tenant)
 
 

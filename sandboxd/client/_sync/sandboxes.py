@@ -1,5 +1,5 @@
 # Generated from sandboxd/client/_async/sandboxes.py by scripts/unasync.py; change that file and run `make client`.
-"""The calls about sandboxes as a whole: create, find and remove them."""
+"""Sandbox calls: create, find and remove sandboxes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SandboxCalls(Calls):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> None:
-        """Remove the sandbox with every file in its workspace. Memory stays.
+        """Remove the sandbox with every file in its workspace. Memory is kept.
 
         With `missing_ok` a missing sandbox counts as removed, so the call can be repeated.
         """

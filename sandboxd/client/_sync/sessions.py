@@ -1,5 +1,5 @@
 # Generated from sandboxd/client/_async/sessions.py by scripts/unasync.py; change that file and run `make client`.
-"""The calls about sessions of the store: their records and messages."""
+"""Session calls: the records and messages of sessions in the store."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SessionCalls(Calls):
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> int:
-        """Append all of them or none; return how many."""
+        """Append all messages or none; return how many."""
         target = f"{self._session_path(session, tenant)}/messages"
         request = json_request("POST", target, {"messages": _plain(messages)}, key=idempotency_key)
         return (self._ask(Appended, request)).appended

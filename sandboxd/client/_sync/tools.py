@@ -1,5 +1,5 @@
 # Generated from sandboxd/client/_async/tools.py by scripts/unasync.py; change that file and run `make client`.
-"""The calls about the tools of agents; and the tools of a `Sandbox`."""
+"""Tool calls; and the tools of a `Sandbox`."""
 
 from __future__ import annotations
 

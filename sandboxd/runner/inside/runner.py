@@ -104,14 +104,14 @@ class Runner(RunnerCore):
     def _begin(self, call: int, head: dict[str, Any], data: bytes) -> None:
         try:
             if len(self.calls) >= wire.MAX_CALLS:
-                raise Failure("Busy", f"cannot take this call: {wire.MAX_CALLS} are under way")
+                raise Failure("Busy", f"cannot accept this call: {wire.MAX_CALLS} are under way")
             live = self._operations[head["op"]](call, head, data)
         except Failure as failure:
             self.refuse(call, failure)
         except OSError as error:
-            self.refuse(call, Failure("LimitReached", f"cannot take this call: {reason_of(error)}"))
+            self.refuse(call, Failure("LimitReached", f"cannot accept this call: {reason_of(error)}"))
         except Exception as error:  # noqa: BLE001 - PID 1 must outlive any single call
-            self.refuse(call, Failure("SandboxError", f"cannot take this call: {type(error).__name__}: {error}"))
+            self.refuse(call, Failure("SandboxError", f"cannot accept this call: {type(error).__name__}: {error}"))
         else:
             if live is not None:
                 self.calls[call] = live

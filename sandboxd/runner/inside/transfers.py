@@ -55,9 +55,9 @@ class FileCall:
         if self._cancelled:
             return
         if len(self._body) + len(data) > MAX_BODY_BYTES:
-            self._refuse(Failure("InvalidRequest", f"cannot take this call: more than {MAX_BODY_BYTES} bytes"))
+            self._refuse(Failure("InvalidRequest", f"cannot accept this call: more than {MAX_BODY_BYTES} bytes"))
         elif self._runner.bodies_bytes + len(data) > MAX_BODIES_BYTES:
-            self._refuse(Failure("Busy", "cannot take this call: too many large calls are under way; try again"))
+            self._refuse(Failure("Busy", "cannot accept this call: too many large calls are under way; try again"))
         else:
             self._body += data
             self._runner.bodies_bytes += len(data)

@@ -106,7 +106,7 @@ def kill_init() -> Outcome:
         return False, "we are PID 1"
     for name in ("KILL", "STOP", "TSTP", "TERM", "INT", "HUP", "QUIT", "ABRT", "SEGV", "ALRM", "PIPE", "USR1", "USR2"):
         os.kill(1, signal.Signals[f"SIG{name}"])
-    select.select([], [], [], 0.1)  # a signal that works needs a moment
+    select.select([], [], [], 0.1)  # a delivered signal takes a moment
     found = re.search(r"^State:\s+(\S)", read_text("/proc/1/status"), re.M)
     state = found.group(1) if found else "gone"
     return state in "SRD", state
@@ -119,7 +119,7 @@ def trace_init() -> Outcome:
     return refused_in_child(lambda: raw(101 if IS_X86 else 117, 0x4206, 1, 0, 0))
 
 
-NOWHERE = 1  # an address that the kernel checks only after it has allowed the caller
+NOWHERE = 1  # the kernel checks this address only after the caller's permissions
 
 
 def limits_of_init() -> Outcome:

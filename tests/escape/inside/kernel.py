@@ -13,7 +13,7 @@ import termios
 
 from doors import IS_X86, LIBC, PROBES, Outcome, probe, raw, refused, refused_in_child, try_call
 
-# name: (x86_64, aarch64, arguments that are checked only after the caller). -1: the machine does not have the call.
+# name: (x86_64, aarch64, arguments that are checked only after permissions). -1: the machine does not have the call.
 BAD = 0x7FFF_FFFF
 CALLS = {
     "bpf": (321, 280, (BAD, 0, 0)),

@@ -1,8 +1,8 @@
 """Escape probes: every way out of a container, tried from inside. Standard library only, Python 3.9 or newer.
 
 Prints {probe: {"ok": bool, "detail": str}} as JSON; ok means that the door is shut. It does no harm where a door
-is open: calls are made with arguments that the kernel refuses later than it refuses the caller, and nothing is
-written that is not taken back. Texts that must not be found are given backwards, so that looking finds no echo.
+is open: calls use arguments that the kernel rejects only after it has checked permissions, and every write is undone.
+Texts that must not be found are passed reversed, so that the search does not find its own arguments.
 """
 
 from __future__ import annotations

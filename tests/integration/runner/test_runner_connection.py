@@ -27,7 +27,7 @@ Reply = Callable[[int, bytes], bytes]
 
 
 class FakeRunner:
-    """A peer that knows the secret and then sends what a test wants."""
+    """A peer that proves the secret and then sends whatever a test specifies."""
 
     def __init__(self, run_dir: Path, secret: str, problem: str = "") -> None:
         self._greeting = Greeting(bytes.fromhex(secret), problem)
@@ -47,7 +47,7 @@ class FakeRunner:
         return self.stream
 
     async def answer(self, reply: Reply) -> None:
-        """Answer every call with what `reply` makes of its id, until the daemon hangs up."""
+        """Answer every call with what `reply` returns for its id, until the daemon disconnects."""
         assert self.stream is not None
         try:
             while True:
@@ -66,8 +66,8 @@ LIES: dict[str, Reply] = {
     "not a frame": lambda call, _: b"\xff" * 64,
     "a huge head": lambda call, _: wire.HEADER.pack(wire.RESULT, call, 2**31, 0),
     "a huge body": lambda call, _: wire.HEADER.pack(wire.STDOUT, call, 0, 2**32 - 1),
-    "a head that is no JSON": lambda call, _: wire.HEADER.pack(wire.ERROR, call, 3, 0) + b"{,}",
-    "a head that is no object": lambda call, _: wire.HEADER.pack(wire.ERROR, call, 2, 0) + b"[]",
+    "a head that is not JSON": lambda call, _: wire.HEADER.pack(wire.ERROR, call, 3, 0) + b"{,}",
+    "a head that is not an object": lambda call, _: wire.HEADER.pack(wire.ERROR, call, 2, 0) + b"[]",
     "deep JSON": lambda call, _: wire.HEADER.pack(wire.ERROR, call, 200_000, 0) + b"[" * 200_000,
     "an error without words": lambda call, _: wire.pack(wire.ERROR, call, {"code": 1}),
     "a result of another kind": lambda call, _: wire.pack(wire.RESULT, call, {"out": "x"}),
@@ -126,7 +126,7 @@ async def read_when_disconnected(client: RunnerClient) -> None:
 
 
 @pytest.mark.parametrize("lie", LIES_ABOUT_FILES)
-async def test_a_lie_of_a_runner_about_a_file_is_detected(tmp_path: Path, lie: str) -> None:
+async def test_a_false_report_of_a_runner_about_a_file_is_detected(tmp_path: Path, lie: str) -> None:
     secret = mint_secret()
     async with anyio.create_task_group() as group, listener(tmp_path, secret) as open_listener:
         fake = FakeRunner(tmp_path / "run", secret)
@@ -138,7 +138,7 @@ async def test_a_lie_of_a_runner_about_a_file_is_detected(tmp_path: Path, lie: s
             await open_listener.client.wait_disconnected()
 
 
-async def test_messages_of_a_runner_are_bounded_and_cleaned(tmp_path: Path) -> None:
+async def test_messages_from_a_runner_are_bounded_and_sanitised(tmp_path: Path) -> None:
     secret = mint_secret()
     words = {"code": "InternalError", "message": "\x1b[31mred\n" + "x" * 900}
     async with anyio.create_task_group() as group, listener(tmp_path, secret) as open_listener:

@@ -147,7 +147,7 @@ async def test_a_program_is_found_in_the_path_of_its_own_environment(runner: Run
     assert (await run(runner, ("mine",), env={"PATH": "/workspace/bin:/bin"})).stdout == b"mine\n"
 
 
-async def test_stdin_arrives_whole_and_ends(runner: RunnerClient) -> None:
+async def test_stdin_arrives_complete_and_ends(runner: RunnerClient) -> None:
     assert (await run(runner, ("cat",), stdin=b"hello")).stdout == b"hello"
     assert (await run(runner, ("cat",))).stdout == b""
     large = bytes(range(256)) * 16_384
@@ -174,7 +174,7 @@ async def test_output_is_bounded_exactly_and_the_rest_is_dropped(runner: RunnerC
 
 
 async def test_commands_that_fill_the_connection_together_all_end(runner: RunnerClient) -> None:
-    """A command that resumes and finds the connection filled again by another waits for the next drain."""
+    """A command that resumes, and finds that another has filled the connection again, waits for the next drain."""
     size = 6_000_000
     sizes = []
 
@@ -189,7 +189,7 @@ async def test_commands_that_fill_the_connection_together_all_end(runner: Runner
     assert sizes == [(size, size)] * 6
 
 
-async def test_two_gigabytes_of_output_do_not_grow_memory(runner: RunnerClient) -> None:
+async def test_two_gigabytes_of_output_do_not_increase_memory_use(runner: RunnerClient) -> None:
     await run(runner, "true")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     result = await run(runner, "yes | head -c 2G", timeout_s=100, max_output_bytes=1_000_000)
@@ -241,7 +241,7 @@ async def test_a_server_left_behind_neither_blocks_the_call_nor_dies_of_a_closed
     assert result.stdout == b"ok\n"
 
 
-async def test_no_zombies_stay(runner: RunnerClient) -> None:
+async def test_no_zombies_remain(runner: RunnerClient) -> None:
     await run(runner, "for i in 1 2 3 4 5; do (sleep 0.05 &) ; done; (sh -c 'sleep 0.1 & exec true') ")
     result = await run(runner, "sleep 0.5; grep -l '^State:.Z' /proc/[0-9]*/status")
     assert result.stdout == b""

@@ -60,7 +60,7 @@ TRICKS = {
     "link to our memory": "ln -sfn /proc/self/mem trick",
     "link to our environment": "ln -sfn /proc/1/environ trick",
     "link to our status": "ln -sfn /proc/1/status trick",
-    "link to the status of whoever looks": "ln -sfn /proc/self/status trick",
+    "link to the reader's own status": "ln -sfn /proc/self/status trick",
     "link through our root": "ln -sfn /proc/1/root/etc/passwd trick",
     "link through our descriptors": "ln -sfn /proc/self/fd/0 trick",
     "link to our program": "ln -sfn /proc/self/exe trick",
@@ -191,7 +191,7 @@ async def test_a_write_keeps_the_mode_and_follows_a_link_inside(runner: RunnerCl
     assert await sh(runner, "stat -c %a script; cat script; readlink sub/link") == "755\nnew../script\n"
 
 
-async def test_missing_parents_are_made_only_when_asked(runner: RunnerClient) -> None:
+async def test_missing_parents_are_created_only_on_request(runner: RunnerClient) -> None:
     with pytest.raises(FileNotFound):
         await runner.write_file("/workspace/none/file", b"", make_parents=False)
     await sh(runner, "ln -sfn /etc outside")

@@ -133,7 +133,7 @@ async def start_neighbour(runner: RunnerClient) -> tuple[str, str]:
 
 
 async def end_neighbour(runner: RunnerClient, process: str) -> None:
-    """Check that it was left alone, then kill it; afterwards nothing else may run."""
+    """Check that it still runs, then kill it; afterwards nothing else may run."""
     end = (await runner.read_process(process)).next_offset
     with anyio.fail_after(HANG_S):
         assert b"beat" in (await runner.read_process(process, end, wait_s=HANG_S)).data
@@ -155,7 +155,7 @@ async def test_a_process_cannot_pretend_to_belong_to_another_call(runner: Runner
     await end_neighbour(runner, process)
 
 
-async def test_a_process_that_forks_and_exits_all_the_time_is_dead_at_the_timeout(runner: RunnerClient) -> None:
+async def test_a_process_that_constantly_forks_and_exits_is_dead_at_the_timeout(runner: RunnerClient) -> None:
     process, number = await start_neighbour(runner)
     for _ in range(3):
         result = await run(runner, ("env", "-i", "python3", "-c", DETACHED + HOPPING, number), timeout_s=0.5)
@@ -180,7 +180,7 @@ async def test_a_bomb_that_scrubs_its_environment_is_dead_at_the_timeout_and_its
     await end_neighbour(runner, process)
 
 
-async def test_killing_a_background_process_kills_what_detached_itself(runner: RunnerClient) -> None:
+async def test_killing_a_background_process_kills_its_detached_children(runner: RunnerClient) -> None:
     process, number = await start_neighbour(runner)
     script = DETACHED + HIDING["environment of a live call"]
     hidden = await runner.start_process(Exec(("python3", "-c", script, number)))
@@ -208,7 +208,7 @@ async def test_a_fork_bomb_is_reported_and_the_next_call_answers(runner: RunnerC
     assert await living(runner) == []
 
 
-async def test_a_fork_bomb_refuses_others_clearly_and_only_while_it_lasts(runner: RunnerClient) -> None:
+async def test_during_a_fork_bomb_other_calls_get_a_clear_error(runner: RunnerClient) -> None:
     async def bomb() -> None:
         await run(runner, ":(){ :|:& };:; sleep 100", timeout_s=3)
 

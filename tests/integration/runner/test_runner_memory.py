@@ -1,4 +1,4 @@
-"""File calls in sandboxes with little memory: they answer whatever the file, and PID 1 stays small and alive."""
+"""File calls in sandboxes with little memory: they answer for any file, and PID 1 stays small and alive."""
 
 from __future__ import annotations
 
@@ -52,9 +52,7 @@ async def make(runner: RunnerClient, kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", FILES)
-async def test_pid_1_survives_every_file_and_is_as_small_as_before(
-    small_box: Box, small: RunnerClient, kind: str
-) -> None:
+async def test_pid_1_survives_every_file_and_does_not_grow(small_box: Box, small: RunnerClient, kind: str) -> None:
     path = await make(small, kind)
     await small.read_text(path, limit=1)
     life, before = small_box.life(), await resident_bytes(small)

@@ -115,7 +115,7 @@ async def test_a_name_of_any_bytes_is_listed_moved_and_removed(runner: RunnerCli
 
 
 @pytest.mark.parametrize("trick", TRICKS)
-async def test_a_trick_with_a_path_is_removed_and_moved_itself(runner: RunnerClient, trick: str) -> None:
+async def test_a_path_trick_is_removed_and_moved_without_being_followed(runner: RunnerClient, trick: str) -> None:
     await sh(runner, f"rm -rf trick moved; {TRICKS[trick]}")
     before = await sh(runner, "stat -c '%F %i' trick; ls -ldi /etc /etc/shadow /etc/passwd")
     with anyio.fail_after(HANG_S):
@@ -204,7 +204,7 @@ async def test_a_directory_is_made_once_or_with_its_parents(runner: RunnerClient
     assert await sh(runner, "stat -c '%a %U' m/n; rm -r m to-dir dangling to-etc") == "755 agent\n"
 
 
-async def test_a_move_replaces_only_when_asked(runner: RunnerClient) -> None:
+async def test_a_move_replaces_only_on_request(runner: RunnerClient) -> None:
     await sh(runner, "rm -rf v; mkdir -p v/full v/empty v/dir; cd v; echo 1 > one; echo 2 > two; echo x > full/x")
     at = "/workspace/v"
     for target in ("two", "empty", "full", "one"):
@@ -243,7 +243,7 @@ async def test_only_recursive_removes_a_directory_that_is_not_empty(runner: Runn
         await runner.remove("/workspace/plain/x")
 
 
-async def test_modes_apply_as_to_the_agent_and_the_error_names_the_path(runner: RunnerClient) -> None:
+async def test_permissions_apply_as_for_the_agent_and_the_error_names_the_path(runner: RunnerClient) -> None:
     await sh(runner, "chmod -R u+rwx p 2> /dev/null; rm -rf p; mkdir -p p/shut/dir p/blind; cd p; echo x > shut/file")
     await sh(runner, "cd p; echo x > blind/file; echo x > shut/dir/file; chmod 555 shut; chmod 300 blind")
     for act in (
@@ -283,13 +283,13 @@ async def test_a_cancelled_removal_stops(runner: RunnerClient) -> None:
             while int(await sh(runner, "ls -U big | wc -l")) == MANY:
                 pass
         tasks.cancel_scope.cancel()
-    await runner.stat("/workspace")  # the runner has taken the cancellation before this
+    await runner.stat("/workspace")  # the runner has received the cancellation by now
     left = int(await sh(runner, "ls -U big | wc -l"))
     assert 0 < left == int(await sh(runner, "ls -U big | wc -l"))
     await runner.remove("/workspace/big", recursive=True)
 
 
-async def test_more_removals_than_the_runner_takes_are_refused_and_the_others_end(runner: RunnerClient) -> None:
+async def test_excess_removals_are_refused_and_the_others_finish(runner: RunnerClient) -> None:
     await sh(runner, "rm -rf few; for i in $(seq 12); do mkdir -p few/$i; (cd few/$i; seq 1000 | xargs touch); done")
     refused = 0
 
@@ -308,7 +308,7 @@ async def test_more_removals_than_the_runner_takes_are_refused_and_the_others_en
     await runner.remove("/workspace/few", recursive=True)
 
 
-async def test_removing_races_with_creating_and_ends(runner: RunnerClient) -> None:
+async def test_a_removal_that_races_with_creation_ends(runner: RunnerClient) -> None:
     creator = await runner.start_process(
         Exec("while :; do mkdir -p race/a/b 2> /dev/null; touch race/$RANDOM race/a/b/$RANDOM 2> /dev/null; done")
     )

@@ -51,14 +51,14 @@ async def test_waiting_for_output_ends_with_the_first_byte_and_not_before(runner
         assert (await runner.read_process(process.id, wait_s=30)).data == b"got this\n"
 
 
-async def test_out_of_memory_a_command_dies_before_pid_1(runner: RunnerClient) -> None:
+async def test_when_memory_runs_out_a_command_dies_before_pid_1(runner: RunnerClient) -> None:
     score = "$(cat /proc/{}/oom_score_adj)"
     until = f"until [ {score.format('$$')} -gt {score.format(1)} ]; do sleep 0.01; done; echo preferred"
     process = await runner.start_process(Exec(until))  # soon after its start, not at once
     assert await read_until(runner, process.id, b"preferred") == b"preferred\n"
 
 
-async def test_out_of_memory_what_a_command_started_at_once_dies_before_pid_1(runner: RunnerClient) -> None:
+async def test_when_memory_runs_out_an_early_child_of_a_command_dies_before_pid_1(runner: RunnerClient) -> None:
     command = "sleep 9 & sleep 0.1; cat /proc/1/oom_score_adj /proc/$!/oom_score_adj; kill $!"
     for _ in range(15):
         first, second = (await runner.exec(Exec(("/bin/sh", "-c", command)))).stdout.split()
@@ -96,7 +96,7 @@ async def test_every_byte_is_written_once_however_late_it_is_read(
     assert output == data[:300_000] + b"700000\n"
 
 
-async def test_a_process_that_never_reads_takes_one_pipe_of_data_and_no_more(
+async def test_a_process_that_never_reads_accepts_one_pipe_of_data_and_no_more(
     runner: RunnerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "WRITE_PATIENCE_S", 0.2)
@@ -111,7 +111,7 @@ async def test_a_process_that_never_reads_takes_one_pipe_of_data_and_no_more(
         await runner.write_process(process.id, b"z")
 
 
-async def test_a_write_to_a_process_that_closes_its_stdin_returns_how_much_it_took(runner: RunnerClient) -> None:
+async def test_a_write_to_a_process_that_closes_its_stdin_returns_how_much_it_accepted(runner: RunnerClient) -> None:
     process = await runner.start_process(Exec("head -c 100000 | wc -c"))
     with anyio.fail_after(HANG_S):
         taken = await runner.write_process(process.id, b"x" * 1_000_000)
@@ -132,7 +132,7 @@ async def test_only_the_last_mebibyte_is_kept_and_offsets_stay_absolute(runner: 
     assert (await runner.read_process(process.id, 3_000_000)).data == b"end\n"
 
 
-async def test_a_terminal_is_a_terminal(runner: RunnerClient) -> None:
+async def test_a_process_with_a_tty_has_a_terminal(runner: RunnerClient) -> None:
     process = await runner.start_process(Exec("tty; stty size; read x; stty size; echo $x; sleep 100"), tty=True)
     assert b"/dev/pts/" in await read_until(runner, process.id, b"24 80\r\n")
     await runner.resize_process(process.id, 50, 132)
@@ -195,7 +195,7 @@ async def test_at_most_64_processes_are_kept(runner: RunnerClient) -> None:
     assert len(await runner.list_processes()) <= 64
 
 
-async def test_a_read_returns_as_much_as_it_was_asked_for(runner: RunnerClient) -> None:
+async def test_a_read_returns_as_much_as_requested(runner: RunnerClient) -> None:
     process = await runner.start_process(Exec("seq 1000000 | head -c 1048576; sleep 1000"))
     with anyio.fail_after(HANG_S):
         while (await runner.read_process(process.id, 1_048_575, wait_s=20)).data == b"":

@@ -33,7 +33,7 @@ class Source:
             yield PIECE
 
 
-async def test_stdin_of_any_length_arrives_complete_and_leaves_pid_1_small(runner: RunnerClient) -> None:
+async def test_stdin_of_any_length_arrives_complete_and_does_not_grow_pid_1(runner: RunnerClient) -> None:
     before = await resident_bytes(runner)
     with anyio.fail_after(HANG_S):
         result = await runner.exec(Exec("sha256sum; cat /proc/1/status | grep RssAnon", stdin=Source(96)))

@@ -70,7 +70,7 @@ class SandboxdEnvironment(SandboxEnvironment):
             max_output_bytes=SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE,
         )
         if done.timed_out:
-            raise TimeoutError(f"cannot wait any longer for {cmd[0]}: {timeout} s are over")
+            raise TimeoutError(f"{cmd[0]} timed out after {timeout} s")
         if done.exit_code == _CANNOT_EXECUTE and "permission denied" in done.stderr.lower():
             raise PermissionError(done.stderr)
         assert done.exit_code is not None

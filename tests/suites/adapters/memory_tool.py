@@ -1,6 +1,6 @@
 """Anthropic's memory tool over a user's documents: `/memories/NAME` is the user's document NAME.
 
-Every change is a revision that carries what it was made from, so two agents never overwrite each other unseen.
+Every change names the revision that it is based on, so two agents never overwrite each other unseen.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class SandboxdMemoryTool(BetaAbstractMemoryTool):
         try:
             self._client.write_memo(self._user, name, text, scope="user", expected=seen.revision)
         except RevisionConflict as error:
-            raise ToolError("the file was changed in between; view it again, then repeat the change") from error
+            raise ToolError("the file has changed since it was read; view it again, then repeat the change") from error
 
 
 def _name_of(path: str) -> str:

@@ -43,7 +43,7 @@ class Terminal(SpawnBase):
         self._offset = 0
 
     def expect(self, pattern: Any, timeout: float | None = -1, **more: Any) -> int:
-        """Wait for what an action expects (a list) as long as it says, for the session's own marks longer."""
+        """Wait for an action's expected strings (a list) up to its timeout, and longer for the session's own marks."""
         if isinstance(pattern, str) and timeout is not None:
             timeout = max(timeout, _PATIENCE_S)
         return int(super().expect(pattern, timeout, **more))
@@ -80,7 +80,7 @@ class Terminal(SpawnBase):
         self.send(_SUSPEND)
 
     def setecho(self, state: bool) -> None:
-        """Nothing: this terminal never echoes."""
+        """Do nothing: this terminal never echoes."""
 
     def waitnoecho(self) -> bool:
         return True
