@@ -30,6 +30,13 @@ def file_of(root: Path, name: str = "NOTES.md") -> Path:
     return root / "tenants" / "acme" / "sessions" / "s1" / name
 
 
+def save(path: Path, content: str | bytes) -> None:
+    """Replace a file in one step: the store could see one that was truncated and is written a moment later."""
+    fresh = path.with_name(".fresh")
+    fresh.write_bytes(content if isinstance(content, bytes) else content.encode())
+    fresh.rename(path)
+
+
 def shell(script: str, directory: Path) -> None:
     subprocess.run(["bash", "-ec", script], cwd=directory, check=True, timeout=HANG_S, stdin=subprocess.DEVNULL)
 
@@ -92,7 +99,7 @@ async def test_a_read_right_after_an_edit_returns_the_edit_as_a_revision(
     unwatched: FilesystemStore, tmp_path: Path
 ) -> None:
     await unwatched.write_document(KEY, "one")
-    file_of(tmp_path).write_text("two")
+    save(file_of(tmp_path), "two")
     document = await unwatched.read_document(KEY)
     assert document is not None
     assert (document.content, document.revision) == ("two", 2)
@@ -103,7 +110,7 @@ async def test_a_write_that_expects_a_superseded_revision_conflicts_and_keeps_th
     unwatched: FilesystemStore, tmp_path: Path
 ) -> None:
     first = await unwatched.write_document(KEY, "one")
-    file_of(tmp_path).write_text("edited by hand")
+    save(file_of(tmp_path), "edited by hand")
     with pytest.raises(RevisionConflict) as refused:
         await unwatched.write_document(KEY, "two", expected=first.revision)
     assert refused.value.current is not None
@@ -115,7 +122,7 @@ async def test_a_write_that_expects_a_superseded_revision_conflicts_and_keeps_th
 
 async def test_an_append_goes_after_an_outside_edit(unwatched: FilesystemStore, tmp_path: Path) -> None:
     await unwatched.write_document(KEY, "one\n")
-    file_of(tmp_path).write_text("one and a half\n")
+    save(file_of(tmp_path), "one and a half\n")
     appended = await unwatched.append_document(KEY, "two\n")
     assert (appended.content, appended.revision) == ("one and a half\ntwo\n", 3)
     assert file_of(tmp_path).read_text() == "one and a half\ntwo\n"
@@ -141,7 +148,7 @@ async def test_a_deleted_file_is_an_empty_revision_and_older_ones_can_be_restore
 async def test_a_new_file_from_outside_becomes_a_document(store: FilesystemStore, tmp_path: Path) -> None:
     await store.write_document(KEY, "notes")
     since = await store.last_change()
-    file_of(tmp_path, "PLAN.md").write_text("# The plan\n")
+    save(file_of(tmp_path, "PLAN.md"), "# The plan\n")
     with anyio.fail_after(HANG_S):
         async with aclosing(store.changes(since)) as feed:
             change = await anext(feed)
@@ -152,7 +159,7 @@ async def test_an_edit_right_after_the_directory_was_made_is_seen(store: Filesys
     for number in range(10):
         key = DocumentKey.of(f"tenant-{number}", "s1", "session", "NOTES.md")
         await store.write_document(key, "one")
-        (tmp_path / "tenants" / key.tenant / "sessions" / "s1" / "NOTES.md").write_text("two")
+        save(tmp_path / "tenants" / key.tenant / "sessions" / "s1" / "NOTES.md", "two")
     edited: set[str] = set()
     with anyio.fail_after(HANG_S):
         async with aclosing(store.changes()) as feed:
@@ -176,7 +183,7 @@ async def test_edits_made_while_the_store_was_closed_are_found_at_the_next_open(
     async with FilesystemStore(tmp_path) as store:
         await store.write_document(KEY, "one")
         since = await store.last_change()
-    file_of(tmp_path).write_text("meanwhile")
+    save(file_of(tmp_path), "meanwhile")
     async with FilesystemStore(tmp_path) as store, aclosing(store.changes(since)) as feed:
         with anyio.fail_after(HANG_S):
             change = await anext(feed)
@@ -225,13 +232,13 @@ async def test_an_unreadable_file_is_an_error_and_never_absent_or_overwritten(
     options = StoreOptions(limits=StoreLimits(document_bytes=1000))
     async with FilesystemStore(tmp_path, options) as store:
         await store.write_document(KEY, "one")
-        file_of(tmp_path).write_bytes(content)
+        save(file_of(tmp_path), content)
         with pytest.raises(Corrupt, match=complaint):
             await store.read_document(KEY)
         with pytest.raises(Corrupt, match=complaint):
             await store.write_document(KEY, "two")
         assert file_of(tmp_path).read_bytes() == content
-        file_of(tmp_path).write_text("mended")
+        save(file_of(tmp_path), "mended")
         document = await store.read_document(KEY)
         assert document is not None
         assert (document.content, document.revision) == ("mended", 2)
@@ -249,7 +256,7 @@ async def test_an_edit_between_the_stores_check_and_its_rename_is_kept(
 
     def save_then_rename(*args: Any) -> None:
         monkeypatch.setattr(home, "_rename", rename)
-        file_of(tmp_path).write_text("by hand, at the last moment")
+        save(file_of(tmp_path), "by hand, at the last moment")
         rename(*args)
 
     monkeypatch.setattr(home, "_rename", save_then_rename)

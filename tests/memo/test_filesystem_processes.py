@@ -195,7 +195,9 @@ async def test_a_change_by_another_process_wakes_the_feed(tmp_path: Path) -> Non
 async def test_two_processes_commit_an_outside_edit_once(tmp_path: Path) -> None:
     async with FilesystemStore(tmp_path) as one, FilesystemStore(tmp_path) as two:
         await one.write_document(TEXT, "one")
-        (tmp_path / "tenants" / "acme" / "sessions" / "s1" / "TEXT.md").write_text("two")
+        fresh = tmp_path / "tenants" / "acme" / "sessions" / "s1" / ".fresh"
+        fresh.write_text("two")
+        fresh.rename(fresh.with_name("TEXT.md"))  # in one step: both stores watch for edits
         with anyio.fail_after(30):
             for store in (one, two):
                 async with store.changes(1) as feed:
