@@ -57,7 +57,7 @@ async def latency(api: AsyncClient, manager: SandboxManager, rounds: int) -> lis
     call = Exec(("true",))
 
     async def runner() -> None:
-        with manager.call(ref) as client:
+        with await manager.call(ref) as client:
             await client.exec(call)
 
     acts: dict[str, Act] = {

@@ -36,7 +36,7 @@ class Agent:
 
     async def call(self, tool: str, request: str | None = None, **arguments: Any) -> ToolResult:
         found = TOOLBOX[tool]
-        with self.world.manager.call(self.ref) as runner:
+        with await self.world.manager.call(self.ref) as runner:
             context = ToolContext(self.ref, runner, self.memory, self.world.manager, request)
             return await run_tool(found, context, found.arguments.model_validate(arguments))
 

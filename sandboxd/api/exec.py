@@ -54,7 +54,7 @@ async def run_command(services: Services, request: Request) -> Response:
         memory.take(STREAM_BYTES)
         return Streamed(_events(services, request, ref, call, encoding), services.watch, receive)
     memory.take(2 * call.max_output_bytes)
-    with services.manager.call(ref) as runner, services.watch.guard(receive):
+    with await services.manager.call(ref) as runner, services.watch.guard(receive):
         request.scope[BEGUN] = True
         result = await runner.exec(call)
     _announce(services.manager.events, ref, result)
@@ -88,7 +88,7 @@ async def _events(
     services: Services, request: Request, ref: SessionRef, call: Exec, encoding: OutputEncoding
 ) -> Source:
     decoders = {name: _Decoder(encoding) for name in ("stdout", "stderr")}
-    with services.manager.call(ref) as runner:
+    with await services.manager.call(ref) as runner:
         request.scope[BEGUN] = True
         async with runner.stream(call) as items:
             yield EVENTS_HEAD

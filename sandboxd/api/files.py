@@ -43,14 +43,14 @@ async def read_file(services: Services, request: Request) -> Response:
     if query.list:
         return await _list(services, request, query)
     if query.stat:
-        with services.manager.call(session_ref(request)) as runner:
+        with await services.manager.call(session_ref(request)) as runner:
             return json_answer(await runner.stat(query.path, follow=query.follow))
     allotment(request).take(STREAM_BYTES)
     return Streamed(_content(services, session_ref(request), query.path), services.watch)
 
 
 async def _content(services: Services, ref: SessionRef, path: str) -> Source:
-    with services.manager.call(ref) as runner:
+    with await services.manager.call(ref) as runner:
         async with runner.read_file(path) as reader:
             size = reader.stat.size_bytes
             yield Head("application/octet-stream", headers={"content-length": str(size)})
@@ -67,7 +67,7 @@ async def _list(services: Services, request: Request, query: ReadableFileQuery) 
     memory = allotment(request)
     memory.take(PAGE_BYTES)
     after = (query.after or "").rpartition("/")[2]
-    with services.manager.call(session_ref(request)) as runner, services.watch.guard(request.receive):
+    with await services.manager.call(session_ref(request)) as runner, services.watch.guard(request.receive):
         page = await runner.list_directory(query.path, after, query.limit)
     return await list_answer(page.items, memory, next=page.next)
 
@@ -75,7 +75,7 @@ async def _list(services: Services, request: Request, query: ReadableFileQuery) 
 async def stat_file(services: Services, request: Request) -> Response:
     """Answer with headers only: those of a GET for a file, and the type, mode and time of any entry."""
     query = read_query(request, FileHeadQuery)
-    with services.manager.call(session_ref(request)) as runner:
+    with await services.manager.call(session_ref(request)) as runner:
         stat = await runner.stat(query.path, follow=query.follow)
     headers = {"x-file-type": stat.type, "x-file-mode": str(stat.mode)}
     if stat.modified_at is not None:
@@ -89,7 +89,7 @@ async def write_file(services: Services, request: Request) -> Response:
     query = read_query(request, FileQuery)
     _refuse_read_only("write", query.path)
     allotment(request).take(STREAM_BYTES)
-    with services.manager.call(session_ref(request)) as runner:
+    with await services.manager.call(session_ref(request)) as runner:
         request.scope[BEGUN] = True
         body = chunks(request, MAX_FILE_BYTES)
         stat = await runner.write_file(query.path, body, size_bytes=declared_size(request))
@@ -99,7 +99,7 @@ async def write_file(services: Services, request: Request) -> Response:
 async def remove_file(services: Services, request: Request) -> Response:
     query = read_query(request, RemovalQuery)
     _refuse_read_only("remove", query.path)
-    with services.manager.call(session_ref(request)) as runner, services.watch.guard(request.receive):
+    with await services.manager.call(session_ref(request)) as runner, services.watch.guard(request.receive):
         request.scope[BEGUN] = True
         try:
             await runner.remove(query.path, recursive=query.recursive)
@@ -112,7 +112,7 @@ async def remove_file(services: Services, request: Request) -> Response:
 async def make_directory(services: Services, request: Request) -> Response:
     body = await read_json(request, MakeDirectoryBody)
     _refuse_read_only("make", body.path)
-    with services.manager.call(session_ref(request)) as runner:
+    with await services.manager.call(session_ref(request)) as runner:
         request.scope[BEGUN] = True
         try:
             stat, is_new = await runner.make_directory(body.path, parents=body.parents)
@@ -129,7 +129,7 @@ async def move_file(services: Services, request: Request) -> Response:
     body = await read_json(request, MoveBody)
     _refuse_read_only("move", body.source)
     _refuse_read_only("move to", body.target)
-    with services.manager.call(session_ref(request)) as runner:
+    with await services.manager.call(session_ref(request)) as runner:
         request.scope[BEGUN] = True
         stat = await runner.move(body.source, body.target, replace=body.replace)
     return json_answer(stat)

@@ -74,8 +74,8 @@ class Manager(Protocol):
     async def destroy(self, ref: SessionRef) -> None:
         """Remove the sandbox, or raise NotFound."""
 
-    def call(self, ref: SessionRef) -> AbstractContextManager[SandboxRunner]:
-        """Lend the sandbox's runner for one call. Raises NotFound, NotReady or Gone."""
+    async def call(self, ref: SessionRef) -> AbstractContextManager[SandboxRunner]:
+        """Return the sandbox's runner for one call. Raises NotFound, NotReady, Paused or Gone."""
 
     async def stats(self, ref: SessionRef) -> Stats:
         """Return the sandbox's current resource usage."""

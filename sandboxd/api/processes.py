@@ -40,7 +40,7 @@ def _process_id(request: Request) -> str:
 async def start_process(services: Services, request: Request) -> Response:
     ref = session_ref(request)
     body = await read_json(request, ProcessBody, MAX_STDIN_JSON_BYTES)
-    with services.manager.call(ref) as runner:
+    with await services.manager.call(ref) as runner:
         request.scope[BEGUN] = True
         command = body.command if isinstance(body.command, str) else tuple(body.command)
         tty = Terminal(**body.terminal_options()) if body.tty else False
@@ -50,7 +50,7 @@ async def start_process(services: Services, request: Request) -> Response:
 
 
 async def list_processes(services: Services, request: Request) -> Response:
-    with services.manager.call(session_ref(request)) as runner:
+    with await services.manager.call(session_ref(request)) as runner:
         processes = await runner.list_processes()
     return json_answer(ProcessList(items=processes))
 
@@ -60,7 +60,7 @@ async def read_process(services: Services, request: Request) -> Response:
     process_id = _process_id(request)
     memory = allotment(request)
     memory.take(query.limit)
-    with services.manager.call(session_ref(request)) as runner, services.watch.guard(request.receive):
+    with await services.manager.call(session_ref(request)) as runner, services.watch.guard(request.receive):
         output = await runner.read_process(process_id, query.offset, query.limit, query.wait_s)
     return output_answer(output, ("data",), query.encoding, memory)
 
@@ -69,7 +69,7 @@ async def write_process(services: Services, request: Request) -> Response:
     ref = session_ref(request)
     process_id = _process_id(request)
     body = await read_json(request, StdinBody, MAX_STDIN_JSON_BYTES)
-    with services.manager.call(ref) as runner:
+    with await services.manager.call(ref) as runner:
         request.scope[BEGUN] = True
         taken = await runner.write_process(process_id, body.content(), eof=body.eof)
     return json_answer(StdinTaken(taken_bytes=taken))
@@ -79,7 +79,7 @@ async def resize_process(services: Services, request: Request) -> Response:
     ref = session_ref(request)
     process_id = _process_id(request)
     body = await read_json(request, SizeBody)
-    with services.manager.call(ref) as runner:
+    with await services.manager.call(ref) as runner:
         request.scope[BEGUN] = True
         await runner.resize_process(process_id, body.rows, body.columns)
     return Response(status_code=204)
@@ -88,7 +88,7 @@ async def resize_process(services: Services, request: Request) -> Response:
 async def signal_process(services: Services, request: Request) -> Response:
     process_id = _process_id(request)
     body = await read_json(request, SignalBody)
-    with services.manager.call(session_ref(request)) as runner:
+    with await services.manager.call(session_ref(request)) as runner:
         request.scope[BEGUN] = True
         count = await runner.signal_process(process_id, body.signal, body.to)
     return json_answer(Signalled(signalled=count))
@@ -97,7 +97,7 @@ async def signal_process(services: Services, request: Request) -> Response:
 async def kill_process(services: Services, request: Request) -> Response:
     process_id = _process_id(request)
     query = read_query(request, KillQuery)
-    with services.manager.call(session_ref(request)) as runner:
+    with await services.manager.call(session_ref(request)) as runner:
         request.scope[BEGUN] = True
         process = await runner.kill_process(process_id, query.signal, query.grace_s)
     return json_answer(process)

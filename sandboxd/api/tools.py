@@ -48,7 +48,7 @@ async def call_tool(services: Services, request: Request) -> Response:
     memory = allotment(request)
     memory.take(TOOL_BYTES)
     started = time.perf_counter()
-    with services.manager.call(ref) as runner, services.watch.guard(request.receive):
+    with await services.manager.call(ref) as runner, services.watch.guard(request.receive):
         request.scope[BEGUN] = not is_repeatable
         result = await run_tool(tool, ToolContext(ref, runner, services.memory, services.manager, name), arguments)
     request.scope[UNSETTLED] = is_repeatable and result.details.get("code") == StoreUnavailable.code

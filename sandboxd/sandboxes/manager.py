@@ -1,7 +1,7 @@
 """The manager: owns every sandbox of one data directory and decides which moves it makes, and when.
 
 Engine, runner, workspace and registry meet only here and in `effects`. Every move runs in the manager's own task group,
-so a caller that disconnects leaves nothing half done. A tool call never awaits anything here.
+so a caller that disconnects leaves nothing half done. A call on a ready sandbox never waits for anything here.
 """
 
 from __future__ import annotations
@@ -239,8 +239,8 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         """Remove the sandbox and all its files. Also cancel a create that is under way."""
         await self._destroy(self._find(ref))
 
-    def call(self, ref: SessionRef) -> Call:
-        """Return a context manager for a call on the session's runner. Synchronous, because this is the hot path."""
+    async def call(self, ref: SessionRef) -> Call:
+        """Return a context manager for a call on the session's runner. It never waits for a sandbox that is ready."""
         return self._find(ref).call()
 
     async def stats(self, ref: SessionRef) -> Stats:

@@ -116,7 +116,7 @@ async def test_a_mirror_that_is_lost_while_the_daemon_runs_is_found_when_it_is_v
                 await anyio.sleep(0.05)
         assert (manager.get(REF).state, manager.get(REF).cause) == ("gone", "mirror")
         await manager.ensure_sandbox(REF, REQUEST)
-        with manager.call(REF) as runner:
+        with await manager.call(REF) as runner:
             assert (await runner.exec(Exec(("sh", "-c", NOTES)))).stdout == b"text\n"
 
 
@@ -138,5 +138,5 @@ async def test_a_warm_sandbox_whose_mirror_was_lost_is_not_handed_out(settings: 
         shutil.rmtree(mirror)
         view = await manager.ensure_sandbox(REF, REQUEST)
         assert not view.from_pool
-        with manager.call(REF) as runner:
+        with await manager.call(REF) as runner:
             assert (await runner.exec(Exec(("sh", "-c", NOTES)))).stdout == b"text\n"

@@ -32,7 +32,7 @@ async def main(home):
         ref = SessionRef.of("acme", "s1")
         await manager.ensure_sandbox(ref, SandboxRequest(user=UserId("ada"), limits=Limits(disk_mb=16)))
         script = "i=0; while :; do i=$((i + 1)); head -c 4M /dev/zero > /workspace/$i; done"
-        with manager.call(ref) as runner:
+        with await manager.call(ref) as runner:
             background = await runner.start_process(Exec("sleep 1000"))
             try:
                 await runner.exec(Exec(script, timeout_s=60))

@@ -127,7 +127,7 @@ class Run:
     async def _write(self, session: str) -> None:
         self._written += 1
         name = f"f{self._written}"
-        with self.world.manager.call(SessionRef.of("acme", session)) as runner:
+        with await self.world.manager.call(SessionRef.of("acme", session)) as runner:
             assert (await runner.exec(Exec(("touch", name)))).exit_code == 0
         self._model.files.setdefault(session, set()).add(name)
 

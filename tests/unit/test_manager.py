@@ -57,7 +57,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def run(world: World, command: str, session: str = "s1") -> str:
-    with world.manager.call(SessionRef.of("acme", session)) as runner:
+    with await world.manager.call(SessionRef.of("acme", session)) as runner:
         return (await runner.exec(Exec(command))).stdout.decode()
 
 
@@ -222,10 +222,9 @@ async def test_a_dead_container_is_reported_with_its_cause(world: World) -> None
     world.table.end(world.running_container("s1"), "oom")
     view = await world.wait_for("s1", "gone")
     assert (view.cause, view.container) == ("oom", None)
-    for use in (lambda: world.manager.call(S1), lambda: world.manager.stats(S1)):
+    for use in (world.manager.call, world.manager.stats):
         with pytest.raises(Gone, match=r"its container is dead \(oom\); its files are kept") as gone:
-            awaitable = use()
-            await awaitable  # type: ignore[misc]
+            await use(S1)
         assert gone.value.cause == "oom"
     await until(lambda: not world.table.containers)
 
@@ -420,13 +419,13 @@ async def test_the_pool_is_filled_once_the_engine_is_back(tmp_path: Path) -> Non
 
 async def test_a_restarted_daemon_adopts_running_containers(world: World) -> None:
     before = await world.create("s1", env={"GREETING": "hello"})
-    with world.manager.call(S1) as runner:
+    with await world.manager.call(S1) as runner:
         process = await runner.start_process(Exec("sleep 600"))
     async with restarted(world) as again:
         view = await again.wait_for("s1", "ready")
         assert (view.container, view.created_at) == (before.container, before.created_at)
         assert await run(again, "echo $GREETING") == "hello\n"
-        with again.manager.call(S1) as runner:
+        with await again.manager.call(S1) as runner:
             assert [(found.id, found.running) for found in await runner.list_processes()] == [(process.id, True)]
         assert len(again.table.launched) == 1
 
@@ -435,10 +434,10 @@ async def test_a_sandbox_that_is_being_adopted_is_not_reported_ready(world: Worl
     await world.create("s1")
     async with restarted(world) as again:
         with pytest.raises(NotReady, match="being adopted"):
-            again.manager.call(S1)
+            await again.manager.call(S1)
         assert (again.manager.get(S1).state, again.manager.states["ready"]) == ("starting", 0)
         await again.wait_for("s1", "ready")
-        again.manager.call(S1)
+        await again.manager.call(S1)
 
 
 async def test_a_restarted_daemon_shows_what_was_written_while_it_was_down(world: World) -> None:
@@ -501,7 +500,7 @@ async def test_a_pause_from_outside_is_reported_and_so_is_its_end(world: World) 
         with pytest.raises(Paused, match="paused from outside"):
             await act
     with pytest.raises(Paused):
-        world.manager.call(S1)
+        await world.manager.call(S1)
     world.table.freeze(container, False)
     await world.wait_for("s1", "ready")
     assert await run(world, "echo awake") == "awake\n"
@@ -514,7 +513,7 @@ async def test_an_idle_sandbox_is_stopped_and_keeps_its_files(tmp_path: Path) ->
         await run(world, "echo kept > /workspace/a")
         assert (await world.wait_for("s1", "gone")).cause == "idle"
         with pytest.raises(Gone, match="it was idle"):
-            world.manager.call(S1)
+            await world.manager.call(S1)
         await world.create("s1")
         assert await run(world, "cat /workspace/a") == "kept\n"
 
@@ -522,11 +521,11 @@ async def test_an_idle_sandbox_is_stopped_and_keeps_its_files(tmp_path: Path) ->
 async def test_a_running_process_keeps_a_sandbox_from_being_idle(tmp_path: Path) -> None:
     async with open_world(tmp_path, idle_timeout_s=0.2) as world:
         await world.create("s1")
-        with world.manager.call(S1) as runner:
+        with await world.manager.call(S1) as runner:
             process = await runner.start_process(Exec("sleep 600"))
         await anyio.sleep(0.6)
         assert world.manager.get(S1).state == "ready"
-        with world.manager.call(S1) as runner:
+        with await world.manager.call(S1) as runner:
             await runner.kill_process(process.id)
         assert (await world.wait_for("s1", "gone")).cause == "idle"
 
@@ -550,7 +549,7 @@ async def test_every_state_is_announced_and_counted(world: World) -> None:
 async def test_a_user_is_busy_while_a_call_is_under_way(world: World) -> None:
     await world.create("s1")
     assert world.manager.busy_users() == set()
-    with world.manager.call(S1):
+    with await world.manager.call(S1):
         assert world.manager.busy_users() == {UserRef(S1.tenant, UserId("ann"))}
     assert world.manager.busy_users() == set()
 
@@ -558,7 +557,7 @@ async def test_a_user_is_busy_while_a_call_is_under_way(world: World) -> None:
 async def test_stats_count_the_processes_of_the_sandbox(world: World) -> None:
     await world.create("s1")
     alone = (await world.manager.stats(S1)).pids
-    with world.manager.call(S1) as runner:
+    with await world.manager.call(S1) as runner:
         await runner.start_process(Exec(("sleep", "600")))
     assert (await world.manager.stats(S1)).pids == alone + 1
 
@@ -568,7 +567,7 @@ async def test_a_call_that_starts_before_an_idle_sandbox_is_stopped_keeps_it_run
         await world.create("s1")
         sandbox = world.manager._find(S1)
         sandbox.last_used = float("-inf")
-        with world.manager.call(S1):
+        with await world.manager.call(S1):
             await world.manager._stop_if_idle(sandbox)
         await world.manager._stop_if_idle(sandbox)  # it was just used
         assert world.manager.get(S1).state == "ready"

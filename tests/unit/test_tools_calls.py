@@ -37,7 +37,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 async def call(world: World, tool: str, **arguments: Any) -> ToolResult:
     found = TOOLBOX[tool]
-    with world.manager.call(REF) as runner:
+    with await world.manager.call(REF) as runner:
         return await run_tool(found, ToolContext(REF, runner), found.arguments.model_validate(arguments))
 
 
@@ -73,7 +73,7 @@ async def test_a_tool_is_added_by_adding_one_file(
     toolbox = Toolbox.discover()
     assert set(toolbox) == {*TOOLBOX, "Shout"}
     tool = toolbox["Shout"]
-    with world.manager.call(REF) as runner:
+    with await world.manager.call(REF) as runner:
         result = await run_tool(tool, ToolContext(REF, runner), tool.arguments.model_validate({"text": "hi"}))
     assert result == ToolResult(ok=True, content="HI")
 

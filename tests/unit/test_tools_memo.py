@@ -42,7 +42,7 @@ class Desk:
 
     async def call(self, tool: str, request: str | None = None, **arguments: Any) -> ToolResult:
         found = TOOLBOX[tool]
-        with self.world.manager.call(REF) as runner:
+        with await self.world.manager.call(REF) as runner:
             context = ToolContext(REF, runner, self.world.memory, self.world.manager, request)
             return await run_tool(found, context, found.arguments.model_validate(arguments))
 
@@ -220,7 +220,7 @@ async def test_a_write_to_an_unavailable_store_is_refused_without_an_outbox(desk
 
 async def test_without_a_store_a_tool_says_so(desk: Desk) -> None:
     found = TOOLBOX["write_notes"]
-    with desk.world.manager.call(REF) as runner:
+    with await desk.world.manager.call(REF) as runner:
         context = ToolContext(REF, runner)
         result = await run_tool(found, context, found.arguments.model_validate({"content": "x"}))
     assert (result.ok, result.details["code"]) == (False, "store.unavailable")

@@ -90,7 +90,7 @@ class World:
 
     async def wait_quiet(self, session: str, tenant: str = "acme") -> None:
         """Wait until no process of a command runs in the session's container."""
-        with anyio.fail_after(HANG_S), self.manager.call(SessionRef.of(tenant, session)) as runner:
+        with anyio.fail_after(HANG_S), await self.manager.call(SessionRef.of(tenant, session)) as runner:
             while await runner.has_processes():
                 await anyio.sleep(0.02)
 
