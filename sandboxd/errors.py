@@ -1,11 +1,12 @@
 """The errors that the daemon returns, as one tree.
 
     SandboxdError
-    ├─ RequestError      InvalidRequest · Unauthorised · Conflict · OutsideSandbox · LimitReached · Busy
+    ├─ RequestError      InvalidRequest · Unauthorised · Conflict: Differs · OutsideSandbox · LimitReached · Busy
     │                    · NotFound: SandboxNotFound · SessionNotFound · ProcessNotFound · ToolNotFound · RouteNotFound
     ├─ FileError         FileNotFound (also a NotFound) · IsADirectory · NotADirectory · PermissionDenied · ReadOnly
     │                    · FileExists · DirectoryNotEmpty · WorkspaceFull
-    ├─ SandboxError      NotReady · Paused · Gone (cause: exited, oom, killed, engine, idle, mirror) · ToolTimeout
+    ├─ SandboxError      NotReady · Paused · Hibernated · Gone (cause: exited, oom, killed, engine, mirror)
+    │                    · ToolTimeout
     ├─ DependencyError   EngineUnavailable · EngineRefused · StoreUnavailable: StoreCorrupt
     │                    · HostError: HostFull · HostBusy · HostIO · HostCorrupt
     └─ InternalError     InvalidTransition · RegistryCorrupt
@@ -17,9 +18,11 @@ text. A command that exits 1 is a result, not an error.
 from __future__ import annotations
 
 import errno
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
-Cause = Literal["exited", "oom", "killed", "engine", "idle", "mirror"]
+Cause = Literal["exited", "oom", "killed", "engine", "mirror", "idle", "lifetime", "asked"]
+"""Why a sandbox has no container: it died (the first five), or it hibernates or is paused."""
 
 
 class SandboxdError(Exception):
@@ -67,6 +70,16 @@ class RouteNotFound(NotFound):
 
 class Conflict(RequestError):
     code = "request.conflict"
+
+
+class Differs(Conflict):
+    """The session's sandbox exists with other properties than the requested ones; `differences` names them."""
+
+    code = "sandbox.differs"
+
+    def __init__(self, message: str, differences: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.differences = dict(differences or {})
 
 
 class OutsideSandbox(RequestError):
@@ -138,6 +151,12 @@ class Paused(SandboxError):
 
     code = "sandbox.paused"
     retryable = True
+
+
+class Hibernated(SandboxError):
+    """The sandbox has no container now; its files are kept, and it can be resumed."""
+
+    code = "sandbox.hibernated"
 
 
 class Gone(SandboxError):

@@ -81,10 +81,16 @@ class Settings(BaseSettings):
     consolidation: ConsolidationOptions = ConsolidationOptions()
     """Consolidation, which makes a user's USER.md from their sessions in the background."""
     idle_timeout_s: float = Field(default=1800, ge=0)
-    """A sandbox without calls or running processes for this many seconds loses its container; 0 means never.
-
-    It becomes `gone` with the cause `idle`. Its workspace is kept, and creating it again brings its files back.
-    """
+    """A sandbox without calls or running processes for this many seconds hibernates: its container goes, its workspace
+    stays, and the next call resumes it. 0 means never. A create request may set its own."""
+    max_lifetime_s: float = Field(default=0, ge=0)
+    """After this many seconds a sandbox hibernates even if it is in use; 0 means never. A create request may set a
+    shorter time (`ttl_s`), and each resume starts it again."""
+    workspace_retention_s: float = Field(default=30 * 86_400, ge=0)
+    """The workspace of a sandbox that has had no container for this many seconds is removed; 0 means never."""
+    workspaces_max_mb: int = Field(default=0, ge=0)
+    """The most disk space, in MiB, of all workspaces together; 0 means no limit. Beyond it, workspaces without a
+    container are removed, the least recently used first."""
     start_timeout_s: float = Field(default=60, gt=0)
     """How long a container may take to start, in seconds."""
     drain_s: float = Field(default=10, ge=0)

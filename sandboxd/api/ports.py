@@ -17,7 +17,7 @@ from sandboxd.models.command import ExecOutput
 from sandboxd.models.files import DirectoryPage, FileInfo
 from sandboxd.models.mirror import MirrorFile, RefusedWrite
 from sandboxd.models.process import KilledProcess, Process, ProcessOutput, SignalName, SignalTarget
-from sandboxd.models.sandbox import GarbageReport, SandboxRequest, SandboxView, Stats
+from sandboxd.models.sandbox import GarbageReport, SandboxPatch, SandboxRequest, SandboxView, Stats
 from sandboxd.runner.calls import CommandResult, Exec, Terminal
 from sandboxd.tools.context import ToolMemory, ToolRunner
 
@@ -71,11 +71,26 @@ class Manager(Protocol):
     def of_tenant(self, tenant: TenantId) -> list[SandboxView]:
         """Return every sandbox of the tenant."""
 
+    async def update(self, ref: SessionRef, patch: SandboxPatch) -> SandboxView:
+        """Change the options of the session's sandbox."""
+
+    async def pause(self, ref: SessionRef) -> SandboxView:
+        """Freeze every process of the sandbox."""
+
+    async def resume(self, ref: SessionRef) -> SandboxView:
+        """Return the sandbox once it is ready, whether it was paused or hibernated."""
+
+    async def hibernate(self, ref: SessionRef) -> SandboxView:
+        """Remove the sandbox's container and keep its workspace."""
+
     async def destroy(self, ref: SessionRef) -> None:
         """Remove the sandbox, or raise NotFound."""
 
     async def call(self, ref: SessionRef) -> AbstractContextManager[SandboxRunner]:
-        """Return the sandbox's runner for one call. Raises NotFound, NotReady, Paused or Gone."""
+        """Return the sandbox's runner for one call, once it is resumed if it may be.
+
+        Raises NotFound, NotReady, Paused, Hibernated or Gone.
+        """
 
     async def stats(self, ref: SessionRef) -> Stats:
         """Return the sandbox's current resource usage."""

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from memo.errors import MemoError, ProviderError, RevisionConflict
 from sandboxd.api.budget import Allotment
 from sandboxd.api.pieces import object_answer
-from sandboxd.errors import Busy, Gone, InvalidRequest, SandboxdError
+from sandboxd.errors import Busy, Differs, Gone, InvalidRequest, SandboxdError
 from sandboxd.memory.outcomes import WriteConflict, WriteOutcomeUnknown
 from sandboxd.models.problem import Problem
 
@@ -37,6 +37,8 @@ STATUS_BY_CODE = {
     "request.conflict": 409,
     "request.busy": 409,
     "request.outcome_unknown": 409,
+    "sandbox.differs": 409,
+    "sandbox.hibernated": 409,
     "request.too_large": 413,
     "request.unsupported_media_type": 415,
     "request.limit_reached": 429,
@@ -114,6 +116,8 @@ def _members(error: SandboxdError | MemoError) -> dict[str, Any]:
     """Return the members, other than the code, that a caller can act on."""
     if isinstance(error, Gone):
         return {"cause": error.cause}
+    if isinstance(error, Differs):
+        return {"differences": error.differences}
     if isinstance(error, RevisionConflict):
         now = error.current
         current = {

@@ -6,7 +6,8 @@ A body is read whole only once its size is known to be within the bound.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Self, TypeVar
+from functools import cache
+from typing import Self, TypeVar, get_origin
 from urllib.parse import parse_qsl
 
 import anyio
@@ -185,12 +186,23 @@ def read_query(request: Request, model: type[M]) -> M:
         )
     except ValueError:  # also UnicodeDecodeError
         raise InvalidRequest("cannot read the query: it is not percent-encoded UTF-8 of at most 20 fields") from None
-    if len(dict(pairs)) != len(pairs):
+    lists: dict[str, list[str]] = {
+        name: [value for key, value in pairs if key == name] for name in _list_fields(model) if name in dict(pairs)
+    }
+    single = [(name, value) for name, value in pairs if name not in lists]
+    if len(dict(single)) != len(single):
         raise InvalidRequest("cannot read the query: a field is given twice")
     try:
-        return model.model_validate_strings(dict(pairs))
+        return model.model_validate_strings({**dict(single), **lists})
     except ValidationError as error:
         raise InvalidRequest(describe(error)) from None
+
+
+@cache
+def _list_fields(model: type[BaseModel]) -> frozenset[str]:
+    """Return the fields of a query that may be given several times."""
+    fields = model.model_fields.items()
+    return frozenset(name for name, field in fields if get_origin(field.annotation) is list)
 
 
 def describe(error: ValidationError) -> str:

@@ -1,4 +1,4 @@
-"""Sandboxes: create, inspect, list and remove them; and collect orphans."""
+"""Sandboxes: create, change, pause, hibernate, inspect, list and remove them; and collect orphans."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from sandboxd.api.requests import MAX_JSON_BYTES, read_json, read_query, session
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.api.sessions import introduce_session
 from sandboxd.errors import NotFound
-from sandboxd.models.sandbox import DestroyQuery, GarbageReport, SandboxList, SandboxRequest, SandboxView, Stats
+from sandboxd.models.sandbox import (
+    DestroyQuery,
+    GarbageReport,
+    SandboxesQuery,
+    SandboxList,
+    SandboxPatch,
+    SandboxRequest,
+    SandboxView,
+    Stats,
+)
 
 
 async def ensure_sandbox(services: Services, request: Request) -> Response:
@@ -38,6 +47,27 @@ async def get_sandbox(services: Services, request: Request) -> Response:
     return json_answer(services.manager.get(session_ref(request)))
 
 
+async def update_sandbox(services: Services, request: Request) -> Response:
+    patch = await read_json(request, SandboxPatch)
+    request.scope[BEGUN] = True
+    return json_answer(await services.manager.update(session_ref(request), patch))
+
+
+async def pause_sandbox(services: Services, request: Request) -> Response:
+    request.scope[BEGUN] = True
+    return json_answer(await services.manager.pause(session_ref(request)))
+
+
+async def resume_sandbox(services: Services, request: Request) -> Response:
+    request.scope[BEGUN] = True
+    return json_answer(await services.manager.resume(session_ref(request)))
+
+
+async def hibernate_sandbox(services: Services, request: Request) -> Response:
+    request.scope[BEGUN] = True
+    return json_answer(await services.manager.hibernate(session_ref(request)))
+
+
 async def destroy_sandbox(services: Services, request: Request) -> Response:
     query = read_query(request, DestroyQuery)
     request.scope[BEGUN] = True
@@ -51,7 +81,8 @@ async def destroy_sandbox(services: Services, request: Request) -> Response:
 
 async def list_sandboxes(services: Services, request: Request) -> Response:
     tenant = TenantId(request.scope["path_params"]["tenant"])
-    return json_answer(SandboxList(items=services.manager.of_tenant(tenant)))
+    query = read_query(request, SandboxesQuery)
+    return json_answer(SandboxList(items=[view for view in services.manager.of_tenant(tenant) if query.matches(view)]))
 
 
 async def get_stats(services: Services, request: Request) -> Response:
@@ -72,7 +103,9 @@ ENDPOINTS = (
         ensure_sandbox,
         "sandbox",
         Access.WRITE,
-        "Create the session's sandbox, or return the existing one",
+        "Create the session's sandbox, or return the existing one. One that is hibernated or dead is started again "
+        "with its files. An existing one with another image, environment or other limits is a conflict that names the "
+        "differences, unless `recreate` is set",
         body_limit=MAX_JSON_BYTES,
         body=SandboxRequest,
         answers={201: SandboxView, 200: SandboxView},
@@ -84,6 +117,44 @@ ENDPOINTS = (
         "sandbox",
         Access.READ,
         "Return the session's sandbox",
+        answers={200: SandboxView},
+    ),
+    Endpoint(
+        "PATCH",
+        _SANDBOX,
+        update_sandbox,
+        "sandbox",
+        Access.WRITE,
+        "Change how long the sandbox lives, how it is resumed, and its labels",
+        body_limit=MAX_JSON_BYTES,
+        body=SandboxPatch,
+        answers={200: SandboxView},
+    ),
+    Endpoint(
+        "POST",
+        f"{_SANDBOX}/pause",
+        pause_sandbox,
+        "sandbox",
+        Access.WRITE,
+        "Freeze every process of the sandbox. Its memory is kept, and it takes no CPU time",
+        answers={200: SandboxView},
+    ),
+    Endpoint(
+        "POST",
+        f"{_SANDBOX}/resume",
+        resume_sandbox,
+        "sandbox",
+        Access.WRITE,
+        "Let a paused sandbox continue, or start a hibernated one again with its files",
+        answers={200: SandboxView},
+    ),
+    Endpoint(
+        "POST",
+        f"{_SANDBOX}/hibernate",
+        hibernate_sandbox,
+        "sandbox",
+        Access.WRITE,
+        "Remove the sandbox's container with all its processes, and keep its files",
         answers={200: SandboxView},
     ),
     Endpoint(
@@ -102,7 +173,8 @@ ENDPOINTS = (
         list_sandboxes,
         "sandbox",
         Access.READ,
-        "List the sandboxes of a tenant",
+        "List the sandboxes of a tenant, all of them or those with these labels or in this state",
+        query=SandboxesQuery,
         answers={200: SandboxList},
     ),
     Endpoint(

@@ -13,7 +13,7 @@ import typer
 from sandboxd.cli.connection import connected
 from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json, Session, Tenant
 from sandboxd.cli.output import print_json
-from sandboxd.cli.sandboxes import parse_env
+from sandboxd.cli.sandboxes import parse_pairs
 from sandboxd.models.command import ExecOutput, ExecResult
 
 TIMED_OUT = 124
@@ -49,7 +49,7 @@ def execute(
         raise typer.BadParameter("no command is given", param_hint="COMMAND")
     program = words[0] if len(words) == 1 else words
     stdin = None if no_stdin or sys.stdin is None or sys.stdin.isatty() else _open_stdin(sys.stdin.fileno())
-    variables = parse_env(env)
+    variables = parse_pairs(env, "--env")
     with connected(daemon, tenant, json, CALL_FAILED, session=session) as client:
         if json:
             result = client.exec(

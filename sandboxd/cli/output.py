@@ -32,6 +32,7 @@ _NEXT_STEPS = {
     "request.outside_sandbox": "Give a path under one of these.",
     "file.not_found": "`sandboxd exec SESSION ls` lists the files of the workspace.",
     "sandbox.not_ready": "Try again in a moment.",
+    "sandbox.differs": "With --recreate its container is replaced, and its files are kept.",
     "memo.absent": "`sandboxd memo ls SESSION`, or with --user, lists the documents.",
     "memo.unsupported": "Serve with a --store that supports this.",
     "memo.conflict": "See what changed with `sandboxd memo diff` and try again, or merge both changes with --merge.",
@@ -41,6 +42,16 @@ _NEXT_STEPS = {
     "store.unavailable": "`sandboxd doctor` shows what is wrong with the store.",
     "engine.unavailable": "`sandboxd doctor` shows what is wrong with the engine.",
     "engine.refused": "`sandboxd doctor` shows what is wrong with the engine.",
+}
+
+_STYLES = {
+    "ready": "green",
+    "ok": "green",
+    "paused": "yellow",
+    "hibernated": "yellow",
+    "weak": "yellow",
+    "gone": "red",
+    "missing": "red",
 }
 
 
@@ -121,4 +132,4 @@ def _plain(value: Any) -> Any:
 
 
 def _style(cell: str) -> str:
-    return {"ready": "green", "ok": "green", "gone": "red", "missing": "red", "weak": "yellow"}.get(cell, "")
+    return _STYLES.get(cell, "")

@@ -1,4 +1,4 @@
-"""`create`, `ls`, `rm`: sandboxes."""
+"""`create`, `ls`, `pause`, `resume`, `hibernate`, `rm`: sandboxes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from sandboxd.cli.connection import connected
-from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json, Tenant
+from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json, Session, Tenant
 from sandboxd.cli.output import fail, print_json, print_line, print_table
 from sandboxd.errors import NotFound
+from sandboxd.models.sandbox import Resume, SandboxView
 
 
 def create(
@@ -23,11 +24,25 @@ def create(
     cpus: Annotated[float | None, typer.Option(help="CPU limit; 0.5 is half a core.")] = None,
     pids: Annotated[int | None, typer.Option(help="Limit on processes and threads.")] = None,
     disk_mb: Annotated[int | None, typer.Option(help="Limit on the workspace's size in MiB.")] = None,
+    idle_timeout: Annotated[
+        float | None, typer.Option(help="Seconds without use until it hibernates; 0 means never.")
+    ] = None,
+    ttl: Annotated[float | None, typer.Option(help="Seconds until it hibernates even if it is in use.")] = None,
+    resume: Annotated[
+        str | None, typer.Option(help="auto: the next call resumes it. manual: only `sandboxd resume` does.")
+    ] = None,
+    label: Annotated[list[str] | None, typer.Option("--label", "-l", help="NAME=VALUE; may be repeated.")] = None,
+    recreate: Annotated[
+        bool, typer.Option("--recreate", help="Replace the container of an existing sandbox; its files are kept.")
+    ] = False,
     tenant: Tenant = "default",
     daemon: Daemon = DEFAULT_DAEMON,
     json: Json = False,
 ) -> None:
-    """Create a session's sandbox, or return the existing one. A sandbox whose container died restarts with its files.
+    """Create a session's sandbox, or return the existing one.
+
+    A sandbox that is hibernated or whose container died starts again with its files. The time limits, labels and
+    --resume of an existing one are changed; another image, environment or other limits need --recreate.
 
     Example: sandboxd create demo --user alice --memory-mb 256
     """
@@ -39,8 +54,13 @@ def create(
             user,
             agent=agent,
             image=image,
-            env=parse_env(env),
+            env=parse_pairs(env, "--env") if env else None,
             limits=limits or None,
+            idle_timeout_s=idle_timeout,
+            ttl_s=ttl,
+            resume=_parse_resume(resume),
+            labels=parse_pairs(label, "--label") if label else None,
+            recreate=recreate,
         )
     if json:
         print_json(sandbox)
@@ -48,13 +68,21 @@ def create(
         print_line(sandbox.session)
 
 
-def ls(tenant: Tenant = "default", daemon: Daemon = DEFAULT_DAEMON, json: Json = False) -> None:
+def ls(
+    label: Annotated[
+        list[str] | None, typer.Option("--label", "-l", help="Only those with this label: NAME=VALUE; may be repeated.")
+    ] = None,
+    state: Annotated[str | None, typer.Option(help="Only those in this state: ready, hibernated, gone, ...")] = None,
+    tenant: Tenant = "default",
+    daemon: Daemon = DEFAULT_DAEMON,
+    json: Json = False,
+) -> None:
     """List a tenant's sandboxes.
 
-    Example: sandboxd ls --tenant acme
+    Example: sandboxd ls --tenant acme --label team=search
     """
     with connected(daemon, tenant, json) as client:
-        found = client.list_sandboxes()
+        found = client.list_sandboxes(labels=parse_pairs(label, "--label"), state=state)
     if json:
         print_json({"items": found})
         return
@@ -67,10 +95,47 @@ def ls(tenant: Tenant = "default", daemon: Daemon = DEFAULT_DAEMON, json: Json =
             sandbox.engine,
             (sandbox.container or "")[:12],
             sandbox.created_at.isoformat(timespec="seconds"),
+            " ".join(f"{name}={value}" for name, value in sandbox.labels.items()),
         )
         for sandbox in found
     ]
-    print_table(("session", "user", "state", "cause", "engine", "container", "created"), rows)
+    print_table(("session", "user", "state", "cause", "engine", "container", "created", "labels"), rows)
+
+
+def pause(session: Session, tenant: Tenant = "default", daemon: Daemon = DEFAULT_DAEMON, json: Json = False) -> None:
+    """Freeze every process of a session's sandbox. Its memory is kept, and it takes no CPU time.
+
+    Example: sandboxd pause demo
+    """
+    with connected(daemon, tenant, json, session=session) as client:
+        _print_state(client.pause_sandbox(session), json)
+
+
+def resume(session: Session, tenant: Tenant = "default", daemon: Daemon = DEFAULT_DAEMON, json: Json = False) -> None:
+    """Let a paused sandbox continue, or start a hibernated one again with its files.
+
+    Example: sandboxd resume demo
+    """
+    with connected(daemon, tenant, json, session=session) as client:
+        _print_state(client.resume_sandbox(session), json)
+
+
+def hibernate(
+    session: Session, tenant: Tenant = "default", daemon: Daemon = DEFAULT_DAEMON, json: Json = False
+) -> None:
+    """Remove a sandbox's container with all its processes, and keep its files.
+
+    Example: sandboxd hibernate demo
+    """
+    with connected(daemon, tenant, json, session=session) as client:
+        _print_state(client.hibernate_sandbox(session), json)
+
+
+def _print_state(sandbox: SandboxView, json: bool) -> None:
+    if json:
+        print_json(sandbox)
+    else:
+        print_line(f"{sandbox.session} is {sandbox.state}")
 
 
 def rm(
@@ -99,11 +164,19 @@ def rm(
                 print_line(session)
 
 
-def parse_env(pairs: list[str] | None) -> dict[str, str]:
-    env = {}
+def parse_pairs(pairs: list[str] | None, option: str) -> dict[str, str]:
+    """Return the values of an option that is given as NAME=VALUE."""
+    parsed = {}
     for pair in pairs or ():
         name, separator, value = pair.partition("=")
         if not separator or not name:
-            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--env")
-        env[name] = value
-    return env
+            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint=option)
+        parsed[name] = value
+    return parsed
+
+
+def _parse_resume(text: str | None) -> Resume | None:
+    match text:
+        case None | "auto" | "manual":
+            return text
+    raise typer.BadParameter("must be auto or manual", param_hint="--resume")

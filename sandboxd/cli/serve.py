@@ -57,9 +57,9 @@ def serve(
     Every option is also a variable, SANDBOXD_POOL for --pool, and a key in sandboxd.toml, which is read from
     /etc/sandboxd, ~/.config/sandboxd and the working directory, or only from the file that SANDBOXD_CONFIG names.
     Settings without an option: engine_fallback, store_timeout_s, outbox, cache, blob_cache_mb, runtime, pool_max,
-    pool_shrink_s, nice, tmp_exec, skills, idle_timeout_s, start_timeout_s, drain_s, loop_stall_s, max_sandboxes,
-    max_timeout_s, max_document_bytes, max_calls, call_memory_mb, log_level, and the tables limits, wire and
-    consolidation (SANDBOXD_LIMITS__MEMORY_MB).
+    pool_shrink_s, nice, tmp_exec, skills, idle_timeout_s, max_lifetime_s, workspace_retention_s, workspaces_max_mb,
+    start_timeout_s, drain_s, loop_stall_s, max_sandboxes, max_timeout_s, max_document_bytes, max_calls, call_memory_mb,
+    log_level, and the tables limits, wire and consolidation (SANDBOXD_LIMITS__MEMORY_MB).
 
     Example: sandboxd serve --data /srv/sandboxd --pool 4
     """

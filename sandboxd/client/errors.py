@@ -11,7 +11,16 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from memo.errors import MemoError, RevisionConflict
-from sandboxd.errors import DependencyError, FileError, Gone, InternalError, RequestError, SandboxdError, SandboxError
+from sandboxd.errors import (
+    DependencyError,
+    Differs,
+    FileError,
+    Gone,
+    InternalError,
+    RequestError,
+    SandboxdError,
+    SandboxError,
+)
 
 
 class DaemonUnreachable(SandboxdError):
@@ -106,6 +115,9 @@ def rebuild(problem: Mapping[str, Any]) -> Exception:
     detail = str(problem.get("detail", "cannot tell what went wrong: the daemon gave no detail"))
     if code == Gone.code:
         return Gone(detail, problem.get("cause", "engine"))
+    if code == Differs.code:
+        found = problem.get("differences")
+        return Differs(detail, found if isinstance(found, dict) else {})
     known = _BY_CODE.get(code)
     if code == "memo.conflict":
         return _conflict(problem, detail)

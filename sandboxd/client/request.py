@@ -129,8 +129,8 @@ def owner_path(tenant: str, owner: str, scope: Scope) -> str:
 
 
 def with_query(path: str, /, **fields: Any) -> str:
-    """Return a path whose query holds the fields that have a value."""
-    query = urlencode(given(**fields))
+    """Return a path whose query holds the fields that have a value; a list is given once for each item."""
+    query = urlencode(given(**fields), doseq=True)
     return f"{path}?{query}" if query else path
 
 

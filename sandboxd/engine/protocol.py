@@ -1,4 +1,4 @@
-"""The contract of an engine: launch, remove, inspect, find by label, events, stats.
+"""The contract of an engine: launch, remove, pause, inspect, find by label, events, stats.
 
 An engine handles containers only, not sessions, mirrors or tools; the daemon gives it opaque names and labels.
 `tests/conformance/test_engine.py` checks every engine against this contract.
@@ -112,6 +112,12 @@ class Engine(Protocol):
 
     async def remove(self, container_id: str) -> None:
         """Kill and remove the container. A container that is already gone is not an error."""
+
+    async def pause(self, container_id: str) -> None:
+        """Freeze every process of a running container. One that is already frozen is not an error."""
+
+    async def resume(self, container_id: str) -> None:
+        """Let every process of a frozen container continue. One that is not frozen is not an error."""
 
     async def inspect(self, container_id: str) -> Container | None:
         """Return the container, dead or alive, or None if the engine does not have it."""

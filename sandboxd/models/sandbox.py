@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer
+from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, field_validator
 
 from sandboxd.limits import Limits
 from sandboxd.models.command import Argument, check_names
 from sandboxd.models.ids import Agent, SessionName, Tenant, User
+from sandboxd.models.paths import CleanText
 from sandboxd.models.wire import AnswerModel, BodyModel, QueryModel
 
 MAX_ENV_CHARS = 262_144
@@ -27,7 +28,45 @@ KeptEnvironment = Annotated[
 ]
 
 
-class SandboxRequest(BodyModel):
+Resume = Literal["auto", "manual"]
+"""Whether the next call resumes a hibernated or paused sandbox, or only a request to resume it."""
+MAX_LABELS = 64
+MAX_AGE_S = 10 * 365 * 86_400
+LabelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
+LabelValue = Annotated[CleanText, Field(max_length=256)]
+Labels = Annotated[dict[LabelName, LabelValue], Field(max_length=MAX_LABELS)]
+
+
+class SandboxPatch(BodyModel):
+    """What may change while a sandbox lives. A field that is left out stays as it is."""
+
+    model_config = ConfigDict(title="SandboxPatchBody")
+
+    idle_timeout_s: float | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_AGE_S,
+        allow_inf_nan=False,
+        description="Seconds without calls or running processes until it hibernates. 0 means never; null means the "
+        "daemon's setting.",
+    )
+    ttl_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=MAX_AGE_S,
+        allow_inf_nan=False,
+        description="Seconds until it hibernates even if it is in use, counted from this request and from each resume. "
+        "null means the daemon's setting.",
+    )
+    resume: Resume | None = Field(
+        default=None,
+        description="Whether the next call resumes it when it is hibernated or paused: `auto`, the default, or "
+        "`manual`, which needs POST .../sandbox/resume.",
+    )
+    labels: Labels | None = Field(default=None, description="Labels to find it by. They replace all earlier ones.")
+
+
+class SandboxRequest(SandboxPatch):
     """The request for a session's sandbox. Repeating it returns the same sandbox."""
 
     model_config = ConfigDict(title="SandboxBody")
@@ -38,11 +77,37 @@ class SandboxRequest(BodyModel):
     env: KeptEnvironment = Field(default_factory=dict)
     limits: Limits | None = None
     network: Literal["none"] = "none"
+    recreate: bool = Field(
+        default=False,
+        description="Replace the container of an existing sandbox, with this image, environment and these limits, and "
+        "keep its workspace. Without it, an existing sandbox that differs is a conflict.",
+    )
 
     def limits_over(self, defaults: Limits) -> Limits:
         """Return the limits that the request sets, and defaults for the others."""
         given = {} if self.limits is None else self.limits.model_dump(exclude_unset=True)
         return defaults.model_copy(update=given)
+
+
+class SandboxesQuery(QueryModel):
+    label: list[str] = Field(
+        default_factory=list, description="Only sandboxes with this label, as `name=value`. May be given several times."
+    )
+    state: Literal["creating", "starting", "ready", "paused", "hibernated", "gone", "destroying"] | None = Field(
+        default=None, description="Only sandboxes in this state."
+    )
+
+    @field_validator("label")
+    @classmethod
+    def _is_readable(cls, pairs: list[str]) -> list[str]:
+        if not all("=" in pair for pair in pairs):
+            raise ValueError("must be name=value")
+        return pairs
+
+    def matches(self, sandbox: SandboxView) -> bool:
+        wanted = (pair.partition("=") for pair in self.label)
+        has_labels = all(sandbox.labels.get(name) == value for name, _, value in wanted)
+        return has_labels and self.state in (None, sandbox.state)
 
 
 class DestroyQuery(QueryModel):
@@ -69,9 +134,19 @@ class SandboxView(AnswerModel):
     container: str | None
     created_at: datetime
     from_pool: bool
-    cause: str | None = Field(description="Why its container is dead; null while it lives.")
+    cause: str | None = Field(
+        description="Why it has no container: it died (`exited`, `oom`, `killed`, `engine`, `mirror`) or hibernates "
+        "(`idle`, `lifetime`, `asked`, or `engine` if it could not be resumed). `asked` if it was paused on request."
+    )
     image: str
     limits: LimitsByName
+    labels: dict[str, str] = Field(default_factory=dict)
+    idle_timeout_s: float = Field(
+        default=0, description="Seconds without calls or running processes until it hibernates; 0 means never."
+    )
+    expires_at: datetime | None = Field(default=None, description="When it hibernates even if it is in use.")
+    resume: Resume = Field(default="auto", description="Whether the next call resumes it, or only a request to do so.")
+    resting_since: datetime | None = Field(default=None, description="When it lost its container.")
     created: bool = Field(default=False, description="Whether this call created the sandbox.")
 
 

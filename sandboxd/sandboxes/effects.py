@@ -23,7 +23,7 @@ from sandboxd import failpoints
 from sandboxd.bounded import each
 from sandboxd.descriptors import LAUNCHES_AT_ONCE
 from sandboxd.engine.protocol import LABEL_INSTANCE, LABEL_SANDBOX, Container, ContainerDied, Engine
-from sandboxd.errors import EngineUnavailable, Gone, HostFull, NotReady, ToolTimeout
+from sandboxd.errors import EngineUnavailable, Gone, Hibernated, HostFull, NotReady, SandboxdError, ToolTimeout
 from sandboxd.events import EventBus
 from sandboxd.memory import Memory
 from sandboxd.runner.calls import Exec
@@ -31,10 +31,13 @@ from sandboxd.runner.listener import RunnerListener
 from sandboxd.sandboxes.blueprint import LABEL_MIRROR, container_spec
 from sandboxd.sandboxes.layout import Layout
 from sandboxd.sandboxes.lifecycle import (
+    RESTING,
     Effect,
     Event,
     Launched,
     Record,
+    Removal,
+    ResumeSeen,
     RunnerReady,
     State,
     TornDown,
@@ -49,7 +52,7 @@ from sandboxd.workspace import Workspaces, temporary_of
 
 _log = structlog.get_logger()
 
-_DESTROY_DRAIN_S = 1.0
+_DRAIN_S = 1.0
 _CHECK_INTERVAL_S = 5.0
 _CLEANUP_S = 60.0
 _EARLY_DEATHS = 256
@@ -61,7 +64,17 @@ _FAILPOINT_OF_STATE = {
     State.CREATING: "create.intent",
     State.STARTING: "create.recorded",
     State.READY: "create.ready",
+    State.PAUSED: "pause.intent",
+    State.HIBERNATED: "hibernate.intent",
     State.DESTROYING: "destroy.intent",
+}
+
+_WHY_REMOVED: dict[Removal, str] = {
+    "asked": "on request",
+    "create_failed": "its create failed before any caller had it",
+    "pool": "it never had an owner",
+    "expired": "it had no container for workspace_retention_s",
+    "over_limit": "all workspaces exceeded workspaces_max_mb, and it was the least recently used",
 }
 
 
@@ -99,6 +112,8 @@ class Effects:
             Effect.FAIL_CALLS: self._fail_calls,
             Effect.FREEZE_CALLS: self._freeze_calls,
             Effect.THAW_CALLS: self._thaw_calls,
+            Effect.PAUSE_CONTAINER: self._pause_container,
+            Effect.RESUME_CONTAINER: self._resume_container,
             Effect.REMOVE_CONTAINER: self._remove_container,
             Effect.REST_WORKSPACE: self._rest_workspace,
             Effect.TEAR_DOWN: self._tear_down,
@@ -133,7 +148,7 @@ class Effects:
         record = saved_form(sandbox.record)
         if record == sandbox.saved or record.state is State.REMOVED:
             return
-        if record.state in (State.DESTROYING, State.GONE):
+        if record.state in (State.DESTROYING, *RESTING):
             await self._save_on_a_full_disk(sandbox, record)
         else:
             await self._registry.save(record)
@@ -315,10 +330,11 @@ class Effects:
             await self._memory.create(record.id, record.owner.ref, record.owner.user)
 
     async def _drain_calls(self, sandbox: Sandbox) -> None:
-        await sandbox.wait_quiet(_DESTROY_DRAIN_S)
+        await sandbox.wait_quiet(_DRAIN_S)
+        state = sandbox.record.state
         if sandbox.runner is not None:
-            sandbox.runner.fail(Gone("cannot finish this call: the sandbox was destroyed", "killed"))
-        await failpoints.reach("destroy.drained")
+            sandbox.runner.fail(_interruption(sandbox.record))
+        await failpoints.reach("destroy.drained" if state is State.DESTROYING else "hibernate.drained")
 
     async def _fail_calls(self, sandbox: Sandbox) -> None:
         cause = sandbox.record.cause or "engine"
@@ -331,6 +347,30 @@ class Effects:
             step = str(sandbox.paused()).partition("; ")[2]
             why = "its time limit passed while the container was paused from outside, and its outcome is unknown"
             sandbox.runner.freeze(ToolTimeout(f"cannot finish this call: {why}; {step}"))
+
+    async def _pause_container(self, sandbox: Sandbox) -> None:
+        container = sandbox.record.container or ""
+        try:
+            await self._engine.pause(container)
+        except (SandboxdError, OSError):
+            await self.advance(sandbox, ResumeSeen())
+            raise
+        self.pauses.hear(container, is_frozen=True)
+        await failpoints.reach("pause.frozen")
+
+    async def _resume_container(self, sandbox: Sandbox) -> None:
+        container = sandbox.record.container or ""
+        await self._engine.resume(container)
+        self.pauses.hear(container, is_frozen=False)
+        await failpoints.reach("resume.thawed")
+        await self.advance(sandbox, ResumeSeen())
+
+    async def check_pause(self, sandbox: Sandbox) -> None:
+        """Bring the state in line with the container. The engine is asked, because an event may be outdated."""
+        if (container := await self._engine.inspect(sandbox.record.container or "")) is not None:
+            self.pauses.hear(container.id, is_frozen=container.paused)
+            if (event := self.pauses.next_event(sandbox.record)) is not None:
+                await self.advance(sandbox, event)
 
     async def _thaw_calls(self, sandbox: Sandbox) -> None:
         sandbox.last_used = time.monotonic()
@@ -358,18 +398,24 @@ class Effects:
             raise EngineUnavailable(f"cannot destroy this sandbox: it took longer than {_CLEANUP_S:g} s; try again")
 
     async def _rest_workspace(self, sandbox: Sandbox) -> None:
-        await self._workspaces.rest(sandbox.record.id)
+        """Leave only the workspace of a sandbox without a container, as files on disk."""
+        await failpoints.reach("hibernate.removed")
+        await self.rest(sandbox.record.id)
+        await failpoints.reach("hibernate.rested")
+
+    async def rest(self, sandbox_id: str) -> None:
+        """Unmount the workspace, then remove what can be rebuilt: while that exists, there may be a mount too."""
+        await self._workspaces.rest(sandbox_id)
+        await self.remove_scratch(sandbox_id)
 
     async def _remove_workspace(self, record: Record) -> None:
         """Remove the workspace permanently, and log why. (I14)"""
         if await self._workspaces.remove(record.id):
             removal, owner = record.removal or "asked", record.owner
-            _log.info("workspace removed", sandbox=record.id, cause=removal)
+            whose = {} if owner is None else {"tenant": owner.ref.tenant, "session": owner.ref.session}
+            _log.info("workspace removed", sandbox=record.id, cause=removal, why=_WHY_REMOVED[removal], **whose)
             if owner is not None:
-                ref = owner.ref
-                self._events.publish(
-                    "workspace", what="removed", tenant=ref.tenant, session=ref.session, user=owner.user, cause=removal
-                )
+                self._events.publish("workspace", what="removed", user=owner.user, cause=removal, **whose)
         await failpoints.reach("destroy.workspace")
 
     async def _forget(self, sandbox: Sandbox) -> None:
@@ -421,6 +467,15 @@ class Effects:
             f"cannot start this sandbox: {what} was not ready within {self._settings.start_timeout_s:g} s; the host "
             "may be overloaded: try again, or raise start_timeout_s"
         )
+
+
+def _interruption(record: Record) -> SandboxdError:
+    """Return the error for a call whose container is removed under it."""
+    if record.state is State.HIBERNATED:
+        return Hibernated(f"cannot finish this call: the sandbox hibernates ({record.cause}); its files are kept")
+    if record.state is State.DESTROYING:
+        return Gone("cannot finish this call: the sandbox was destroyed", "killed")
+    return NotReady("cannot finish this call: the container is being replaced; try again")
 
 
 def _fail_start(sandbox: Sandbox, death: ContainerDied) -> None:

@@ -60,5 +60,5 @@ class EngineWatch:
             return
         if (death := self._effects.missed_death(sandbox)) is not None:
             self._start(sandbox, self._effects.advance, lifecycle.DeathSeen(death.cause))
-        elif (event := self._effects.pauses.next_event(sandbox.record)) is not None:
-            self._start(sandbox, self._effects.advance, event)
+        elif self._effects.pauses.next_event(sandbox.record) is not None:
+            self._start(sandbox, self._effects.check_pause)

@@ -5,11 +5,14 @@ the two is resolved at the next start (see `reconcile_plan`). No other module ch
 happen in a state raises InvalidTransition with the record's last transitions.
 
     new ──requested──► CREATING (a record without a container yet)
-    CREATING ──launched──► STARTING ──runner ready──► READY ──died, idle──► GONE ──requested again──► CREATING
-        │                   │  ▲  └──no owner yet──► WARM ──died──► DESTROYING
+    CREATING ──launched──► STARTING ──runner ready──► READY ──idle, expired, on request──► HIBERNATED
+        │                   │  ▲  │                     └────died──► GONE
+        │                   │  │  └──no owner yet──► WARM ──died──► DESTROYING
         │                   │  └──────claimed─────────┘
-        └──────failed───────┴─► DESTROYING (first launch) or GONE (a later one: the workspace is kept)
-    READY ──paused from outside──► PAUSED ──resumed──► READY; a death or a destroy is the same as from READY
+        └──────failed───────┴─► DESTROYING (first launch) or HIBERNATED (a later one: the workspace is kept)
+    READY ──paused──► PAUSED ──resumed──► READY; everything else is the same as from READY
+    HIBERNATED, GONE ──called, requested again──► CREATING
+    READY, PAUSED, HIBERNATED, GONE ──recreated──► CREATING (with another image, limits or environment)
     any state ──destroy requested──► DESTROYING ──torn down──► REMOVED
 """
 
@@ -24,13 +27,14 @@ from typing import Literal, Self
 from memo.ids import AgentId, SessionRef, UserId
 from sandboxd.errors import Cause, InvalidTransition
 from sandboxd.limits import Limits
+from sandboxd.models.sandbox import Resume
 
 MOST_TRANSITIONS = 8
 """How many transitions a record remembers."""
 
-Removal = Literal["asked", "create_failed", "pool"]
-"""Why a workspace is removed: on request, because its create was never acknowledged, or because it never had an
-owner."""
+Removal = Literal["asked", "create_failed", "pool", "expired", "over_limit"]
+"""Why a workspace is removed: on request, because its create was never acknowledged, because it never had an owner, or
+because of a retention rule: unused for too long, or the least recently used when all of them exceed their limit."""
 
 
 class State(StrEnum):
@@ -39,9 +43,14 @@ class State(StrEnum):
     WARM = "warm"
     READY = "ready"
     PAUSED = "paused"
+    HIBERNATED = "hibernated"
     GONE = "gone"
     DESTROYING = "destroying"
     REMOVED = "removed"
+
+
+RESTING = (State.HIBERNATED, State.GONE)
+"""The states without a container, in which the workspace waits for the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +71,16 @@ class Shape:
     limits: Limits
     fittings: str = ""
     """A digest of what this daemon mounts and runs in every container; another daemon's may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What may change while the sandbox lives. None means what the daemon's settings say."""
+
+    idle_timeout_s: float | None = None
+    ttl_s: float | None = None
+    resume: Resume = "auto"
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +110,12 @@ class Record:
     """How many containers were requested: a workspace outlives a container that died. 0 only before the first step."""
     container: str | None = None
     cause: Cause | None = None
+    """Why it has no container, or why it is paused: `asked` if on request, None if from outside."""
+    options: Options = Options()
+    expires_at: datetime | None = None
+    """When its container is due to hibernate, even if it is in use; None means never."""
+    resting_since: datetime | None = None
+    """When it lost its container, on which the retention of its workspace is based."""
     from_pool: bool = False
     removal: Removal | None = None
     """Why it is being destroyed together with its workspace; None if it is not. (I14)"""
@@ -112,7 +137,18 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class LaunchAsked:
-    """A container is requested, for a new sandbox or for one whose container died."""
+    """A container is requested, for a new sandbox or for one that has none."""
+
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecreateAsked:
+    """The container is to be replaced by another one of this shape and environment. The workspace stays."""
+
+    shape: Shape
+    env: Mapping[str, str] = field(repr=False)
+    expires_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +167,14 @@ class Claimed:
 
     owner: Owner
     at: datetime
+    options: Options = Options()
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OptionsChanged:
+    options: Options
+    expires_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +198,20 @@ class ResumeSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class IdleTimedOut:
-    """The sandbox was unused for so long that its container is stopped. Its workspace stays."""
+class PauseAsked:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeAsked:
+    """A container that was paused on request, or from outside, is to continue."""
+
+
+@dataclass(frozen=True, slots=True)
+class HibernateAsked:
+    """The container is stopped, because it was unused, is as old as it may be, or on request. Its workspace stays."""
+
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +229,15 @@ Event = (
     | Launched
     | RunnerReady
     | Claimed
+    | RecreateAsked
+    | OptionsChanged
     | LaunchFailed
     | DeathSeen
     | PauseSeen
     | ResumeSeen
-    | IdleTimedOut
+    | PauseAsked
+    | ResumeAsked
+    | HibernateAsked
     | DestroyAsked
     | TornDown
 )
@@ -193,6 +253,8 @@ class Effect(StrEnum):
     FAIL_CALLS = "fail_calls"
     FREEZE_CALLS = "freeze_calls"
     THAW_CALLS = "thaw_calls"
+    PAUSE_CONTAINER = "pause_container"
+    RESUME_CONTAINER = "resume_container"
     REMOVE_CONTAINER = "remove_container"
     REST_WORKSPACE = "rest_workspace"
     TEAR_DOWN = "tear_down"
@@ -203,6 +265,10 @@ class Effect(StrEnum):
 def step(record: Record, event: Event, at: datetime | None = None) -> tuple[Record, list[Effect]]:
     """Return the record after `event`, which happened `at` this time, and what to do about it."""
     after, effects = _decide(record, event)
+    if after.state not in RESTING:
+        after = replace(after, resting_since=None)
+    elif record.state not in RESTING:
+        after = replace(after, resting_since=at)
     transition = Transition(type(event).__name__, after.state, at)
     return replace(after, past=(*record.past, transition)[-MOST_TRANSITIONS:]), effects
 
@@ -218,8 +284,8 @@ def saved_form(record: Record) -> Record:
 
 def _decide(record: Record, event: Event) -> tuple[Record, list[Effect]]:
     match record.state, event:
-        case State.CREATING, LaunchAsked() if record.generation == 0:
-            return _launch(record)
+        case State.CREATING, LaunchAsked(expires_at) if record.generation == 0:
+            return _launch(record, expires_at)
         case _ if record.generation == 0:
             pass  # nothing else can happen to a new record
         case State.CREATING, Launched(container):
@@ -228,15 +294,21 @@ def _decide(record: Record, event: Event) -> tuple[Record, list[Effect]]:
             return record.to(State.WARM, container=record.container), []
         case State.STARTING, RunnerReady():
             return record.to(State.READY, container=record.container), [Effect.ANNOUNCE]
-        case State.WARM, Claimed(owner, at):
+        case State.WARM, Claimed(owner, at, options, expires_at):
             # STARTING again, not READY: after a crash before the hand-over it must not go to another owner.
-            claimed = record.to(State.STARTING, container=record.container)
-            return replace(claimed, owner=owner, created_at=at, from_pool=True), [Effect.HAND_OVER]
+            claimed = replace(record.to(State.STARTING, container=record.container), from_pool=True)
+            owned = replace(claimed, owner=owner, created_at=at, options=options, expires_at=expires_at)
+            return owned, [Effect.HAND_OVER]
         case State.WARM, (DeathSeen() | PauseSeen()):
             # It has no owner yet, and a warm sandbox that cannot be handed over at once is useless.
             return replace(record.to(State.DESTROYING), removal="pool"), [Effect.TEAR_DOWN]
         case State.READY, PauseSeen():
             return record.to(State.PAUSED, container=record.container), [Effect.FREEZE_CALLS, Effect.ANNOUNCE]
+        case State.READY, PauseAsked():
+            paused = record.to(State.PAUSED, container=record.container, cause="asked")
+            return paused, [Effect.FREEZE_CALLS, Effect.PAUSE_CONTAINER, Effect.ANNOUNCE]
+        case State.PAUSED, ResumeAsked():
+            return record, [Effect.RESUME_CONTAINER]  # which raises ResumeSeen once its processes run again
         case State.PAUSED, ResumeSeen():
             return record.to(State.READY, container=record.container), [Effect.THAW_CALLS, Effect.ANNOUNCE]
         case ((State.CREATING | State.STARTING), (LaunchFailed() | DeathSeen())):
@@ -249,27 +321,36 @@ def _decide(record: Record, event: Event) -> tuple[Record, list[Effect]]:
         case State.READY, LaunchFailed():
             # It may have been used already, so its workspace stays. (I14)
             return record.to(State.GONE, cause="engine"), [Effect.REMOVE_CONTAINER, Effect.ANNOUNCE]
-        case State.READY, IdleTimedOut():
+        case ((State.READY | State.PAUSED | State.HIBERNATED | State.GONE), HibernateAsked(cause)):
             return (
-                record.to(State.GONE, cause="idle"),
-                [Effect.FAIL_CALLS, Effect.ANNOUNCE, Effect.REMOVE_CONTAINER, Effect.REST_WORKSPACE],
+                replace(record.to(State.HIBERNATED, cause=cause), expires_at=None),
+                [Effect.DRAIN_CALLS, Effect.ANNOUNCE, Effect.REMOVE_CONTAINER, Effect.REST_WORKSPACE],
             )
-        case State.GONE, LaunchAsked():
-            return _launch(record)
-        case ((State.GONE | State.DESTROYING), DeathSeen()):
-            return record, []  # a late event: the sandbox has moved on
+        case ((State.HIBERNATED | State.GONE), LaunchAsked(expires_at)):
+            return _launch(record, expires_at)
         case (
-            (State.CREATING | State.STARTING | State.WARM | State.READY | State.PAUSED | State.GONE),
-            DestroyAsked(removal),
-        ):
-            return (
-                replace(record.to(State.DESTROYING, container=record.container), removal=removal),
-                [Effect.ANNOUNCE, Effect.DRAIN_CALLS, Effect.TEAR_DOWN],
-            )
+            (State.READY | State.PAUSED | State.HIBERNATED | State.GONE),
+            RecreateAsked(shape, env, expires_at),
+        ) if record.owner is not None:
+            launched, launch = _launch(record, expires_at)
+            recreated = replace(launched, shape=shape, owner=replace(record.owner, env=env))
+            return recreated, [Effect.DRAIN_CALLS, Effect.REMOVE_CONTAINER, *launch]
+        case (
+            (State.CREATING | State.STARTING | State.READY | State.PAUSED | State.HIBERNATED | State.GONE),
+            OptionsChanged(options, expires_at),
+        ) if record.owner is not None:
+            return replace(record, options=options, expires_at=expires_at), []
+        case ((State.HIBERNATED | State.GONE | State.DESTROYING), DeathSeen()):
+            return record, []  # a late event: the sandbox has moved on
         case State.DESTROYING, DestroyAsked():
             return record, [Effect.TEAR_DOWN]  # tearing down is idempotent, so a repeated request tries again
         case State.DESTROYING, TornDown():
             return record.to(State.REMOVED), [Effect.FORGET, Effect.ANNOUNCE]
+        case state, DestroyAsked(removal) if state is not State.REMOVED:
+            return (
+                replace(record.to(State.DESTROYING, container=record.container), removal=removal),
+                [Effect.ANNOUNCE, Effect.DRAIN_CALLS, Effect.TEAR_DOWN],
+            )
     story = ", ".join(map(str, record.past)) or "none since this daemon started"
     raise InvalidTransition(
         f"cannot apply {type(event).__name__} to sandbox {record.id} in state {record.state}; "
@@ -277,12 +358,14 @@ def _decide(record: Record, event: Event) -> tuple[Record, list[Effect]]:
     )
 
 
-def _launch(record: Record) -> tuple[Record, list[Effect]]:
+def _launch(record: Record, expires_at: datetime | None) -> tuple[Record, list[Effect]]:
     launched = replace(record.to(State.CREATING), generation=record.generation + 1, from_pool=False)
-    return launched, [Effect.LAUNCH]
+    return replace(launched, expires_at=expires_at), [Effect.LAUNCH]
 
 
 def _launch_failed(record: Record) -> tuple[Record, list[Effect]]:
     if record.generation > 1:
-        return record.to(State.GONE, cause="engine"), [Effect.REMOVE_CONTAINER, Effect.ANNOUNCE]
+        # Not GONE: no process was lost, so the next call may try again by itself.
+        asleep = replace(record.to(State.HIBERNATED, cause="engine"), expires_at=None)
+        return asleep, [Effect.ANNOUNCE, Effect.REMOVE_CONTAINER, Effect.REST_WORKSPACE]
     return replace(record.to(State.DESTROYING), removal="create_failed"), [Effect.TEAR_DOWN]

@@ -1,16 +1,18 @@
 """The manager: owns every sandbox of one data directory and decides which moves it makes, and when.
 
-Engine, runner, workspace and registry meet only here and in `effects`. Every move runs in the manager's own task group,
-so a caller that disconnects leaves nothing half done. A call on a ready sandbox never waits for anything here.
+Engine, runner, workspace and registry meet only here and in `effects`. A call on a ready sandbox never waits for
+anything here; a call on a hibernated or paused one waits until it is ready again.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Self
 
@@ -24,43 +26,51 @@ from sandboxd.descriptors import carried_sandboxes, soft_open_files
 from sandboxd.engine.protocol import Engine
 from sandboxd.engine.selection import open_engine
 from sandboxd.errors import (
+    Cause,
     Conflict,
+    Differs,
     EngineRefused,
     EngineUnavailable,
-    Gone,
     HostFull,
+    InvalidRequest,
     LimitReached,
     NotReady,
     SandboxdError,
     SandboxNotFound,
-    host_error,
 )
 from sandboxd.events import EventBus
 from sandboxd.image import default_image
 from sandboxd.limits import Limits
 from sandboxd.memory import Memory
 from sandboxd.metrics import PoolFigures
-from sandboxd.models.sandbox import GarbageReport, SandboxRequest, SandboxView, Stats
+from sandboxd.models.sandbox import GarbageReport, SandboxPatch, SandboxRequest, SandboxView, Stats
 from sandboxd.sandboxes.effects import Effects
 from sandboxd.sandboxes.engine_watch import EngineWatch
-from sandboxd.sandboxes.idle_reaper import stop_idle
+from sandboxd.sandboxes.hibernator import Hibernator, expires_in_s, idle_in_s
 from sandboxd.sandboxes.layout import Layout
 from sandboxd.sandboxes.lifecycle import (
+    RESTING,
     Claimed,
     DeathSeen,
     DestroyAsked,
-    Effect,
-    IdleTimedOut,
+    HibernateAsked,
     LaunchAsked,
-    LaunchFailed,
+    Options,
+    OptionsChanged,
     Owner,
+    PauseAsked,
     Record,
+    RecreateAsked,
+    ResumeAsked,
     Shape,
     State,
 )
+from sandboxd.sandboxes.moves import Moves, explain
+from sandboxd.sandboxes.options import changed_options, differences, expiry, options_of
 from sandboxd.sandboxes.pool import Pool
 from sandboxd.sandboxes.reconciler import Reconciler
 from sandboxd.sandboxes.registry import Registry
+from sandboxd.sandboxes.retention import Retention
 from sandboxd.sandboxes.runtime_probe import check_runtime
 from sandboxd.sandboxes.sandbox import Call, Sandbox
 from sandboxd.sandboxes.workspace_watchdog import watch_workspaces
@@ -91,19 +101,26 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         self._registry = Registry(self.layout.registry)
         self._sandboxes: dict[SessionRef, Sandbox] = {}
         self._effects: Effects
+        self._moves: Moves
         self._reconciler: Reconciler
         self._watch: EngineWatch
+        self._hibernator = Hibernator(self._sandboxes.values, self._hibernate)
+        self._retention = Retention(
+            self._sandboxes.values,
+            retention_s=settings.workspace_retention_s,
+            max_bytes=settings.workspaces_max_mb * 1024 * 1024,
+            measure=lambda in_use: self.workspaces.sizes(in_use),
+            remove=lambda sandbox, removal: self._moves.advance(sandbox, DestroyAsked(removal)),
+        )
         self._pool = Pool(
             settings.pool,
             settings.pool_max,
             settings.pool_shrink_s,
             warm_up=self._warm_up,
             retire=self._retire,
-            is_busy=lambda: self._awaited > 0,
+            is_busy=lambda: self._moves.awaited > 0,
             spare=lambda: self._carried - len(self._running()) - len(self._pool),
         )
-        self._awaited = 0
-        """How many callers wait for a container; the pool is refilled when there are none."""
         self._carried = sys.maxsize
         """How many sandboxes the limit on open files allows, including those of the pool; known once it is open."""
         self._tasks: TaskGroup
@@ -131,8 +148,9 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         self._effects = Effects(
             self.settings, self.layout, self.engine, self._registry, self.workspaces, self.memory, self.events
         )
+        self._moves = Moves(self._effects, self._tasks, self._pool, renew=self._renew, settled=self._settled)
         self._reconciler = Reconciler(self, self.engine, self._effects, self.layout, self.events)
-        self._watch = EngineWatch(self.engine, self._effects, self._tasks, start=self.start, resync=self._resync)
+        self._watch = EngineWatch(self.engine, self._effects, self._tasks, start=self._moves.start, resync=self._resync)
         self._carried = carried_sandboxes(
             soft_open_files(), self.settings.wire, self.engine.name, has_tcp=self.settings.tcp is not None
         )
@@ -145,13 +163,8 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         if self.settings.pool:
             self._pool.prefer(self._shape(None, self.settings.limits))
         self._tasks.start_soon(self._pool.tend)
-        if self.settings.idle_timeout_s:
-            self._tasks.start_soon(
-                stop_idle,
-                self.settings.idle_timeout_s,
-                self._sandboxes.values,
-                lambda sandbox: self.start(sandbox, self._stop_if_idle),
-            )
+        self._tasks.start_soon(self._hibernator.run)
+        self._tasks.start_soon(self._retention.run)
         if self.workspaces.kind == "watchdog":
             self._tasks.start_soon(watch_workspaces, self._sandboxes.values)
 
@@ -184,31 +197,79 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
     async def ensure_sandbox(self, ref: SessionRef, request: SandboxRequest) -> SandboxView:
         """Return the session's sandbox once it is ready; `created` says whether this call started its container."""
         created = False
+        is_recreated = False
         while True:
             sandbox = self._sandboxes.get(ref)
             if sandbox is None:
                 sandbox = self._admit(ref, request)
-                created = True
+                created = is_recreated = True
             elif sandbox.owner.user != request.user:
                 raise Conflict("cannot create this sandbox: the session belongs to another user")
             elif sandbox.settled is not None:
-                is_coming_up = sandbox.record.state in (State.CREATING, State.STARTING)
-                await sandbox.settled.wait()
-                if is_coming_up and sandbox.failure is not None:
-                    raise sandbox.failure.with_traceback(None)
+                await self._wait_settled(sandbox)
+            elif sandbox.record.state in (State.CREATING, State.STARTING, State.DESTROYING):
+                await self._destroy(sandbox)  # a failed create that could not be undone either
+            elif request.recreate and not is_recreated:
+                created = is_recreated = await self._recreate(sandbox, request)
+            elif found := differences(sandbox.record, request, self._image(request.image)):
+                raise Differs(
+                    f"cannot create this sandbox: the session has one with another {' and '.join(found)}; leave that "
+                    "out to use it as it is, or set recreate to replace its container and keep its files",
+                    found,
+                )
+            elif (options := changed_options(sandbox.record.options, request)) != sandbox.record.options:
+                await self._change_options(sandbox, options, request)
             elif sandbox.record.state is State.READY:
                 sandbox.last_used = time.monotonic()  # the caller is about to use it
                 await failpoints.reach("create.answer")
                 return sandbox.view(created=created)
             elif sandbox.record.state is State.PAUSED:
-                raise sandbox.paused()
-            elif sandbox.record.state is State.GONE:
-                self.check_room()
-                self._displace_warm()
-                created = True
-                self.start(sandbox, self._bring_up, self._effects.decide(sandbox, LaunchAsked()))
+                await self._resume_paused(sandbox)
             else:
-                await self._destroy(sandbox)
+                self._relaunch(sandbox)
+                created = True
+
+    async def _wait_settled(self, sandbox: Sandbox) -> None:
+        """Wait for the move under way; raise its error if it was to bring the sandbox up."""
+        is_coming_up = sandbox.record.state in (State.CREATING, State.STARTING)
+        if sandbox.settled is not None:
+            await sandbox.settled.wait()
+        if is_coming_up and sandbox.failure is not None:
+            raise sandbox.failure.with_traceback(None)
+
+    def _relaunch(self, sandbox: Sandbox) -> None:
+        """Begin to give a hibernated or dead sandbox a container."""
+        self.check_room()
+        self._displace_warm()
+        self._moves.bring_up(sandbox, LaunchAsked(self._expiry(sandbox.record.options)))
+
+    async def _recreate(self, sandbox: Sandbox, request: SandboxRequest) -> bool:
+        """Replace the container; return False if the sandbox has moved since.
+
+        Everything that can be refused is refused before anything changes.
+        """
+        record, owner = sandbox.record, sandbox.owner
+        limits = request.limits_over(record.shape.limits)
+        if limits.disk_mb != record.shape.limits.disk_mb:
+            raise InvalidRequest(
+                f"cannot recreate this sandbox with disk_mb {limits.disk_mb}: its workspace keeps its files and so its "
+                f"size of {record.shape.limits.disk_mb} MB; leave disk_mb out"
+            )
+        image = record.shape.image if request.image is None else self._image(request.image)
+        shape = Shape(image, limits, self._effects.fittings)
+        if not await self.engine.has_image(shape.image):
+            raise EngineRefused(f"cannot recreate this sandbox: the engine has no image {shape.image}; build it first")
+        if sandbox.settled is not None or sandbox.record != record:
+            return False
+        if record.state in RESTING:
+            self.check_room()
+            self._displace_warm()
+        env = request.env if "env" in request.model_fields_set else owner.env
+        options = changed_options(record.options, request)
+        await self._moves.bring_up(sandbox, RecreateAsked(shape, env, self._expiry(options))).wait()
+        if sandbox.failure is not None:
+            raise sandbox.failure.with_traceback(None)
+        return True
 
     def check_room(self) -> None:
         """Refuse another sandbox if the disk is full or the limit is reached. A stopped one only takes disk space."""
@@ -227,7 +288,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             )
 
     def _running(self) -> list[Sandbox]:
-        return [sandbox for sandbox in self._sandboxes.values() if sandbox.record.state is not State.GONE]
+        return [sandbox for sandbox in self._sandboxes.values() if sandbox.record.state not in RESTING]
 
     def get(self, ref: SessionRef) -> SandboxView:
         return self._find(ref).view()
@@ -235,13 +296,87 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
     def of_tenant(self, tenant: TenantId) -> list[SandboxView]:
         return [sandbox.view() for ref, sandbox in self._sandboxes.items() if ref.tenant == tenant]
 
+    async def update(self, ref: SessionRef, patch: SandboxPatch) -> SandboxView:
+        """Change what may change while a sandbox lives."""
+        sandbox = await self._at_rest(ref)
+        await self._change_options(sandbox, changed_options(sandbox.record.options, patch), patch)
+        return sandbox.view()
+
+    async def pause(self, ref: SessionRef) -> SandboxView:
+        """Freeze every process of the sandbox. A paused sandbox stays as it is."""
+        sandbox = await self._at_rest(ref)
+        if sandbox.record.state is State.READY:
+            await self._moves.finish(sandbox, self._effects.advance, PauseAsked())
+        elif sandbox.record.state is not State.PAUSED:
+            raise sandbox.unfit("pause")
+        return sandbox.view()
+
+    async def resume(self, ref: SessionRef) -> SandboxView:
+        """Let a paused sandbox continue, or give a hibernated one a container. A ready sandbox stays as it is."""
+        while True:
+            sandbox = await self._at_rest(ref)
+            match sandbox.record.state:
+                case State.READY:
+                    return sandbox.view()
+                case State.PAUSED:
+                    await self._resume_paused(sandbox)
+                case State.HIBERNATED:
+                    self._relaunch(sandbox)
+                    await self._wait_settled(sandbox)
+                case _:
+                    raise sandbox.unfit("resume")
+
+    async def hibernate(self, ref: SessionRef) -> SandboxView:
+        """Remove the sandbox's container with its processes, and keep its workspace."""
+        sandbox = await self._at_rest(ref)
+        if sandbox.record.state in (State.READY, State.PAUSED):
+            await self._moves.finish(sandbox, self._effects.advance, HibernateAsked("asked"))
+        elif sandbox.record.state not in RESTING:
+            raise sandbox.unfit("hibernate")
+        return sandbox.view()
+
+    async def _at_rest(self, ref: SessionRef) -> Sandbox:
+        """Return the session's sandbox once no move is under way."""
+        while (sandbox := self._find(ref)).settled is not None:
+            await sandbox.settled.wait()
+        return sandbox
+
+    async def _resume_paused(self, sandbox: Sandbox) -> None:
+        if sandbox.record.cause != "asked":
+            raise sandbox.paused()  # whatever paused it from outside also resumes it
+        await self._moves.finish(sandbox, self._effects.advance, ResumeAsked())
+
+    async def _change_options(self, sandbox: Sandbox, options: Options, patch: SandboxPatch) -> None:
+        expires_at = sandbox.record.expires_at
+        if "ttl_s" in patch.model_fields_set and sandbox.record.state not in RESTING:
+            expires_at = self._expiry(options)
+        await self._moves.finish(sandbox, self._effects.advance, OptionsChanged(options, expires_at))
+        self._hibernator.nudge()
+
+    def _expiry(self, options: Options) -> datetime | None:
+        return expiry(options, self.settings.max_lifetime_s, datetime.now(UTC))
+
     async def destroy(self, ref: SessionRef) -> None:
         """Remove the sandbox and all its files. Also cancel a create that is under way."""
         await self._destroy(self._find(ref))
 
     async def call(self, ref: SessionRef) -> Call:
-        """Return a context manager for a call on the session's runner. It never waits for a sandbox that is ready."""
-        return self._find(ref).call()
+        """Return a context manager for a call on the session's runner.
+
+        It never waits for a sandbox that is ready. One that is hibernated or paused is resumed first, if it may be.
+        """
+        sandbox = self._find(ref)
+        while sandbox.record.state is not State.READY:
+            if sandbox.is_waking:
+                await self._wait_settled(sandbox)
+            elif sandbox.settled is not None and sandbox.record.state in (State.HIBERNATED, State.PAUSED):
+                await sandbox.settled.wait()  # it is just falling asleep, or waking up
+            elif sandbox.may_wake and sandbox.settled is None:
+                await self.resume(ref)
+            else:
+                break
+            sandbox = self._find(ref)
+        return sandbox.call()
 
     async def stats(self, ref: SessionRef) -> Stats:
         sandbox = self._find(ref)
@@ -265,7 +400,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         for sandbox in self.all_sandboxes():
             self._watch.catch_up(sandbox)
         if failures:
-            raise _explain(failures[0]) from failures[0]
+            raise explain(failures[0]) from failures[0]
         return report
 
     async def refresh_memo_mirror(self, session: SessionRef, container_path: str, content: str | None = None) -> int:
@@ -330,7 +465,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         if self._effects.shows_mirror(sandbox):
             return True
         _log.warning("a mirror was removed while its container showed it", sandbox=sandbox_id)
-        self.start(sandbox, self._effects.advance, DeathSeen("mirror"))
+        self._moves.advance(sandbox, DeathSeen("mirror"))
         return False
 
     def _find(self, ref: SessionRef) -> Sandbox:
@@ -342,16 +477,16 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
     def _admit(self, ref: SessionRef, request: SandboxRequest) -> Sandbox:
         self.check_room()
         owner = Owner(ref, request.user, request.agent, request.env)
+        options = options_of(request)
         shape = self._shape(request.image, request.limits_over(self.settings.limits))
         sandbox = self._pool.take(shape)
         if sandbox is None:
             self._displace_warm()
-            sandbox = Sandbox(self._new_record(shape, owner))
-            effects = self._effects.decide(sandbox, LaunchAsked())
+            sandbox = self._sandbox(replace(self._new_record(shape, owner), options=options))
+            self._moves.bring_up(sandbox, LaunchAsked(self._expiry(options)))
         else:
-            effects = self._effects.decide(sandbox, Claimed(owner, datetime.now(UTC)))
+            self._moves.bring_up(sandbox, Claimed(owner, datetime.now(UTC), options, self._expiry(options)))
         self._sandboxes[ref] = sandbox
-        self.start(sandbox, self._bring_up, effects)
         return sandbox
 
     def _displace_warm(self) -> None:
@@ -369,90 +504,42 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             owner=owner,
         )
 
+    def _renew(self, record: Record) -> Record:
+        return replace(self._new_record(record.shape, record.owner), options=record.options)
+
+    def _sandbox(self, record: Record) -> Sandbox:
+        return Sandbox(record, self.settings.idle_timeout_s)
+
+    def _image(self, name: str | None) -> str:
+        """Return the engine's name of the image that a request names."""
+        return name or self.settings.image or default_image(self.engine.name)
+
     def _shape(self, image: str | None, limits: Limits) -> Shape:
-        image = image or self.settings.image or default_image(self.engine.name)
-        return Shape(image, limits, self._effects.fittings)
+        return Shape(self._image(image), limits, self._effects.fittings)
 
     def _warm_up(self, shape: Shape) -> Sandbox:
-        sandbox = Sandbox(self._new_record(shape, None))
-        self.start(sandbox, self._bring_up, self._effects.decide(sandbox, LaunchAsked()))
+        sandbox = self._sandbox(self._new_record(shape, None))
+        self._moves.bring_up(sandbox, LaunchAsked())
         return sandbox
 
     def _retire(self, sandbox: Sandbox) -> None:
-        self.start(sandbox, self._effects.advance, DestroyAsked("pool"))
+        self._moves.advance(sandbox, DestroyAsked("pool"))
 
-    def start(self, sandbox: Sandbox, move: Callable[..., Awaitable[None]], *args: object) -> anyio.Event:
-        """Start a move. The caller has checked, without an await since, that none is under way."""
-        settled = sandbox.settled = anyio.Event()
-        sandbox.failure = None
-        self._tasks.start_soon(self._run, sandbox, settled, move, args)
-        return settled
-
-    async def _run(
-        self,
-        sandbox: Sandbox,
-        settled: anyio.Event,
-        move: Callable[..., Awaitable[None]],
-        args: tuple[object, ...],
-    ) -> None:
-        started = time.monotonic()
-        try:
-            await move(sandbox, *args)
-        except (SandboxdError, OSError) as error:
-            sandbox.failure = _explain(error)
-            _log.warning("move failed", sandbox=sandbox.record.id, state=sandbox.record.state, error=str(error))
-        except BaseException:
-            # Cancelled, or a bug: the daemon is stopping, so a caller that waits for this move must not start another.
-            sandbox.failure = NotReady("cannot manage this sandbox: the daemon is stopping; try again")
-            raise
-        finally:
-            owner = sandbox.record.owner
-            if owner is not None and sandbox.record.state is State.REMOVED:
-                self._sandboxes.pop(owner.ref, None)
-            sandbox.settled = None
-            settled.set()
-            if owner is None:
-                self._pool.settled(sandbox, time.monotonic() - started)
-            else:
-                self._pool.nudge()  # there may be room again
-            if sandbox.failure is None:
-                self._watch.catch_up(sandbox)
-
-    async def _bring_up(self, sandbox: Sandbox, effects: Sequence[Effect]) -> None:
-        """Launch the container of a new sandbox, or of one whose container died, or hand over a warm one."""
-        owner = sandbox.record.owner
-        self._awaited += owner is not None
-        try:
-            await self._carry_out(sandbox, effects)
-        except (Gone, NotReady):
-            is_unfit = sandbox.record.from_pool and sandbox.record.state is State.REMOVED
-            if not is_unfit:
-                raise
-            # The warm sandbox was dead or does not answer, and is removed; a new one replaces it.
-            sandbox.record = self._new_record(sandbox.record.shape, owner)
-            await self._carry_out(sandbox, self._effects.decide(sandbox, LaunchAsked()))
+    def _settled(self, sandbox: Sandbox, duration_s: float) -> None:
+        """Let the others know that a move has ended."""
+        record = sandbox.record
+        if record.owner is None:
+            self._pool.settled(sandbox, duration_s)
         else:
-            if owner is not None:
-                self._pool.launched_elsewhere()
-        finally:
-            self._awaited -= owner is not None
-            self._pool.nudge()  # the pool starts nothing while a caller waits
-
-    async def _carry_out(self, sandbox: Sandbox, effects: Sequence[Effect]) -> None:
-        """Carry out a launch or a hand-over, and undo it if it fails."""
-        try:
-            with anyio.CancelScope() as scope:
-                sandbox.scope = scope
-                await self._effects.carry_out(sandbox, effects)
-        except (SandboxdError, OSError):
-            sandbox.scope = None
-            # If the undo fails too, the record still says what to undo: the next ensure, gc or start does it.
-            await self._effects.advance(sandbox, LaunchFailed())
-            raise
-        finally:
-            sandbox.scope = None
-        if scope.cancelled_caught:
-            raise NotReady("cannot create this sandbox: it was destroyed in the meantime")
+            if record.state is State.REMOVED:
+                self._sandboxes.pop(record.owner.ref, None)
+            self._pool.nudge()  # there may be room again
+            if record.state in RESTING:
+                self._retention.nudge()
+            elif min(idle_in_s(sandbox, time.monotonic()), expires_in_s(sandbox, datetime.now(UTC))) < math.inf:
+                self._hibernator.nudge()
+        if sandbox.failure is None:
+            self._watch.catch_up(sandbox)
 
     async def _destroy(self, sandbox: Sandbox) -> None:
         if sandbox.scope is not None:
@@ -461,13 +548,15 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             await sandbox.settled.wait()
         if sandbox.record.state is State.REMOVED:
             return
-        await self.start(sandbox, self._effects.advance, DestroyAsked()).wait()
-        if sandbox.failure is not None:
-            raise sandbox.failure.with_traceback(None)
+        await self._moves.finish(sandbox, self._effects.advance, DestroyAsked())
 
     def _close_listeners(self) -> None:
         for sandbox in self.all_sandboxes():
             self._effects.close_listener(sandbox)
+
+    def start(self, sandbox: Sandbox, move: Callable[..., Awaitable[None]], *args: object) -> anyio.Event:
+        """Start a move. Used by the reconciler."""
+        return self._moves.start(sandbox, move, *args)
 
     def all_sandboxes(self) -> list[Sandbox]:
         """Return all sandboxes, including those of the pool. Used by the reconciler."""
@@ -483,11 +572,14 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         except (SandboxdError, OSError) as error:
             _log.warning("cannot compare with the engine yet", error=str(error))
 
-    async def _stop_if_idle(self, sandbox: Sandbox) -> None:
-        # No await before the new record is set: a call that entered since the reaper checked keeps its container.
-        is_idle = sandbox.idle_s(time.monotonic()) >= self.settings.idle_timeout_s
-        if is_idle and sandbox.record.state is State.READY:
-            await self._effects.advance(sandbox, IdleTimedOut())
+    def _hibernate(self, sandbox: Sandbox, cause: Cause) -> None:
+        self._moves.start(sandbox, self._hibernate_if_due, cause)
+
+    async def _hibernate_if_due(self, sandbox: Sandbox, cause: Cause) -> None:
+        # No await before the new record is set: a call that entered since the hibernator checked keeps its container.
+        is_due = cause == "lifetime" or idle_in_s(sandbox, time.monotonic()) <= 0
+        if is_due and sandbox.record.state in (State.READY, State.PAUSED):
+            await self._effects.advance(sandbox, HibernateAsked(cause))
 
     async def _reconcile_at_start(self) -> None:
         records = await self._registry.load()
@@ -500,16 +592,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             )
         for record in records:
             if record.owner is None:
-                self._pool.add(Sandbox(record))
+                self._pool.add(self._sandbox(record))
             else:
-                self._sandboxes[record.owner.ref] = Sandbox(record)
+                self._sandboxes[record.owner.ref] = self._sandbox(record)
         await self._reconciler.adopt_all()
-
-
-def _explain(error: SandboxdError | OSError) -> SandboxdError:
-    """Return the error for a caller of a move that failed."""
-    if isinstance(error, OSError):
-        return host_error("manage this sandbox", error)
-    if isinstance(error, Gone):  # it died during its start, before any caller had it
-        return EngineRefused(str(error))
-    return error

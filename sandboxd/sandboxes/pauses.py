@@ -1,4 +1,4 @@
-"""Containers that were paused from outside, as reported by the engine, and what that means for their sandboxes.
+"""Which containers are frozen, as reported by the engine, and what that means for their sandboxes.
 
 It records and compares; it never pauses or resumes a container.
 """

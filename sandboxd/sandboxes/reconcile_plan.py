@@ -31,6 +31,13 @@ class MarkGone:
 
 
 @dataclass(frozen=True, slots=True)
+class Rest:
+    """The sandbox hibernates: leave only its workspace, as files on disk."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
 class FinishDestroy:
     """The sandbox was being destroyed, or its create was never acknowledged: leave nothing."""
 
@@ -60,7 +67,7 @@ class KeepWorkspace:
     id: str
 
 
-Action = Adopt | MarkGone | FinishDestroy | RemoveContainer | RemoveFiles | KeepWorkspace
+Action = Adopt | MarkGone | Rest | FinishDestroy | RemoveContainer | RemoveFiles | KeepWorkspace
 
 
 def plan(
@@ -77,6 +84,7 @@ def plan(
     an empty directory must not be mistaken for an empty memory (I4), so they are stopped.
     """
     by_id = {container.id: container for container in containers}
+    on_disk = set(scratch)
     known: set[str] = set()
     kept: set[str] = set()
     actions: list[Action] = []
@@ -98,10 +106,12 @@ def plan(
                 actions.append(MarkGone(record, "engine"))
             case State.CREATING | State.STARTING | State.WARM | State.DESTROYING | State.REMOVED:
                 actions.append(FinishDestroy(record))
-            case State.GONE:
+            case State.HIBERNATED if record.id in on_disk:
+                actions.append(Rest(record))
+            case State.HIBERNATED | State.GONE:
                 pass
     orphans = [RemoveContainer(container_id) for container_id in by_id if container_id not in kept]
-    strays = [RemoveFiles(sandbox_id) for sandbox_id in sorted(set(scratch) - known)]
+    strays = [RemoveFiles(sandbox_id) for sandbox_id in sorted(on_disk - known)]
     unclaimed = [KeepWorkspace(sandbox_id) for sandbox_id in sorted(set(workspaces) - known)]
     # Containers first, because a directory that a container still writes to cannot be removed.
     return [*orphans, *actions, *strays, *unclaimed]

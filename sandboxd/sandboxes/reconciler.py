@@ -29,6 +29,7 @@ from sandboxd.sandboxes.reconcile_plan import (
     MarkGone,
     RemoveContainer,
     RemoveFiles,
+    Rest,
     plan,
 )
 from sandboxd.sandboxes.sandbox import Sandbox
@@ -118,6 +119,8 @@ class Reconciler:
                 self._start_at_rest(record, self._effects.advance, DeathSeen(cause))
             case MarkGone(record):
                 self._start_at_rest(record, self._effects.advance, LaunchFailed())
+            case Rest(record):
+                self._start_at_rest(record, self._rest)
             case FinishDestroy(record):
                 removal: Removal = "pool" if record.state is State.WARM else "create_failed"
                 self._start_at_rest(record, self._effects.advance, DestroyAsked(removal))
@@ -135,6 +138,9 @@ class Reconciler:
             cause = error.cause if isinstance(error, Gone) else "engine"
             await self._effects.advance(sandbox, DeathSeen(cause))
             raise
+
+    async def _rest(self, sandbox: Sandbox) -> None:
+        await self._effects.rest(sandbox.record.id)
 
     def _report_unclaimed(self, workspace_id: str) -> None:
         if workspace_id not in self._unclaimed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from memo.ids import AgentId, SessionRef, UserId
 from sandboxd.errors import RegistryCorrupt
 from sandboxd.host_database import HostDatabase
 from sandboxd.limits import Limits
-from sandboxd.sandboxes.lifecycle import Owner, Record, Shape, State
+from sandboxd.sandboxes.lifecycle import Options, Owner, Record, Shape, State
 
 
 class Registry:
@@ -123,6 +124,9 @@ def _encode(record: Record) -> str:
             "cause": record.cause,
             "from_pool": record.from_pool,
             "removal": record.removal,
+            "options": asdict(record.options),
+            "expires_at": _encode_time(record.expires_at),
+            "resting_since": _encode_time(record.resting_since),
         }
     )
 
@@ -137,12 +141,16 @@ def _decode(text: str) -> Record:
             secret=fields["secret"],
             created_at=datetime.fromisoformat(fields["created_at"]),
             owner=None if fields["owner"] is None else _decode_owner(fields["owner"]),
-            state=State(fields["state"]),
+            # An earlier version called a sandbox that hibernates gone.
+            state=State.HIBERNATED if fields["cause"] == "idle" else State(fields["state"]),
             generation=fields["generation"],
             container=fields["container"],
             cause=fields["cause"],
             from_pool=fields["from_pool"],
             removal=fields.get("removal"),
+            options=Options(**fields.get("options", {})),
+            expires_at=_decode_time(fields.get("expires_at")),
+            resting_since=_decode_time(fields.get("resting_since")),
         )
     except (ValueError, KeyError, TypeError, InvalidKey) as error:
         raise RegistryCorrupt(f"cannot read a record of the registry: {type(error).__name__}") from error
@@ -155,3 +163,11 @@ def _decode_owner(fields: dict[str, Any]) -> Owner:
         agent=AgentId(fields["agent"]) if fields["agent"] else None,
         env=fields["env"],
     )
+
+
+def _encode_time(time: datetime | None) -> str | None:
+    return None if time is None else time.isoformat()
+
+
+def _decode_time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

@@ -1,7 +1,7 @@
 """One sandbox in the daemon: its record, its runner, the calls and the move under way.
 
-A *move* is a part of its life cycle (bring up, tear down, adopt, clear away). A sandbox makes one move at a time; the
-next one waits for the one under way. The manager starts and carries out moves.
+A *move* is a part of its life cycle (bring up, tear down, adopt, hibernate). A sandbox makes one move at a time; the
+next one waits for the one under way. `Moves` starts and carries them out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import TracebackType
 
 import anyio
 
-from sandboxd.errors import Gone, NotReady, Paused, SandboxdError, SandboxNotFound
+from sandboxd.errors import Gone, Hibernated, NotReady, Paused, SandboxdError, SandboxNotFound
 from sandboxd.models.sandbox import SandboxView
 from sandboxd.runner.client import RunnerClient
 from sandboxd.runner.listener import RunnerListener
@@ -19,15 +19,16 @@ from sandboxd.sandboxes.lifecycle import Owner, Record, State
 
 _DEAD = "its container is dead ({cause})"
 _REASONS = {
-    "idle": "it was idle, so its container was stopped",
     "mirror": "the directory that showed its memory was removed on the host, so its container was stopped",
 }
 _ADVICE = "its files are kept: create the sandbox again to continue"
+_WAKE = "its files are kept: resume it with POST .../sandbox/resume or `sandboxd resume`"
 
 
 class Sandbox:
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, default_idle_timeout_s: float = 0.0) -> None:
         self.record = record
+        self._default_idle_timeout_s = default_idle_timeout_s
         self.saved: Record | None = None
         """The record that this daemon last saved in the registry."""
         self.listener: RunnerListener | None = None
@@ -53,9 +54,30 @@ class Sandbox:
             return Call(self, runner)
         raise self.unfit("use")
 
-    def unfit(self, verb: str) -> Gone | NotReady | Paused:
+    @property
+    def idle_timeout_s(self) -> float:
+        """Seconds without use until it hibernates; 0 means never."""
+        own = self.record.options.idle_timeout_s
+        return self._default_idle_timeout_s if own is None else own
+
+    @property
+    def is_waking(self) -> bool:
+        """Whether it gets a container again, so that a call may wait for it. A new sandbox is not waking."""
+        is_coming_up = self.record.state in (State.CREATING, State.STARTING)
+        return is_coming_up and self.record.generation > 1 and self.settled is not None
+
+    @property
+    def may_wake(self) -> bool:
+        """Whether a call may resume it."""
+        record = self.record
+        is_asleep = record.state is State.HIBERNATED or (record.state is State.PAUSED and record.cause == "asked")
+        return is_asleep and record.options.resume == "auto"
+
+    def unfit(self, verb: str) -> Gone | Hibernated | NotReady | Paused:
         """Return the error that says why this sandbox, which is not ready, cannot be used."""
         record = self.record
+        if record.state is State.HIBERNATED:
+            return Hibernated(f"cannot {verb} this sandbox: it is hibernated ({record.cause}); {_WAKE}")
         if record.state is State.GONE:
             cause = record.cause or "engine"
             reason = _REASONS.get(cause, _DEAD).format(cause=cause)
@@ -68,6 +90,9 @@ class Sandbox:
     def paused(self) -> Paused:
         """Return the error for a call while the container is frozen."""
         record = self.record
+        if record.cause == "asked":
+            step = "resume it with POST .../sandbox/resume or `sandboxd resume`"
+            return Paused(f"cannot use this sandbox: it is paused; {step}")
         if record.engine == "bubblewrap":
             step = "continue its processes with SIGCONT"
         else:
@@ -127,6 +152,11 @@ class Sandbox:
             image=record.shape.image,
             limits=record.shape.limits.model_dump(),
             created=created,
+            labels=dict(record.options.labels),
+            idle_timeout_s=self.idle_timeout_s,
+            expires_at=record.expires_at,
+            resume=record.options.resume,
+            resting_since=record.resting_since,
         )
 
 

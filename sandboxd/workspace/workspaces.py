@@ -2,16 +2,17 @@
 
 Owns DATA/workspaces. On hosts with loop devices a workspace is its own filesystem, so the kernel enforces the limit;
 elsewhere it is a plain directory that the watchdog measures. It never opens a path that a container can write: contents
-are only mounted, unmounted or deleted here.
+are only mounted, unmounted, or measured and deleted without a container.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -33,6 +34,7 @@ T = TypeVar("T")
 _LEGAL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _IMAGE, _FILES, _DRAFT = "image", "files", ".new-"
 _TEMPLATES = ".templates"
+_BLOCK_BYTES = 512
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
@@ -198,6 +200,24 @@ class Workspaces:
                 found.add(point.parent.name)
         return found
 
+    async def sizes(self, in_use: Collection[str]) -> dict[str, int]:
+        """Return the disk space that workspaces take, in bytes, by their id.
+
+        A plain directory is measured only if it is not in use, because its container could mislead the daemon.
+        """
+        return await self._run("measure the workspaces", self._sizes, frozenset(in_use))
+
+    def _sizes(self, in_use: frozenset[str]) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        for name in filter(_LEGAL_ID.fullmatch, os.listdir(self._root)):
+            home = self._root / name
+            try:
+                sizes[name] = (home / _IMAGE).stat().st_blocks * _BLOCK_BYTES
+            except FileNotFoundError:
+                if name not in in_use:
+                    sizes[name] = _tree_size(home)
+        return sizes
+
     def diagnose(self) -> list[Finding]:
         if self.kind == "loop":
             detail = "each is its own filesystem: bytes and files are limited; their limits may add up to more"
@@ -237,6 +257,18 @@ def temporary_of(files: Path) -> Path | None:
     """Return the directory to mount at /var/tmp for these files at /workspace; None if there was no room for it."""
     path = files / images.MEMO / images.TEMPORARY
     return path if path.is_dir() else None
+
+
+def _tree_size(top: Path) -> int:
+    """Return the disk space of a directory. What is too deep to reach, or removed meanwhile, does not count."""
+    size, open_ends = 0, [os.fspath(top)]
+    while open_ends:
+        with contextlib.suppress(OSError), os.scandir(open_ends.pop()) as entries:
+            for entry in entries:
+                size += entry.stat(follow_symlinks=False).st_blocks * _BLOCK_BYTES
+                if entry.is_dir(follow_symlinks=False):
+                    open_ends.append(entry.path)
+    return size
 
 
 def _check(workspace_id: str) -> None:

@@ -269,6 +269,34 @@ async def test_an_earlier_pause_is_found_and_its_end_is_reported(
     await later.aclose()
 
 
+async def test_the_engine_pauses_a_container_and_resumes_it_where_it_was(engine: Engine, make_spec: SpecMaker) -> None:
+    container = await engine.launch(make_spec("sh", "-c", "while :; do :; done"))
+    stream = engine.events()
+    with anyio.fail_after(HANG_GUARD_S):
+        assert await anext(stream) == Resynced()
+        for _ in range(2):
+            for act, is_paused in ((engine.pause, True), (engine.resume, False)):
+                await act(container.id)
+                await act(container.id)  # twice is not an error
+                found = await engine.inspect(container.id)
+                assert found is not None
+                assert (found.pid, found.running, found.paused) == (container.pid, True, is_paused)
+                expected = ContainerPaused(container.id) if is_paused else ContainerResumed(container.id)
+                while await anext(stream) != expected:
+                    pass
+                before = (await engine.stats(container.id)).cpu_seconds
+                await anyio.sleep(0.3)
+                if is_paused:  # gVisor's own processes use a little
+                    assert (await engine.stats(container.id)).cpu_seconds - before < 0.1
+                while not is_paused and (await engine.stats(container.id)).cpu_seconds == before:
+                    await anyio.sleep(0.05)
+    await engine.pause(container.id)
+    await engine.remove(container.id)
+    for act in (engine.pause, engine.resume):
+        with pytest.raises(EngineRefused):
+            await act(container.id)
+
+
 async def test_a_paused_container_can_be_removed(engine: Engine, make_spec: SpecMaker, freeze: Freezer) -> None:
     container = await engine.launch(make_spec())
     await anyio.to_thread.run_sync(freeze, container, True)

@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.engine]
 
 CREATE_POINTS = sorted(point for point in POINTS if point.startswith("create."))
 DESTROY_POINTS = sorted(point for point in POINTS if point.startswith("destroy."))
+HIBERNATE_POINTS = sorted(point for point in POINTS if point.startswith("hibernate."))
+PAUSE_POINTS = sorted(point for point in POINTS if point.startswith(("pause.", "resume.")))
 
 
 def assert_nothing_left(daemon: RunningDaemon) -> None:
@@ -73,6 +75,70 @@ def test_a_killed_destroy_is_finished_at_the_next_start(daemon: RunningDaemon, p
     settle(daemon)
     with daemon.client() as client, pytest.raises(NotFound):
         client.get_sandbox("s1")
+    assert_nothing_left(daemon)
+
+
+@pytest.mark.parametrize("point", HIBERNATE_POINTS)
+def test_a_killed_hibernation_keeps_the_files_and_leaves_nothing_else(daemon: RunningDaemon, point: str) -> None:
+    daemon.start(failpoint=f"{point}=kill")
+    with daemon.client() as client:
+        client.ensure_sandbox("s1", user="ada")
+        client.exec("s1", "echo precious > /workspace/file")
+        with pytest.raises(DaemonUnreachable):
+            client.hibernate_sandbox("s1")
+    daemon.wait()
+    daemon.start()
+    settle(daemon)
+    with daemon.client() as client:
+        assert client.get_sandbox("s1").state == "hibernated"
+        assert daemon.containers() == []
+        assert daemon.mounts() == []
+        assert client.exec("s1", "cat /workspace/file").stdout == "precious\n"
+        assert len(daemon.containers()) == 1
+        client.destroy_sandbox("s1")
+    assert_nothing_left(daemon)
+
+
+@pytest.mark.parametrize("point", CREATE_POINTS)
+def test_a_killed_resume_keeps_the_files_and_the_next_call_resumes_again(daemon: RunningDaemon, point: str) -> None:
+    daemon.start()
+    with daemon.client() as client:
+        client.ensure_sandbox("s1", user="ada")
+        client.exec("s1", "echo precious > /workspace/file")
+        client.hibernate_sandbox("s1")
+    daemon.terminate()
+    daemon.start(failpoint=f"{point}=kill")
+    with daemon.client() as client, pytest.raises(DaemonUnreachable):
+        client.ensure_sandbox("s1", user="ada")
+    assert daemon.wait() == -signal.SIGKILL
+    daemon.start()
+    settle(daemon)
+    with daemon.client() as client:
+        assert client.get_sandbox("s1").state in ("hibernated", "ready")
+        assert client.exec("s1", "cat /workspace/file").stdout == "precious\n"
+        assert len(daemon.containers()) == 1
+        client.destroy_sandbox("s1")
+    assert_nothing_left(daemon)
+
+
+@pytest.mark.parametrize("point", PAUSE_POINTS)
+def test_a_killed_pause_or_resume_leaves_the_sandbox_with_its_processes(daemon: RunningDaemon, point: str) -> None:
+    daemon.start(failpoint=f"{point}=kill")
+    with daemon.client() as client:
+        container = client.ensure_sandbox("s1", user="ada").container
+        process = client.start_process("s1", "sleep 1000")
+        with pytest.raises(DaemonUnreachable):
+            client.pause_sandbox("s1")
+            client.resume_sandbox("s1")
+    daemon.wait()
+    daemon.start()
+    settle(daemon)
+    with daemon.client() as client:
+        assert client.get_sandbox("s1").state in ("ready", "paused", "starting")
+        assert client.exec("s1", "echo awake").stdout == "awake\n"
+        assert client.get_sandbox("s1").container == container
+        assert [(found.id, found.running) for found in client.list_processes("s1")] == [(process.id, True)]
+        client.destroy_sandbox("s1")
     assert_nothing_left(daemon)
 
 

@@ -112,6 +112,21 @@ async def test_an_error_at_create_or_destroy_has_a_code(home: Path) -> None:
         assert await client.list_sandboxes() == []
 
 
+async def test_an_error_at_a_pause_or_a_hibernation_has_a_code_and_loses_nothing(home: Path) -> None:
+    async with running(home) as client:
+        await manage(lambda: client.ensure_sandbox("s1", user="ada"))
+        await client.exec("s1", "echo kept > /workspace/file")
+        for point in points_of("pause", "resume"):
+            await check(point, lambda: client.pause_sandbox("s1"))
+            await check(point, lambda: client.resume_sandbox("s1"))
+            await manage(lambda: client.resume_sandbox("s1"))
+        for point in points_of("hibernate"):
+            await check(point, lambda: client.hibernate_sandbox("s1"))
+            await manage(lambda: client.collect_garbage())
+            assert (await client.exec("s1", "cat /workspace/file")).stdout == "kept\n"
+        await manage(lambda: client.destroy_sandbox("s1"))
+
+
 async def test_an_error_at_the_claim_of_a_warm_sandbox_has_a_code(home: Path) -> None:
     async with running(home, pool=1) as client:
         for point in points_of("claim"):
@@ -143,7 +158,7 @@ async def test_an_error_at_a_write_or_refresh_of_memory_has_a_code(home: Path) -
 
 
 async def test_an_error_at_start_does_not_affect_other_sandboxes(home: Path) -> None:
-    known = ("claim", "create", "destroy", "outbox", "refresh", "writeback")
+    known = ("claim", "create", "destroy", "hibernate", "outbox", "pause", "refresh", "resume", "writeback")
     at_start = [point for point in sorted(failpoints.POINTS) if point.split(".")[0] not in known]
     assert {"reconcile.planned", "reconcile.acted"} <= set(at_start)
     async with running(home) as client:

@@ -1,4 +1,4 @@
-"""An unused sandbox loses its container some time after its last use, and never its files."""
+"""An unused sandbox hibernates some time after its last use: its container goes, and never its files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sandboxd.errors import Gone
 from tests.running import RunningDaemon, newest_event, wait_for_state
 
 pytestmark = pytest.mark.engine
@@ -22,7 +21,7 @@ def daemon() -> Iterator[RunningDaemon]:
         running.stop()
 
 
-def test_an_idle_sandbox_loses_its_container_but_not_during_a_call(engine_socket: str, agent_image: str) -> None:
+def test_an_idle_sandbox_hibernates_but_not_during_a_call(engine_socket: str, agent_image: str) -> None:
     daemon = RunningDaemon(image=agent_image, idle_timeout_s=2)
     try:
         daemon.start()
@@ -31,13 +30,13 @@ def test_an_idle_sandbox_loses_its_container_but_not_during_a_call(engine_socket
             client.ensure_sandbox("busy", user="ada")
             call = thread.submit(caller.exec, "busy", "until [ -e end ]; do sleep 0.1; done; echo finished")
             client.ensure_sandbox("idle", user="ada")
-            wait_for_state(client, "idle", "gone", after=seen)  # the call has been under way for longer than that
+            wait_for_state(client, "idle", "hibernated", after=seen)  # the call has been under way for longer than that
             idle = client.get_sandbox("idle")
-            assert (idle.state, idle.cause, idle.container) == ("gone", "idle", None)
+            assert (idle.state, idle.cause, idle.container) == ("hibernated", "idle", None)
             assert client.get_sandbox("busy").state == "ready"
             client.write_file("busy", "/workspace/end", b"")
             assert call.result().stdout == "finished\n"
-            wait_for_state(client, "busy", "gone", after=seen)
+            wait_for_state(client, "busy", "hibernated", after=seen)
             for session in ("busy", "idle"):
                 client.destroy_sandbox(session)
         assert daemon.containers() == []
@@ -46,17 +45,14 @@ def test_an_idle_sandbox_loses_its_container_but_not_during_a_call(engine_socket
         daemon.stop()
 
 
-def test_an_idle_sandbox_keeps_its_files_and_comes_back_with_them(daemon: RunningDaemon) -> None:
+def test_a_call_resumes_an_idle_sandbox_with_its_files(daemon: RunningDaemon) -> None:
     with daemon.client() as client:
         seen = newest_event(client)
         client.ensure_sandbox("s1", user="ada")
         client.exec("s1", "echo kept > /workspace/file")
-        wait_for_state(client, "s1", "gone", after=seen)
-        with pytest.raises(Gone, match="files are kept: create the sandbox again") as refused:
-            client.exec("s1", "true")
-        assert refused.value.cause == "idle"
-        assert client.ensure_sandbox("s1", user="ada").state == "ready"
+        wait_for_state(client, "s1", "hibernated", after=seen)
         assert client.exec("s1", "cat /workspace/file").stdout == "kept\n"
+        assert client.get_sandbox("s1").state == "ready"
         removed = [event.fields for event in client.events(after=seen, follow=False) if event.kind == "workspace"]
         assert removed == []
         client.destroy_sandbox("s1")
@@ -80,9 +76,9 @@ def test_a_running_process_keeps_the_container_of_its_sandbox(daemon: RunningDae
         client.ensure_sandbox("s1", user="ada")
         leave(client)  # type: ignore[operator]
         client.ensure_sandbox("idle", user="ada")
-        wait_for_state(client, "idle", "gone", after=seen)
+        wait_for_state(client, "idle", "hibernated", after=seen)
         # s1 was last used earlier, so it has been checked by now, or will be in the next round.
         seen = newest_event(client)
         client.ensure_sandbox("idle", user="ada")
-        wait_for_state(client, "idle", "gone", after=seen)
+        wait_for_state(client, "idle", "hibernated", after=seen)
         assert client.get_sandbox("s1").state == "ready"

@@ -1,4 +1,4 @@
-"""The manager against a model, under any order of creates, destroys, deaths, outages and restarts.
+"""The manager against a model, under any order of creates, pauses, destroys, deaths, outages and restarts.
 
 Invariant: a session has at most one container, a container belongs to a session that the registry has, and a workspace
 keeps its files until its sandbox is destroyed.
@@ -23,15 +23,27 @@ from tests.world.fake_engine import ContainerTable
 from tests.world.world import HANG_S, World, managing, settings_in
 
 SESSIONS = ("s1", "s2")
-ACTS = ("create", "create twice", "destroy", "die", "refuse", "outage", "restart", "collect")
+ACTS = (
+    *("create", "create twice", "recreate", "call", "pause", "resume", "hibernate", "destroy"),
+    *("die", "refuse", "outage", "restart", "collect"),
+)
+RUNNING = ("ready", "paused")
 
 
 @dataclass
 class Model:
-    """What each session must have: its files, and whether its container runs."""
+    """What each session must have: its files and its state."""
 
     files: dict[str, set[str]] = field(default_factory=dict)
-    ready: set[str] = field(default_factory=set)
+    states: dict[str, str] = field(default_factory=dict)
+
+    def is_running(self, session: str) -> bool:
+        return self.states.get(session) in RUNNING
+
+    def refused(self, session: str) -> None:
+        """Note that the session's container could not be launched."""
+        if session in self.states:
+            self.states[session] = "hibernated"
 
 
 class Run:
@@ -64,14 +76,36 @@ class Run:
 
     async def create(self, session: str) -> None:
         await self.world.create(session)
-        self._model.ready.add(session)
         await self._write(session)
+
+    async def recreate(self, session: str) -> None:
+        await self.world.create(session, recreate=True)
+        await self._write(session)
+
+    async def call(self, session: str) -> None:
+        """Call a sandbox, which resumes it unless its container died."""
+        if self._model.states.get(session) in ("ready", "paused", "hibernated"):
+            await self._write(session)
+
+    async def pause(self, session: str) -> None:
+        if self._model.is_running(session):
+            await self.world.manager.pause(SessionRef.of("acme", session))
+            self._model.states[session] = "paused"
+
+    async def resume(self, session: str) -> None:
+        if self._model.states.get(session, "gone") != "gone":
+            await self.world.manager.resume(SessionRef.of("acme", session))
+            self._model.states[session] = "ready"
+
+    async def hibernate(self, session: str) -> None:
+        if self._model.is_running(session):
+            await self.world.manager.hibernate(SessionRef.of("acme", session))
+            self._model.states[session] = "hibernated"
 
     async def create_twice(self, session: str) -> None:
         async with anyio.create_task_group() as tasks:
             for _ in range(2):
                 tasks.start_soon(self.world.create, session)
-        self._model.ready.add(session)
         await self._write(session)
 
     async def destroy(self, session: str) -> None:
@@ -82,43 +116,48 @@ class Run:
         except SandboxNotFound:
             assert not is_known
         self._model.files.pop(session, None)
-        self._model.ready.discard(session)
+        self._model.states.pop(session, None)
 
     async def die(self, session: str) -> None:
-        if session in self._model.ready:
+        if self._model.is_running(session):
             self._table.end(self.world.running_container(session), "oom")
             assert (await self.world.wait_for(session, "gone")).cause == "oom"
-            self._model.ready.discard(session)
+            self._model.states[session] = "gone"
 
     async def refuse(self, session: str) -> None:
         """Request a sandbox while the engine refuses to launch."""
         self._table.refuse_launches(EngineRefused("cannot launch: a test said so"))
         try:
             await self.world.create(session)
-            assert session in self._model.ready
+            assert self._model.is_running(session)
+            self._model.states[session] = "ready"
         except EngineRefused:
-            assert session not in self._model.ready
+            assert not self._model.is_running(session)
+            self._model.refused(session)
         self._table.forgive()
 
     async def outage(self, session: str) -> None:
         """Request a sandbox while the engine does not answer, and let one die unnoticed."""
         self._table.leave()
-        if session in self._model.ready:
+        if self._model.is_running(session):
             container = self.world.running_container(session)
             self._table.end(container, "killed")
             await self._table.containers[container].ended.wait()
+        other = SESSIONS[0] if session == SESSIONS[1] else SESSIONS[1]
         with suppress(EngineUnavailable):
-            await self.world.create(SESSIONS[0] if session == SESSIONS[1] else SESSIONS[1])
+            await self.world.create(other)
+        if not self._model.is_running(other):
+            self._model.refused(other)
         self._table.come_back()
-        if session in self._model.ready:
+        if self._model.is_running(session):
             await self.world.wait_for(session, "gone")
-            self._model.ready.discard(session)
+            self._model.states[session] = "gone"
 
     async def restart(self, session: str) -> None:
         await self._stack.aclose()
         await self._open()
-        for ready in self._model.ready:
-            await self.world.wait_for(ready, "ready")
+        for known, state in self._model.states.items():
+            await self.world.wait_for(known, state)
 
     async def collect(self, session: str) -> None:
         report = await self.world.manager.collect_garbage()
@@ -130,19 +169,21 @@ class Run:
         with await self.world.manager.call(SessionRef.of("acme", session)) as runner:
             assert (await runner.exec(Exec(("touch", name)))).exit_code == 0
         self._model.files.setdefault(session, set()).add(name)
+        self._model.states[session] = "ready"
 
     async def _check(self) -> None:
         """Compare manager, registry, engine and disk with the model, once pending work is done."""
         with anyio.fail_after(HANG_S):
             while self._seen() != self._expected():
                 await anyio.sleep(0.01)
-        for session in self._model.ready:
+        for session in filter(self._model.is_running, self._model.states):
             names = {path.name for path in self.world.workspace(session).iterdir()} - {"memo"}
             assert names == self._model.files[session]
 
     def _expected(self) -> object:
-        states = {s: "ready" if s in self._model.ready else "gone" for s in self._model.files}
-        return states, sorted(states.values()), len(self._model.ready), len(states), len(self._model.ready)
+        states = self._model.states
+        running = sum(map(self._model.is_running, states))
+        return states, sorted(states.values()), running, len(states), running
 
     def _seen(self) -> object:
         views = {

@@ -19,18 +19,24 @@ from sandboxd.limits import Limits
 from sandboxd.sandboxes import effects as effects_module
 from sandboxd.sandboxes.lifecycle import (
     MOST_TRANSITIONS,
+    RESTING,
     Claimed,
     DeathSeen,
     DestroyAsked,
     Effect,
     Event,
-    IdleTimedOut,
+    HibernateAsked,
     LaunchAsked,
     Launched,
     LaunchFailed,
+    Options,
+    OptionsChanged,
     Owner,
+    PauseAsked,
     PauseSeen,
     Record,
+    RecreateAsked,
+    ResumeAsked,
     ResumeSeen,
     RunnerReady,
     Shape,
@@ -53,7 +59,11 @@ EVENTS: list[Event] = [
     DeathSeen("oom"),
     PauseSeen(),
     ResumeSeen(),
-    IdleTimedOut(),
+    PauseAsked(),
+    ResumeAsked(),
+    HibernateAsked("idle"),
+    RecreateAsked(Shape("image:2", Limits()), {"A": "1"}),
+    OptionsChanged(Options(labels={"team": "search"}), None),
     DestroyAsked(),
     TornDown(),
 ]
@@ -77,10 +87,12 @@ ALLOWED = {
     (State.CREATING, Launched): State.STARTING,
     (State.CREATING, LaunchFailed): State.DESTROYING,
     (State.CREATING, DeathSeen): State.DESTROYING,
+    (State.CREATING, OptionsChanged): State.CREATING,
     (State.CREATING, DestroyAsked): State.DESTROYING,
     (State.STARTING, RunnerReady): State.READY,
     (State.STARTING, LaunchFailed): State.DESTROYING,
     (State.STARTING, DeathSeen): State.DESTROYING,
+    (State.STARTING, OptionsChanged): State.STARTING,
     (State.STARTING, DestroyAsked): State.DESTROYING,
     (State.WARM, Claimed): State.STARTING,
     (State.WARM, DeathSeen): State.DESTROYING,
@@ -89,12 +101,28 @@ ALLOWED = {
     (State.READY, PauseSeen): State.PAUSED,
     (State.READY, DeathSeen): State.GONE,
     (State.READY, LaunchFailed): State.GONE,
-    (State.READY, IdleTimedOut): State.GONE,
+    (State.READY, PauseAsked): State.PAUSED,
+    (State.READY, HibernateAsked): State.HIBERNATED,
+    (State.READY, RecreateAsked): State.CREATING,
+    (State.READY, OptionsChanged): State.READY,
     (State.READY, DestroyAsked): State.DESTROYING,
     (State.PAUSED, ResumeSeen): State.READY,
+    (State.PAUSED, ResumeAsked): State.PAUSED,
+    (State.PAUSED, HibernateAsked): State.HIBERNATED,
+    (State.PAUSED, RecreateAsked): State.CREATING,
+    (State.PAUSED, OptionsChanged): State.PAUSED,
     (State.PAUSED, DeathSeen): State.GONE,
     (State.PAUSED, DestroyAsked): State.DESTROYING,
+    (State.HIBERNATED, LaunchAsked): State.CREATING,
+    (State.HIBERNATED, HibernateAsked): State.HIBERNATED,
+    (State.HIBERNATED, RecreateAsked): State.CREATING,
+    (State.HIBERNATED, OptionsChanged): State.HIBERNATED,
+    (State.HIBERNATED, DeathSeen): State.HIBERNATED,
+    (State.HIBERNATED, DestroyAsked): State.DESTROYING,
     (State.GONE, LaunchAsked): State.CREATING,
+    (State.GONE, HibernateAsked): State.HIBERNATED,
+    (State.GONE, RecreateAsked): State.CREATING,
+    (State.GONE, OptionsChanged): State.GONE,
     (State.GONE, DeathSeen): State.GONE,
     (State.GONE, DestroyAsked): State.DESTROYING,
     (State.DESTROYING, DeathSeen): State.DESTROYING,
@@ -123,9 +151,9 @@ def test_a_pause_keeps_the_container_and_the_calls_in_flight() -> None:
     assert effects == [Effect.THAW_CALLS, Effect.ANNOUNCE]
 
 
-def test_a_failed_relaunch_keeps_the_workspace() -> None:
+def test_a_failed_relaunch_keeps_the_workspace_and_may_be_tried_again() -> None:
     after, effects = step(record(State.STARTING, generation=2, container="c2"), LaunchFailed())
-    assert after.state is State.GONE
+    assert (after.state, after.cause) == (State.HIBERNATED, "engine")
     assert Effect.REMOVE_CONTAINER in effects
     assert Effect.TEAR_DOWN not in effects
 
@@ -252,10 +280,13 @@ def check_possible(before: Record, after: Record) -> None:
     assert after.generation >= max(before.generation, 1)
     if after.state is not State.DESTROYING:
         assert (after.container is not None) == (after.state in HAS_CONTAINER)
-    assert (after.cause is not None) == (after.state is State.GONE)
+    assert (after.cause is not None) == (after.state in RESTING or after.cause == "asked")
+    assert after.state in RESTING or after.resting_since is None
     assert (after.removal is not None) == (after.state in (State.DESTROYING, State.REMOVED))
-    assert before.owner in (None, after.owner)  # its owner never changes
-    if after.state in (State.READY, State.PAUSED, State.GONE):
+    if before.owner is not None:  # its owner never changes, only the environment of its commands
+        assert after.owner is not None
+        assert (after.owner.ref, after.owner.user) == (before.owner.ref, before.owner.user)
+    if after.state in (State.READY, State.PAUSED, *RESTING):
         assert after.owner is not None
     if after.state is State.WARM:
         assert after.owner is None
@@ -295,7 +326,7 @@ def test_after_any_events_a_sandbox_is_removed_or_can_still_be_destroyed(
         assert current.state not in (State.READY, State.WARM) or current.container is not None
         assert current.owner is not None or current.state is not State.READY
         assert current.owner is None or current.state is not State.WARM
-        assert (current.cause is not None) == (current.state is State.GONE)
+        assert current.state in (*RESTING, State.PAUSED) or current.cause is None
     if current.state is not State.REMOVED:
         current, _ = step(current, DestroyAsked())
         assert step(current, TornDown())[0].state is State.REMOVED

@@ -179,7 +179,7 @@ async def test_a_restart_that_fails_at_any_step_keeps_the_files(world: World, po
     failpoints.arm(f"{point}=error(EIO)")
     with pytest.raises(SandboxdError, match="cannot"):
         await world.create("s1")
-    assert (world.manager.get(S1).state, world.table.containers) == ("gone", {})
+    assert (world.manager.get(S1).state, world.table.containers) == ("hibernated", {})
     failpoints.arm("")
     await world.create("s1")
     assert await run(world, "cat /workspace/a") == "kept\n"
@@ -507,15 +507,15 @@ async def test_a_pause_from_outside_is_reported_and_so_is_its_end(world: World) 
     assert states_of(world) == ["ready", "paused", "ready"]
 
 
-async def test_an_idle_sandbox_is_stopped_and_keeps_its_files(tmp_path: Path) -> None:
+async def test_an_idle_sandbox_hibernates_and_the_next_call_resumes_it_with_its_files(tmp_path: Path) -> None:
     async with open_world(tmp_path, idle_timeout_s=0.3) as world:
-        await world.create("s1")
+        first = await world.create("s1")
         await run(world, "echo kept > /workspace/a")
-        assert (await world.wait_for("s1", "gone")).cause == "idle"
-        with pytest.raises(Gone, match="it was idle"):
-            await world.manager.call(S1)
-        await world.create("s1")
+        asleep = await world.wait_for("s1", "hibernated")
+        assert (asleep.cause, asleep.container) == ("idle", None)
+        assert asleep.resting_since is not None
         assert await run(world, "cat /workspace/a") == "kept\n"
+        assert world.manager.get(S1).container not in (None, first.container)
 
 
 async def test_a_running_process_keeps_a_sandbox_from_being_idle(tmp_path: Path) -> None:
@@ -527,7 +527,7 @@ async def test_a_running_process_keeps_a_sandbox_from_being_idle(tmp_path: Path)
         assert world.manager.get(S1).state == "ready"
         with await world.manager.call(S1) as runner:
             await runner.kill_process(process.id)
-        assert (await world.wait_for("s1", "gone")).cause == "idle"
+        assert (await world.wait_for("s1", "hibernated")).cause == "idle"
 
 
 async def test_every_state_is_announced_and_counted(world: World) -> None:
@@ -568,9 +568,9 @@ async def test_a_call_that_starts_before_an_idle_sandbox_is_stopped_keeps_it_run
         sandbox = world.manager._find(S1)
         sandbox.last_used = float("-inf")
         with await world.manager.call(S1):
-            await world.manager._stop_if_idle(sandbox)
-        await world.manager._stop_if_idle(sandbox)  # it was just used
+            await world.manager._hibernate_if_due(sandbox, "idle")
+        await world.manager._hibernate_if_due(sandbox, "idle")  # it was just used
         assert world.manager.get(S1).state == "ready"
         sandbox.last_used = float("-inf")
-        await world.manager._stop_if_idle(sandbox)
-        assert world.manager.get(S1).state == "gone"
+        await world.manager._hibernate_if_due(sandbox, "idle")
+        assert world.manager.get(S1).state == "hibernated"

@@ -310,6 +310,21 @@ class FakeEngine:
         if (container := self._table.containers.get(container_id)) is not None:
             await self._table.remove(container)
 
+    async def pause(self, container_id: str) -> None:
+        await self._set_paused(container_id, True)
+
+    async def resume(self, container_id: str) -> None:
+        await self._set_paused(container_id, False)
+
+    async def _set_paused(self, container_id: str, is_paused: bool) -> None:
+        await anyio.lowlevel.checkpoint()
+        self._table.check()
+        container = self._table.containers.get(container_id)
+        if container is None or container.cause is not None:
+            raise EngineRefused("cannot pause or resume this container: it does not run")
+        if container.is_paused != is_paused:
+            self._table.freeze(container_id, is_paused)
+
     async def inspect(self, container_id: str) -> Container | None:
         await anyio.lowlevel.checkpoint()
         self._table.check()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from sandboxd.client._async.client import AsyncClient
 from sandboxd.client._async.commands import AsyncSandboxCommands
@@ -15,7 +15,7 @@ from sandboxd.client._async.processes import AsyncSandboxPty
 from sandboxd.client._async.tools import AsyncSandboxTools
 from sandboxd.client.errors import malformed_answers
 from sandboxd.errors import InvalidRequest
-from sandboxd.models.sandbox import SandboxView, Stats
+from sandboxd.models.sandbox import Resume, SandboxView, Stats
 
 
 class AsyncSandbox:
@@ -48,6 +48,11 @@ class AsyncSandbox:
         image: str | None = None,
         env: Mapping[str, str] | None = None,
         limits: Mapping[str, float] | None = None,
+        idle_timeout_s: float | None = None,
+        ttl_s: float | None = None,
+        resume: Resume | None = None,
+        labels: Mapping[str, str] | None = None,
+        recreate: bool = False,
         client: AsyncClient | None = None,
         url: str | None = None,
         token: str | None = None,
@@ -56,13 +61,24 @@ class AsyncSandbox:
     ) -> Self:
         """Create the session's sandbox, or return the existing one; `view.created` says which.
 
-        Without `client`, the daemon is found as `AsyncClient` finds it. A sandbox whose container died is restarted
-        with its files.
+        Without `client`, the daemon is found as `AsyncClient` finds it. The other arguments are those of
+        `AsyncClient.ensure_sandbox`.
         """
         found = _find_client(client, url, token, socket, tenant)
         try:
             view = await found.ensure_sandbox(
-                session, user, agent=agent, image=image, env=env, limits=limits, tenant=tenant
+                session,
+                user,
+                agent=agent,
+                image=image,
+                env=env,
+                limits=limits,
+                idle_timeout_s=idle_timeout_s,
+                ttl_s=ttl_s,
+                resume=resume,
+                labels=labels,
+                recreate=recreate,
+                tenant=tenant,
             )
         except BaseException:
             if client is None:
@@ -118,6 +134,26 @@ class AsyncSandbox:
         found = await self.client.stats(self.session, tenant=self.view.tenant)
         with malformed_answers():
             return Stats.model_validate(found)
+
+    async def update(self, **changes: Any) -> SandboxView:
+        """Change `idle_timeout_s`, `ttl_s`, `resume` or `labels`; see `AsyncClient.update_sandbox`."""
+        self.view = await self.client.update_sandbox(self.session, tenant=self.view.tenant, **changes)
+        return self.view
+
+    async def pause(self) -> SandboxView:
+        """Freeze every process of the sandbox. Its memory is kept, and it takes no CPU time."""
+        self.view = await self.client.pause_sandbox(self.session, tenant=self.view.tenant)
+        return self.view
+
+    async def resume(self) -> SandboxView:
+        """Continue after a pause, or start again with the same files after hibernation."""
+        self.view = await self.client.resume_sandbox(self.session, tenant=self.view.tenant)
+        return self.view
+
+    async def hibernate(self) -> SandboxView:
+        """Remove the container with all its processes, and keep the files."""
+        self.view = await self.client.hibernate_sandbox(self.session, tenant=self.view.tenant)
+        return self.view
 
     async def kill(self) -> None:
         """Remove the sandbox with every file in its workspace. Memory is kept."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from sandboxd.client._sync.client import Client
 from sandboxd.client._sync.commands import SandboxCommands
@@ -16,7 +16,7 @@ from sandboxd.client._sync.processes import SandboxPty
 from sandboxd.client._sync.tools import SandboxTools
 from sandboxd.client.errors import malformed_answers
 from sandboxd.errors import InvalidRequest
-from sandboxd.models.sandbox import SandboxView, Stats
+from sandboxd.models.sandbox import Resume, SandboxView, Stats
 
 
 class Sandbox:
@@ -49,6 +49,11 @@ class Sandbox:
         image: str | None = None,
         env: Mapping[str, str] | None = None,
         limits: Mapping[str, float] | None = None,
+        idle_timeout_s: float | None = None,
+        ttl_s: float | None = None,
+        resume: Resume | None = None,
+        labels: Mapping[str, str] | None = None,
+        recreate: bool = False,
         client: Client | None = None,
         url: str | None = None,
         token: str | None = None,
@@ -57,12 +62,25 @@ class Sandbox:
     ) -> Self:
         """Create the session's sandbox, or return the existing one; `view.created` says which.
 
-        Without `client`, the daemon is found as `Client` finds it. A sandbox whose container died is restarted
-        with its files.
+        Without `client`, the daemon is found as `Client` finds it. The other arguments are those of
+        `Client.ensure_sandbox`.
         """
         found = _find_client(client, url, token, socket, tenant)
         try:
-            view = found.ensure_sandbox(session, user, agent=agent, image=image, env=env, limits=limits, tenant=tenant)
+            view = found.ensure_sandbox(
+                session,
+                user,
+                agent=agent,
+                image=image,
+                env=env,
+                limits=limits,
+                idle_timeout_s=idle_timeout_s,
+                ttl_s=ttl_s,
+                resume=resume,
+                labels=labels,
+                recreate=recreate,
+                tenant=tenant,
+            )
         except BaseException:
             if client is None:
                 found.close()
@@ -117,6 +135,26 @@ class Sandbox:
         found = self.client.stats(self.session, tenant=self.view.tenant)
         with malformed_answers():
             return Stats.model_validate(found)
+
+    def update(self, **changes: Any) -> SandboxView:
+        """Change `idle_timeout_s`, `ttl_s`, `resume` or `labels`; see `Client.update_sandbox`."""
+        self.view = self.client.update_sandbox(self.session, tenant=self.view.tenant, **changes)
+        return self.view
+
+    def pause(self) -> SandboxView:
+        """Freeze every process of the sandbox. Its memory is kept, and it takes no CPU time."""
+        self.view = self.client.pause_sandbox(self.session, tenant=self.view.tenant)
+        return self.view
+
+    def resume(self) -> SandboxView:
+        """Continue after a pause, or start again with the same files after hibernation."""
+        self.view = self.client.resume_sandbox(self.session, tenant=self.view.tenant)
+        return self.view
+
+    def hibernate(self) -> SandboxView:
+        """Remove the container with all its processes, and keep the files."""
+        self.view = self.client.hibernate_sandbox(self.session, tenant=self.view.tenant)
+        return self.view
 
     def kill(self) -> None:
         """Remove the sandbox with every file in its workspace. Memory is kept."""

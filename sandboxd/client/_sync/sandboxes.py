@@ -1,5 +1,5 @@
 # Generated from sandboxd/client/_async/sandboxes.py by scripts/unasync.py; change that file and run `make client`.
-"""Sandbox calls: create, find and remove sandboxes."""
+"""Sandbox calls: create, change, pause, hibernate, find and remove sandboxes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from sandboxd.client._sync.calls import Calls
 from sandboxd.client.request import CREATE_S, given, json_request, with_query
-from sandboxd.models.sandbox import SandboxList, SandboxView
+from sandboxd.models.sandbox import Resume, SandboxList, SandboxView
 
 
 class SandboxCalls(Calls):
@@ -21,12 +21,19 @@ class SandboxCalls(Calls):
         image: str | None = None,
         env: Mapping[str, str] | None = None,
         limits: Mapping[str, float] | None = None,
+        idle_timeout_s: float | None = None,
+        ttl_s: float | None = None,
+        resume: Resume | None = None,
+        labels: Mapping[str, str] | None = None,
+        recreate: bool = False,
         tenant: str | None = None,
         idempotency_key: str | None = None,
     ) -> SandboxView:
         """Create the session's sandbox, or return the existing one; `.created` says which.
 
-        A sandbox whose container died is restarted with its files.
+        A sandbox that is hibernated or whose container died is started again with its files. If it exists with
+        another image, environment or other limits, raise `Differs`; with `recreate` its container is replaced, and its
+        files are kept.
         """
         content = given(
             user=user,
@@ -34,6 +41,11 @@ class SandboxCalls(Calls):
             image=image,
             env=None if env is None else dict(env),
             limits=None if limits is None else dict(limits),
+            idle_timeout_s=idle_timeout_s,
+            ttl_s=ttl_s,
+            resume=resume,
+            labels=None if labels is None else dict(labels),
+            recreate=recreate or None,
         )
         target = f"{self._session_path(session, tenant)}/sandbox"
         request = json_request("PUT", target, content, key=idempotency_key, timeout_s=CREATE_S, is_idempotent=True)
@@ -42,8 +54,46 @@ class SandboxCalls(Calls):
     def get_sandbox(self, session: str, *, tenant: str | None = None) -> SandboxView:
         return self._ask(SandboxView, json_request("GET", f"{self._session_path(session, tenant)}/sandbox"))
 
-    def list_sandboxes(self, *, tenant: str | None = None) -> list[SandboxView]:
-        return (self._ask(SandboxList, json_request("GET", f"{self._tenant_path(tenant)}/sandboxes"))).items
+    def list_sandboxes(
+        self, *, labels: Mapping[str, str] | None = None, state: str | None = None, tenant: str | None = None
+    ) -> list[SandboxView]:
+        """Return the tenant's sandboxes, all of them or those with these labels and in this state."""
+        wanted = [f"{name}={value}" for name, value in (labels or {}).items()]
+        target = with_query(f"{self._tenant_path(tenant)}/sandboxes", label=wanted, state=state)
+        return (self._ask(SandboxList, json_request("GET", target))).items
+
+    def update_sandbox(
+        self, session: str, *, tenant: str | None = None, idempotency_key: str | None = None, **changes: Any
+    ) -> SandboxView:
+        """Change `idle_timeout_s`, `ttl_s`, `resume` or `labels`; None sets a time back to the daemon's setting.
+
+        A new `ttl_s` counts from now, so sending it again extends the sandbox's life.
+        """
+        target = f"{self._session_path(session, tenant)}/sandbox"
+        return self._ask(SandboxView, json_request("PATCH", target, changes, key=idempotency_key))
+
+    def pause_sandbox(
+        self, session: str, *, tenant: str | None = None, idempotency_key: str | None = None
+    ) -> SandboxView:
+        """Freeze every process of the sandbox. Its memory is kept, and it takes no CPU time."""
+        return self._move_sandbox("pause", session, tenant, idempotency_key)
+
+    def resume_sandbox(
+        self, session: str, *, tenant: str | None = None, idempotency_key: str | None = None
+    ) -> SandboxView:
+        """Let a paused sandbox continue, or start a hibernated one again with its files."""
+        return self._move_sandbox("resume", session, tenant, idempotency_key)
+
+    def hibernate_sandbox(
+        self, session: str, *, tenant: str | None = None, idempotency_key: str | None = None
+    ) -> SandboxView:
+        """Remove the sandbox's container with all its processes, and keep its files."""
+        return self._move_sandbox("hibernate", session, tenant, idempotency_key)
+
+    def _move_sandbox(self, verb: str, session: str, tenant: str | None, key: str | None) -> SandboxView:
+        target = f"{self._session_path(session, tenant)}/sandbox/{verb}"
+        request = json_request("POST", target, key=key, timeout_s=CREATE_S, is_idempotent=True)
+        return self._ask(SandboxView, request)
 
     def destroy_sandbox(
         self,

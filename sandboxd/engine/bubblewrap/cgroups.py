@@ -1,4 +1,4 @@
-"""Control groups of containers: limits, counters and removal, in version 1 and version 2.
+"""Control groups of containers: limits, counters, freezing and removal, in version 1 and version 2.
 
 Each container has the group `sandboxd/NAME`. A process joins before it does any work. Nothing here starts or signals a
 process, and outside `sandboxd/` it only enables the controllers that version 2 needs.
@@ -58,7 +58,7 @@ def parse_hierarchy(mountinfo: str) -> Hierarchy | None:
         elif kind == "cgroup2":
             unified = target
     if all(controller in legacy for controller in CONTROLLERS):
-        wanted = (*CONTROLLERS, "cpuacct")
+        wanted = (*CONTROLLERS, "cpuacct", "freezer")
         return Hierarchy(1, {controller: legacy[controller] for controller in wanted if controller in legacy})
     return None if unified is None else Hierarchy(2, dict.fromkeys(CONTROLLERS, unified))
 
@@ -166,6 +166,36 @@ def _read(file: Path) -> str:
 def _read_fields(file: Path) -> dict[str, int]:
     pairs = (line.split() for line in _read(file).splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
+
+
+def can_freeze(hierarchy: Hierarchy, name: str) -> bool:
+    """Return whether the kernel can freeze this group. One that an earlier version created may lack what it takes."""
+    file = _freezer(hierarchy, name)
+    return file is not None and file.exists()
+
+
+def set_frozen(hierarchy: Hierarchy, name: str, is_frozen: bool) -> None:
+    """Begin to freeze every process of the group, or to let all of them continue. A group that is gone is ignored."""
+    if (file := _freezer(hierarchy, name)) is not None and file.exists():
+        values = ("THAWED", "FROZEN") if hierarchy.version == 1 else ("0", "1")
+        file.write_text(values[is_frozen])
+
+
+def is_frozen(hierarchy: Hierarchy, name: str) -> bool:
+    """Return whether every process of the group is frozen."""
+    file = _freezer(hierarchy, name)
+    if file is None:
+        return False
+    if hierarchy.version == 1:
+        return _read(file).strip() == "FROZEN"
+    return _read_fields(file.with_name("cgroup.events")).get("frozen") == 1
+
+
+def _freezer(hierarchy: Hierarchy, name: str) -> Path | None:
+    if hierarchy.version == 2:
+        return hierarchy.roots["pids"] / PARENT / name / "cgroup.freeze"
+    directory = hierarchy.directory("freezer", name)
+    return None if directory is None else directory / "freezer.state"
 
 
 def remove(hierarchy: Hierarchy, name: str) -> bool:

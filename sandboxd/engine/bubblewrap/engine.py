@@ -36,6 +36,7 @@ T = TypeVar("T")
 _KILLED_EXIT_CODE = 128 + 9
 _DEATH_PATIENCE_S = 10.0
 _CLEANUP_S = 60.0
+_FREEZE_S = 10.0
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.25
 
@@ -142,6 +143,8 @@ class BubblewrapEngine:
 
     async def _destroy(self, record: ContainerRecord) -> None:
         """Kill the whole container and remove its record. A previous daemon may have died after any step."""
+        if record.has_cgroup and self._hierarchy is not None:
+            await self._run(cgroups.set_frozen, self._hierarchy, record.name, False)  # frozen processes do not die
         for process in await self._run(self._processes_of, record):
             processes.signal_group(process, signal.SIGKILL)
             processes.kill(process)
@@ -180,6 +183,44 @@ class BubblewrapEngine:
             return
         raise EngineUnavailable(f"cannot remove {name}: its control group is still in use; try again")
 
+    async def pause(self, container_id: str) -> None:
+        await self._set_paused(container_id, is_paused=True)
+
+    async def resume(self, container_id: str) -> None:
+        await self._set_paused(container_id, is_paused=False)
+
+    async def _set_paused(self, container_id: str, *, is_paused: bool) -> None:
+        verb = "pause" if is_paused else "resume"
+        record = await self._read(container_id)
+        if record is None or not self._is_alive(record):
+            raise EngineRefused(f"cannot {verb} this container: it does not run")
+        try:
+            with anyio.fail_after(_FREEZE_S):
+                pause_s = _FIRST_PAUSE_S
+                while not await self._run(self._try_paused, record, is_paused):
+                    await anyio.sleep(pause_s)  # the kernel has no event for this
+                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        except TimeoutError:
+            if is_paused:
+                await self._run(self._try_paused, record, False)
+            raise EngineUnavailable(
+                f"cannot {verb} {record.name}: a process is stuck in the kernel; try again"
+            ) from None
+        for stream in self._streams:
+            stream.report_pause(container_id, is_paused=is_paused)
+
+    def _try_paused(self, record: ContainerRecord, is_paused: bool) -> bool:
+        """Freeze or thaw the container; return whether this is complete."""
+        if self._hierarchy is not None and record.has_cgroup and cgroups.can_freeze(self._hierarchy, record.name):
+            cgroups.set_frozen(self._hierarchy, record.name, is_paused)
+            return cgroups.is_frozen(self._hierarchy, record.name) == is_paused
+        init = self._adopt(record).init
+        return init is None or processes.set_stopped(init, is_paused)
+
+    def _is_paused(self, container_id: str) -> bool:
+        name = records.name_of(container_id)
+        return name is not None and self._hierarchy is not None and cgroups.is_frozen(self._hierarchy, name)
+
     async def inspect(self, container_id: str) -> Container | None:
         record = await self._read(container_id)
         return None if record is None else await self._describe(record)
@@ -198,7 +239,7 @@ class BubblewrapEngine:
         return found
 
     def events(self) -> ProcessEvents:
-        stream = ProcessEvents(self._load_living, self._explain)
+        stream = ProcessEvents(self._load_living, self._explain, self._is_paused)
         self._streams.add(stream)
         return stream
 
@@ -260,7 +301,8 @@ class BubblewrapEngine:
             pid = None if record.init is None else record.init.pid
             stat = None if pid is None else processes.read_stat(pid)
             is_stopped = stat is not None and stat.is_stopped
-            return Container(record.id, record.name, record.labels, running=True, pid=pid, paused=is_stopped)
+            is_paused = is_stopped or await self._run(self._is_paused, record.id)
+            return Container(record.id, record.name, record.labels, running=True, pid=pid, paused=is_paused)
         if record.boot_id == self._boot_id and record.monitor is not None:
             await processes.wait_exit(record.monitor, _DEATH_PATIENCE_S)  # it writes the exit code, then dies
             processes.reap(record.monitor)

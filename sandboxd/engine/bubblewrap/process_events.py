@@ -1,8 +1,8 @@
 """Deaths and pauses of the PID 1 of many containers, whichever process started them.
 
 Each PID 1 has a pidfd in one epoll set, and the stream waits on the set, so a death is reported at once. The kernel
-reports a stopped child only to its parent, which is bwrap, so pauses are polled for once a second. A stream never ends
-or signals a process.
+reports a stopped child only to its parent, which is bwrap, so processes that are stopped from outside are polled for
+once a second. A stream never ends or signals a process.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ class ProcessEvents:
         self,
         load: Callable[[], Awaitable[dict[str, ProcessRef | None]]],
         explain: Callable[[str], Awaitable[ContainerDied]],
+        is_frozen: Callable[[str], bool],
     ) -> None:
+        """`is_frozen` returns whether the kernel has frozen a container that was paused."""
         self._load = load
         self._explain = explain
+        self._is_frozen = is_frozen
         self._is_loaded = False
         self._known: set[str] = set()
         self._pidfds: dict[int, str] = {}
@@ -61,6 +64,16 @@ class ProcessEvents:
         if container_id in self._lives:
             self._stopped.add(container_id)
 
+    def report_pause(self, container_id: str, *, is_paused: bool) -> None:
+        """Announce that the engine itself has paused or resumed a container."""
+        if container_id in self._lives and is_paused != (container_id in self._stopped):
+            if is_paused:
+                self._stopped.add(container_id)
+            else:
+                self._stopped.discard(container_id)
+            self._pauses.append(ContainerPaused(container_id) if is_paused else ContainerResumed(container_id))
+            os.eventfd_write(self._wake, 1)
+
     def __aiter__(self) -> ProcessEvents:
         return self
 
@@ -74,7 +87,10 @@ class ProcessEvents:
             with anyio.move_on_after(PAUSE_LOOK_S if self._lives else None) as waiting:
                 await anyio.wait_readable(self._epoll.fileno())
             if waiting.cancelled_caught:
-                self._compare(await to_thread.run_sync(_stopped_of, dict(self._lives)))
+                noted = set(self._stopped)
+                found = await to_thread.run_sync(self._find_stopped, dict(self._lives), noted)
+                if noted == self._stopped:  # otherwise the engine has paused or resumed one in the meantime
+                    self._compare(found)
             self._collect()
         if self._pauses:
             return self._pauses.popleft()
@@ -82,6 +98,11 @@ class ProcessEvents:
         event = await self._explain(self._dead[0])
         self._known.discard(self._dead.popleft())
         return event
+
+    def _find_stopped(self, lives: Mapping[str, ProcessRef], noted: set[str]) -> set[str]:
+        stats = ((container_id, life, read_stat(life.pid)) for container_id, life in lives.items())
+        stopped = {container_id for container_id, life, stat in stats if stat and stat.ref == life and stat.is_stopped}
+        return stopped | {container_id for container_id in noted - stopped if self._is_frozen(container_id)}
 
     def _compare(self, stopped: set[str]) -> None:
         stopped &= self._lives.keys()  # one may have died during the check
@@ -113,8 +134,3 @@ class ProcessEvents:
 
     def __del__(self) -> None:
         self.close()
-
-
-def _stopped_of(lives: Mapping[str, ProcessRef]) -> set[str]:
-    stats = ((container_id, life, read_stat(life.pid)) for container_id, life in lives.items())
-    return {container_id for container_id, life, stat in stats if stat and stat.ref == life and stat.is_stopped}

@@ -155,6 +155,22 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def set_stopped(top: ProcessRef, is_stopped: bool) -> bool:
+    """Stop or continue a process and all its descendants; return whether all of them were found so.
+
+    Without a control group that the kernel can freeze, this is the next best: a parent sees that its child stopped.
+    """
+    if not is_alive(top):
+        return True
+    number = signal.SIGSTOP if is_stopped else signal.SIGCONT
+    stats = [stat for stat in map(read_stat, descendants(top.pid)) if stat is not None and stat.is_alive]
+    others = [stat for stat in stats if stat.is_stopped != is_stopped]
+    for stat in others:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(stat.ref.pid, number)
+    return not others
+
+
 def resident_bytes(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -96,6 +96,12 @@ class DockerEngine:
     async def inspect(self, container_id: str) -> Container | None:
         return await self._run("inspect", partial(self._inspect, container_id), self._calling, is_read=True)
 
+    async def pause(self, container_id: str) -> None:
+        await self._run("pause the container", partial(self._set_paused, container_id, True), self._calling)
+
+    async def resume(self, container_id: str) -> None:
+        await self._run("resume the container", partial(self._set_paused, container_id, False), self._calling)
+
     async def find(self, labels: Mapping[str, str]) -> list[Container]:
         return await self._run("find containers", partial(self._find, dict(labels)), self._calling, is_read=True)
 
@@ -293,6 +299,17 @@ class DockerEngine:
             elif "busy" in text or "could not kill" in text:
                 raise _StillBusy from None
             else:
+                raise
+
+    def _set_paused(self, container_id: str, is_paused: bool, client: docker.APIClient) -> None:
+        change = client.pause if is_paused else client.unpause
+        try:
+            change(container_id)
+        except docker_errors.APIError:
+            found = self._inspect(container_id, client)
+            if found is None or not found.running:
+                raise EngineRefused("cannot pause or resume this container: it does not run") from None
+            if found.paused != is_paused:
                 raise
 
     def _inspect(self, container_id: str, client: docker.APIClient) -> Container | None:
