@@ -7,12 +7,9 @@ anything here; a call on a hibernated or paused one waits until it is ready agai
 from __future__ import annotations
 
 import math
-import secrets
-import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Self
 
@@ -22,7 +19,6 @@ from anyio.abc import TaskGroup
 
 from memo.ids import SessionRef, TenantId, UserId, UserRef
 from sandboxd import failpoints
-from sandboxd.descriptors import carried_sandboxes, soft_open_files
 from sandboxd.engine.protocol import Engine
 from sandboxd.engine.selection import open_engine
 from sandboxd.errors import (
@@ -31,19 +27,16 @@ from sandboxd.errors import (
     Differs,
     EngineRefused,
     EngineUnavailable,
-    HostFull,
     InvalidRequest,
-    LimitReached,
     NotReady,
     SandboxdError,
     SandboxNotFound,
 )
 from sandboxd.events import EventBus
-from sandboxd.image import default_image
-from sandboxd.limits import Limits
 from sandboxd.memory import Memory
 from sandboxd.metrics import PoolFigures
 from sandboxd.models.sandbox import GarbageReport, SandboxPatch, SandboxRequest, SandboxView, Stats
+from sandboxd.sandboxes.capacity import Capacity
 from sandboxd.sandboxes.effects import Effects
 from sandboxd.sandboxes.engine_watch import EngineWatch
 from sandboxd.sandboxes.hibernator import Hibernator, expires_in_s, idle_in_s
@@ -66,9 +59,10 @@ from sandboxd.sandboxes.lifecycle import (
     State,
 )
 from sandboxd.sandboxes.moves import Moves, explain
-from sandboxd.sandboxes.options import changed_options, differences, expiry, options_of
+from sandboxd.sandboxes.options import changed_options, differences, options_of
 from sandboxd.sandboxes.pool import Pool
 from sandboxd.sandboxes.reconciler import Reconciler
+from sandboxd.sandboxes.record_factory import RecordFactory
 from sandboxd.sandboxes.registry import Registry
 from sandboxd.sandboxes.retention import Retention
 from sandboxd.sandboxes.runtime_probe import check_runtime
@@ -100,7 +94,9 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         self._provider = memo_provider
         self._registry = Registry(self.layout.registry)
         self._sandboxes: dict[SessionRef, Sandbox] = {}
+        self._capacity = Capacity(settings, self.layout.reserve, self._sandboxes.values)
         self._effects: Effects
+        self._records: RecordFactory
         self._moves: Moves
         self._reconciler: Reconciler
         self._watch: EngineWatch
@@ -119,10 +115,8 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             warm_up=self._warm_up,
             retire=self._retire,
             is_busy=lambda: self._moves.awaited > 0,
-            spare=lambda: self._carried - len(self._running()) - len(self._pool),
+            spare=lambda: self._capacity.spare(self._pool),
         )
-        self._carried = sys.maxsize
-        """How many sandboxes the limit on open files allows, including those of the pool; known once it is open."""
         self._tasks: TaskGroup
 
     @asynccontextmanager
@@ -148,20 +142,17 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         self._effects = Effects(
             self.settings, self.layout, self.engine, self._registry, self.workspaces, self.memory, self.events
         )
-        self._moves = Moves(self._effects, self._tasks, self._pool, renew=self._renew, settled=self._settled)
+        self._records = RecordFactory(self.settings, self.engine.name, self._effects.fittings)
+        self._moves = Moves(self._effects, self._tasks, self._pool, renew=self._records.renew, settled=self._settled)
         self._reconciler = Reconciler(self, self.engine, self._effects, self.layout, self.events)
         self._watch = EngineWatch(self.engine, self._effects, self._tasks, start=self._moves.start, resync=self._resync)
-        self._carried = carried_sandboxes(
-            soft_open_files(), self.settings.wire, self.engine.name, has_tcp=self.settings.tcp is not None
-        )
-        if self._carried < self.settings.max_sandboxes:
-            _log.warning("the limit on open files carries fewer sandboxes than max_sandboxes", carried=self._carried)
+        self._capacity.open(self.engine.name)
         await self._reconcile_at_start()
         if not self.layout.reserve.fill(partly=True):  # reserve the space that the start did not need again
             _log.warning("the disk of the data directory is full: serving, but taking on nothing new")
         self._tasks.start_soon(self._watch.run)
         if self.settings.pool:
-            self._pool.prefer(self._shape(None, self.settings.limits))
+            self._pool.prefer(self._records.shape(None, self.settings.limits))
         self._tasks.start_soon(self._pool.tend)
         self._tasks.start_soon(self._hibernator.run)
         self._tasks.start_soon(self._retention.run)
@@ -211,7 +202,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
                 await self._destroy(sandbox)  # a failed create that could not be undone either
             elif request.recreate and not is_recreated:
                 created = is_recreated = await self._recreate(sandbox, request)
-            elif found := differences(sandbox.record, request, self._image(request.image)):
+            elif found := differences(sandbox.record, request, self._records.image(request.image)):
                 raise Differs(
                     f"cannot create this sandbox: the session has one with another {' and '.join(found)}; leave that "
                     "out to use it as it is, or set recreate to replace its container and keep its files",
@@ -239,9 +230,8 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
 
     def _relaunch(self, sandbox: Sandbox) -> None:
         """Begin to give a hibernated or dead sandbox a container."""
-        self.check_room()
-        self._displace_warm()
-        self._moves.bring_up(sandbox, LaunchAsked(self._expiry(sandbox.record.options)))
+        self._claim_room()
+        self._moves.bring_up(sandbox, LaunchAsked(self._records.expiry(sandbox.record.options)))
 
     async def _recreate(self, sandbox: Sandbox, request: SandboxRequest) -> bool:
         """Replace the container; return False if the sandbox has moved since.
@@ -255,40 +245,28 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
                 f"cannot recreate this sandbox with disk_mb {limits.disk_mb}: its workspace keeps its files and so its "
                 f"size of {record.shape.limits.disk_mb} MB; leave disk_mb out"
             )
-        image = record.shape.image if request.image is None else self._image(request.image)
-        shape = Shape(image, limits, self._effects.fittings)
+        shape = self._records.reshape(record.shape, request.image, limits)
         if not await self.engine.has_image(shape.image):
             raise EngineRefused(f"cannot recreate this sandbox: the engine has no image {shape.image}; build it first")
         if sandbox.settled is not None or sandbox.record != record:
             return False
         if record.state in RESTING:
-            self.check_room()
-            self._displace_warm()
+            self._claim_room()
         env = request.env if "env" in request.model_fields_set else owner.env
         options = changed_options(record.options, request)
-        await self._moves.bring_up(sandbox, RecreateAsked(shape, env, self._expiry(options))).wait()
+        await self._moves.bring_up(sandbox, RecreateAsked(shape, env, self._records.expiry(options))).wait()
         if sandbox.failure is not None:
             raise sandbox.failure.with_traceback(None)
         return True
 
     def check_room(self) -> None:
-        """Refuse another sandbox if the disk is full or the limit is reached. A stopped one only takes disk space."""
-        if not self.layout.reserve.has_room():
-            raise HostFull("cannot create this sandbox: the disk of the data directory is full; free some space")
-        running = len(self._running())
-        if running >= self._carried:
-            raise LimitReached(
-                f"cannot create another sandbox: the limit of {soft_open_files()} open files allows {self._carried}; "
-                "start the daemon with a higher one (`ulimit -n`, LimitNOFILE=), or remove a sandbox"
-            )
-        if running >= self.settings.max_sandboxes:
-            raise LimitReached(
-                f"cannot create another sandbox: {self.settings.max_sandboxes} are running, which is the limit; raise "
-                "max_sandboxes, or remove a sandbox whose files are no longer needed"
-            )
+        """Refuse another sandbox if the disk is full or a limit is reached."""
+        self._capacity.check()
 
-    def _running(self) -> list[Sandbox]:
-        return [sandbox for sandbox in self._sandboxes.values() if sandbox.record.state not in RESTING]
+    def _claim_room(self) -> None:
+        """Check that there is room for another container, and make it if a warm one is in the way."""
+        self._capacity.check()
+        self._capacity.make_room(self._pool)
 
     def get(self, ref: SessionRef) -> SandboxView:
         return self._find(ref).view()
@@ -349,12 +327,9 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
     async def _change_options(self, sandbox: Sandbox, options: Options, patch: SandboxPatch) -> None:
         expires_at = sandbox.record.expires_at
         if "ttl_s" in patch.model_fields_set and sandbox.record.state not in RESTING:
-            expires_at = self._expiry(options)
+            expires_at = self._records.expiry(options)
         await self._moves.finish(sandbox, self._effects.advance, OptionsChanged(options, expires_at))
         self._hibernator.nudge()
-
-    def _expiry(self, options: Options) -> datetime | None:
-        return expiry(options, self.settings.max_lifetime_s, datetime.now(UTC))
 
     async def destroy(self, ref: SessionRef) -> None:
         """Remove the sandbox and all its files. Also cancel a create that is under way."""
@@ -475,50 +450,26 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         return sandbox
 
     def _admit(self, ref: SessionRef, request: SandboxRequest) -> Sandbox:
-        self.check_room()
+        self._capacity.check()
         owner = Owner(ref, request.user, request.agent, request.env)
         options = options_of(request)
-        shape = self._shape(request.image, request.limits_over(self.settings.limits))
+        expires_at = self._records.expiry(options)
+        shape = self._records.shape(request.image, request.limits_over(self.settings.limits))
         sandbox = self._pool.take(shape)
         if sandbox is None:
-            self._displace_warm()
-            sandbox = self._sandbox(replace(self._new_record(shape, owner), options=options))
-            self._moves.bring_up(sandbox, LaunchAsked(self._expiry(options)))
+            self._capacity.make_room(self._pool)
+            sandbox = self._sandbox(self._records.create(shape, owner, options))
+            self._moves.bring_up(sandbox, LaunchAsked(expires_at))
         else:
-            self._moves.bring_up(sandbox, Claimed(owner, datetime.now(UTC), options, self._expiry(options)))
+            self._moves.bring_up(sandbox, Claimed(owner, datetime.now(UTC), options, expires_at))
         self._sandboxes[ref] = sandbox
         return sandbox
-
-    def _displace_warm(self) -> None:
-        """Retire a warm sandbox to make room for a caller's, if the daemon cannot have both."""
-        if len(self._running()) + len(self._pool) >= self._carried:
-            self._pool.give_way()
-
-    def _new_record(self, shape: Shape, owner: Owner | None) -> Record:
-        return Record(
-            id=secrets.token_hex(8),
-            shape=shape,
-            engine=self.engine.name,
-            secret=secrets.token_hex(32),
-            created_at=datetime.now(UTC),
-            owner=owner,
-        )
-
-    def _renew(self, record: Record) -> Record:
-        return replace(self._new_record(record.shape, record.owner), options=record.options)
 
     def _sandbox(self, record: Record) -> Sandbox:
         return Sandbox(record, self.settings.idle_timeout_s)
 
-    def _image(self, name: str | None) -> str:
-        """Return the engine's name of the image that a request names."""
-        return name or self.settings.image or default_image(self.engine.name)
-
-    def _shape(self, image: str | None, limits: Limits) -> Shape:
-        return Shape(self._image(image), limits, self._effects.fittings)
-
     def _warm_up(self, shape: Shape) -> Sandbox:
-        sandbox = self._sandbox(self._new_record(shape, None))
+        sandbox = self._sandbox(self._records.create(shape, None))
         self._moves.bring_up(sandbox, LaunchAsked())
         return sandbox
 

@@ -1,0 +1,51 @@
+"""New records: what a request and the settings say about a sandbox that does not exist yet. It changes nothing."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+
+from sandboxd.image import default_image
+from sandboxd.limits import Limits
+from sandboxd.sandboxes.lifecycle import Options, Owner, Record, Shape
+from sandboxd.sandboxes.options import expiry
+from sandboxd.settings import Settings
+
+
+class RecordFactory:
+    """`fittings` is the digest of what this daemon mounts and runs in every container."""
+
+    def __init__(self, settings: Settings, engine: str, fittings: str) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._fittings = fittings
+
+    def create(self, shape: Shape, owner: Owner | None, options: Options | None = None) -> Record:
+        return Record(
+            id=secrets.token_hex(8),
+            shape=shape,
+            engine=self._engine,
+            secret=secrets.token_hex(32),
+            created_at=datetime.now(UTC),
+            owner=owner,
+            options=options or Options(),
+        )
+
+    def renew(self, record: Record) -> Record:
+        """Return a new record for the same request."""
+        return self.create(record.shape, record.owner, record.options)
+
+    def image(self, name: str | None) -> str:
+        """Return the engine's name of the image that a request names."""
+        return name or self._settings.image or default_image(self._engine)
+
+    def shape(self, image: str | None, limits: Limits) -> Shape:
+        return Shape(self.image(image), limits, self._fittings)
+
+    def reshape(self, shape: Shape, image: str | None, limits: Limits) -> Shape:
+        """Return the shape of a container that replaces one of this shape."""
+        return Shape(shape.image if image is None else self.image(image), limits, self._fittings)
+
+    def expiry(self, options: Options) -> datetime | None:
+        """Return when a container that starts now is as old as it may be; None if never."""
+        return expiry(options, self._settings.max_lifetime_s, datetime.now(UTC))
