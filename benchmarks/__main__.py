@@ -26,6 +26,7 @@ JOBS: dict[str, tuple[list[str], list[str]]] = {
     "growth": ([], ["--most", "10", "--artifacts", "100"]),
     "load": (["--seconds", "60"], ["--seconds", "5", "--sandboxes", "6"]),
     "stages": (["--rounds", "40"], ["--rounds", "5"]),
+    "resume": (["--rounds", "40"], ["--rounds", "10"]),
     "compare": (["--rounds", "200"], ["--rounds", "20"]),
 }
 PARTS = tuple(compare.JOBS)

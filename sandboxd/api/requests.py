@@ -193,7 +193,8 @@ def read_query(request: Request, model: type[M]) -> M:
     if len(dict(single)) != len(single):
         raise InvalidRequest("cannot read the query: a field is given twice")
     try:
-        return model.model_validate_strings({**dict(single), **lists})
+        # Parsing from strings knows no lists; the usual conversion accepts the same strings.
+        return model.model_validate({**dict(single), **lists}) if lists else model.model_validate_strings(dict(single))
     except ValidationError as error:
         raise InvalidRequest(describe(error)) from None
 
