@@ -273,7 +273,7 @@ def test_var_tmp_is_kept_and_removed_with_the_workspace(running: RunningDaemon, 
     running.kill()
     running.start(idle_timeout_s=1)
     with running.client() as other:
-        wait_for_state(other, "kept", "gone", after=0)
+        wait_for_state(other, "kept", "hibernated", after=0)
     running.terminate()
     running.start()  # without an idle time, which could pass between two calls
     with running.client() as other:

@@ -167,7 +167,7 @@ def test_a_relaunch_that_fails_is_reported_once_and_keeps_the_workspace(engine_s
         with daemon.client() as client:
             with pytest.raises(HostFull):
                 client.ensure_sandbox("s1", user="ada")
-            assert client.get_sandbox("s1").state == "gone"
+            assert client.get_sandbox("s1").state == "hibernated"
         daemon.terminate()
         daemon.start()
         with daemon.client() as client:
