@@ -6,7 +6,7 @@
     ├─ FileError         FileNotFound (also a NotFound) · IsADirectory · NotADirectory · PermissionDenied · ReadOnly
     │                    · FileExists · DirectoryNotEmpty · WorkspaceFull
     ├─ SandboxError      NotReady · Paused · Hibernated · Gone (cause: exited, oom, killed, engine, mirror)
-    │                    · ToolTimeout
+    │                    · ToolTimeout · NothingListens · StreamClosed
     ├─ DependencyError   EngineUnavailable · EngineRefused · StoreUnavailable: StoreCorrupt
     │                    · HostError: HostFull · HostBusy · HostIO · HostCorrupt
     └─ InternalError     InvalidTransition · RegistryCorrupt
@@ -171,6 +171,19 @@ class Gone(SandboxError):
 
 class ToolTimeout(SandboxError):
     code = "sandbox.tool_timeout"
+
+
+class NothingListens(SandboxError):
+    """No process in the sandbox listens on this port or socket."""
+
+    code = "port.closed"
+    retryable = True
+
+
+class StreamClosed(SandboxError):
+    """The process at the other end of a stream has closed or reset it."""
+
+    code = "port.stream_closed"
 
 
 class DependencyError(SandboxdError):

@@ -53,6 +53,8 @@ STATUS_BY_CODE = {
     "file.not_empty": 409,
     "sandbox.gone": 410,
     "sandbox.error": 502,
+    "port.closed": 502,
+    "port.stream_closed": 502,
     "sandbox.not_ready": 503,
     "sandbox.paused": 503,
     "sandbox.tool_timeout": 504,

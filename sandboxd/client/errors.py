@@ -58,6 +58,7 @@ _FAMILIES: dict[str, type[SandboxdError]] = {
     "route": RequestError,
     "file": FileError,
     "sandbox": SandboxError,
+    "port": SandboxError,
     "dependency": DependencyError,
     "engine": DependencyError,
     "store": DependencyError,

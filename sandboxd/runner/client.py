@@ -35,11 +35,13 @@ from sandboxd.runner.calls import (
 from sandboxd.runner.inside import wire
 from sandboxd.runner.inside.container_paths import WORKSPACE
 from sandboxd.runner.pending_call import PendingCall
+from sandboxd.runner.stream import RunnerStream
 
 MAX_WAIT_S = 600.0
 WRITE_PATIENCE_S = 10.0
 """How long a write to a process may take. It then returns how much the process took, before the call's deadline."""
 TRANSFER_TIMEOUT_S = 3600.0
+STREAM_TIMEOUT_S = 2_592_000.0
 LISTING_TIMEOUT_S = 60.0
 """Longer than one listing may take, because concurrent listings wait for each other."""
 ENTRIES_AT_ONCE = 500
@@ -234,6 +236,21 @@ class RunnerClient(CallChannel):
             await pending.over()
             with self._checking(pending):
                 return protocol.read_stat(wire.read_head(self._end_of(pending)))
+
+    @asynccontextmanager
+    async def dial(self, *, unix: str | None = None, port: int | None = None) -> AsyncGenerator[RunnerStream]:
+        """Connect to a server inside the container: a socket's path, or a port on its loopback addresses.
+
+        Leaving the context closes the stream. Raise NothingListens if no process accepts the connection.
+        """
+        target = {"port": port} if unix is None else {"unix": unix}
+        head = {"op": "dial", **target, "level": 3}
+        async with self._begun(head, b"", wire.WINDOW_BYTES + wire.MAX_HEAD_BYTES, STREAM_TIMEOUT_S) as pending:
+            while not pending.chunks and not pending.is_over:
+                await pending.changed()
+            if not pending.chunks:
+                self._end_of(pending)
+            yield RunnerStream(pending, lambda: self._checking(pending))
 
     async def read_text(self, path: str, offset: int = 1, limit: int = 2_000) -> TextSlice:
         """Read lines, starting at line `offset`, counted from 1."""

@@ -42,6 +42,7 @@ class PendingCall:
         "error",
         "head",
         "id",
+        "is_ended",
         "link",
     )
 
@@ -62,6 +63,8 @@ class PendingCall:
         self._deadline = self._loop.time() + patience_s
         self._timer = self._loop.call_at(self._deadline, self._expire, patience_s)
         self.chunks: deque[Chunk] = deque()
+        self.is_ended = False
+        """Whether the runner sends no more data, although the call goes on."""
         self.credit = wire.WINDOW_BYTES
         self.error: Exception | None = None
         self.head: bytes | None = None
@@ -97,26 +100,34 @@ class PendingCall:
     async def send_stream(self, pieces: AsyncIterable[bytes]) -> None:
         """Send a body as it is produced and as credit allows; stop without an error once the call is over."""
         async for piece in pieces:
-            rest = memoryview(piece)
-            while rest:
-                size = min(len(rest), wire.CHUNK_BYTES)
-                while self.credit < size and not self.is_over:
-                    self._room = self._loop.create_future()
-                    await self._room
-                if self.link.is_full:
-                    await self.link.wait_writable()
-                if self.is_over:
-                    return
-                self.send_chunk(bytes(rest[:size]))
-                rest = rest[size:]
-        if not self.is_over:
-            self.send_end()
+            await self.send_piece(piece)
+            if self.is_over:
+                return
+        self.send_end()
+
+    async def send_piece(self, piece: bytes) -> None:
+        """Send a piece of a body as credit allows; drop the rest of it once the call is over."""
+        rest = memoryview(piece)
+        while rest:
+            size = min(len(rest), wire.CHUNK_BYTES)
+            while self.credit < size and not self.is_over:
+                self._room = self._loop.create_future()
+                await self._room
+            if self.link.is_full:
+                await self.link.wait_writable()
+            if self.is_over:
+                return
+            self.send_chunk(bytes(rest[:size]))
+            rest = rest[size:]
 
     def send_chunk(self, chunk: bytes) -> None:
         self.credit -= len(chunk)
         self.link.send(wire.pack(wire.DATA, self.id, None, chunk))
 
     def send_end(self) -> None:
+        """Send the end of a body, unless the call is over."""
+        if self.is_over:
+            return
         self.link.send(wire.pack(wire.END, self.id))
 
     def allow(self, size_bytes: int) -> None:
@@ -166,10 +177,12 @@ class PendingCall:
                 raise wire.WireError("more credit than was used")
             self._send_more()
         elif kind in (wire.STDOUT, wire.STDERR, wire.DATA):
-            self._allowance -= len(data) + len(head)
+            self._allowance -= max(len(data) + len(head), 1)  # an empty frame takes memory too
             if self._allowance < 0:
                 raise wire.WireError("more output than requested")
             self.chunks.append((kind, head, data))
+        elif kind == wire.END and not self.is_ended:
+            self.is_ended = True
         else:
             raise wire.WireError(f"a frame of kind {kind}")
         self._wake()

@@ -23,6 +23,7 @@ from sandboxd.errors import (
     LimitReached,
     NotADirectory,
     NotFound,
+    NothingListens,
     OutsideSandbox,
     PermissionDenied,
     ProcessNotFound,
@@ -63,7 +64,7 @@ _ERRORS: dict[str, type[SandboxdError]] = {
     kind.__name__: kind
     for kind in (
         *(Busy, InvalidRequest, LimitReached, NotFound, OutsideSandbox, ProcessNotFound, SandboxError),
-        *(DirectoryNotEmpty, ToolTimeout),
+        *(DirectoryNotEmpty, NothingListens, ToolTimeout),
         *(FileExists, FileNotFound, IsADirectory, NotADirectory, PermissionDenied, ReadOnly, WorkspaceFull),
     )
 }

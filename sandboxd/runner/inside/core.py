@@ -38,6 +38,8 @@ class RunnerCore:
         """How many bytes of request bodies file calls hold in memory now."""
         self.removals = 0
         """How many trees are being removed now."""
+        self.streams = 0
+        """How many streams are open now."""
         self.shell = find_shell()
         self.calls: dict[int, LiveCall] = {}
 

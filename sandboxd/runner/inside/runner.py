@@ -21,6 +21,7 @@ from .container_paths import WORKSPACE
 from .core import RunnerCore
 from .failure import Failure, reason_of
 from .greeting import read_secret
+from .streams import Stream
 from .time_slices import take_short_turns
 from .transfers import FileCall, Reading, Removing, Writing
 from .tree import count_others
@@ -73,6 +74,7 @@ class Runner(RunnerCore):
             "glob": self._glob,
             "grep": self._grep,
             "usage": self._usage,
+            "dial": self._dial,
         }
         self.connection = Connection(self.hub, run_dir + "/socket", secret, self._take_frame, self._lost)
 
@@ -234,6 +236,9 @@ class Runner(RunnerCore):
 
     def _usage(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
         return self._file_call(call, head, data, lambda _body: find.measure_usage())
+
+    def _dial(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
+        return Stream(self, call, head)
 
     def _grep(self, call: int, head: dict[str, Any], data: bytes) -> None:
         fd = paths.open_any(head["path"], "search")

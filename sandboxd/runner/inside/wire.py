@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 VERSION = 1
-LEVEL = 2
+LEVEL = 3
 """What a runner supports beyond its version, as reported in its greeting. 1: merged output, signals, terminal options,
-long command lines. 2: list, remove, mkdir and move. A container outlives the daemon that started it, so its runner may
-have a lower level."""
+long command lines. 2: list, remove, mkdir and move. 3: streams. A container outlives the daemon that started it, so
+its runner may have a lower level."""
 
 HEADER = struct.Struct("!BIII")  # kind, call, size of the head, size of the data
 HEADER_BYTES = HEADER.size
@@ -43,7 +43,7 @@ ACCEPT = 3
 # daemon to runner
 CALL = 10
 CANCEL = 11
-# both ways: a piece of a body, its end, and credit to send more
+# both ways: a piece of a body or a stream, its end, and credit to send more
 DATA = 12
 END = 13
 CREDIT = 14
