@@ -134,3 +134,12 @@ class DirectoryPage(AnswerModel):
 
     items: list[FileInfo] = Field(description="In the byte order of their names.")
     next: str | None = Field(description="Pass it as `after` to get the entries that follow; null if there are none.")
+
+
+class ArchiveSummary(AnswerModel):
+    """What was extracted from an archive."""
+
+    model_config = ConfigDict(title="ArchiveAnswer")
+
+    entries: int = Field(description="Files, links and directories that were written.")
+    bytes: int = Field(description="The size of the files' contents.")

@@ -16,7 +16,7 @@ import anyio.lowlevel
 
 from sandboxd.errors import InvalidRequest, NotReady, RequestError, SandboxError
 from sandboxd.models.command import DEFAULT_MAX_TIMEOUT_S, ExecOutput
-from sandboxd.models.files import DirectoryPage, FileInfo
+from sandboxd.models.files import ArchiveSummary, DirectoryPage, FileInfo
 from sandboxd.models.process import MAX_READ_BYTES, KilledProcess, Process, ProcessOutput, SignalName, SignalTarget
 from sandboxd.runner import protocol
 from sandboxd.runner.call_channel import CallChannel
@@ -251,6 +251,34 @@ class RunnerClient(CallChannel):
             if not pending.chunks:
                 self._end_of(pending)
             yield RunnerStream(pending, lambda: self._checking(pending))
+
+    @asynccontextmanager
+    async def read_archive(self, path: str, *, hold_processes: bool = False) -> AsyncGenerator[AsyncIterator[bytes]]:
+        """Read a file, or a directory with everything below it, as a tar, as fast as the caller takes it.
+
+        Leaving the context early stops the read. With `hold_processes`, every other process of the container is stopped
+        until the context is left, so that the tar is consistent.
+        """
+        head = {"op": "archive", "path": path, "hold": hold_processes, "level": 3}
+        async with self._begun(head, b"", wire.WINDOW_BYTES + wire.MAX_HEAD_BYTES, TRANSFER_TIMEOUT_S) as pending:
+            while not pending.chunks and not pending.is_over:
+                await pending.changed()
+            if not pending.chunks:
+                self._end_of(pending)
+            chunks = self._file_chunks(pending)
+            try:
+                yield chunks
+            finally:
+                await chunks.aclose()
+
+    async def write_archive(self, path: str, data: AsyncIterable[bytes]) -> ArchiveSummary:
+        """Extract a tar into a directory, which is made if it is missing. What fails leaves the entries before it."""
+        head = {"op": "extract", "path": path, "level": 3, "more": True}
+        async with self._begun(head, b"", 0, TRANSFER_TIMEOUT_S) as pending:
+            await pending.send_stream(data)
+            await pending.over()
+            with self._checking(pending):
+                return protocol.read_archive_summary(wire.read_head(self._end_of(pending)))
 
     async def read_text(self, path: str, offset: int = 1, limit: int = 2_000) -> TextSlice:
         """Read lines, starting at line `offset`, counted from 1."""

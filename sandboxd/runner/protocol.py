@@ -34,7 +34,7 @@ from sandboxd.errors import (
     WorkspaceFull,
 )
 from sandboxd.models.command import DEFAULT_MAX_TIMEOUT_S, MAX_OUTPUT_BYTES, MAX_STDIN_BYTES
-from sandboxd.models.files import FileInfo, shown_path
+from sandboxd.models.files import ArchiveSummary, FileInfo, shown_path
 from sandboxd.models.process import KilledProcess, Process, ProcessOutput, SignalName
 from sandboxd.runner.calls import (
     CommandResult,
@@ -300,6 +300,10 @@ def read_stat(head: Head, path: str | None = None) -> FileInfo:
         integer(head, "mode"),
         moment(timestamp(head, "mtime")),
     )
+
+
+def read_archive_summary(head: Head) -> ArchiveSummary:
+    return ArchiveSummary(entries=integer(head, "entries"), bytes=integer(head, "bytes"))
 
 
 def read_entries(directory: str, data: bytes) -> Iterator[FileInfo]:

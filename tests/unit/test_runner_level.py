@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -29,6 +30,11 @@ class Link:
         self.sent.append(frame)
 
 
+async def no_pieces() -> AsyncIterator[bytes]:
+    return
+    yield
+
+
 def test_a_greeting_without_a_level_means_the_lowest() -> None:
     greeting = {"pid": 1, "python": "3.11.2", "version": 1, "started_at": 0.0, "problem": ""}
     assert read_hello(greeting).level == 0
@@ -49,6 +55,8 @@ async def test_an_earlier_runner_is_not_sent_calls_that_it_does_not_support() ->
         lambda: client.make_directory("/workspace/a"),
         lambda: client.move("/workspace/a", "/workspace/b"),
         lambda: client.stat("/workspace/a", follow=False),
+        lambda: client.read_archive("/workspace/a").__aenter__(),
+        lambda: client.write_archive("/workspace/a", no_pieces()),
     ):
         with pytest.raises(InvalidRequest, match="an earlier version of sandboxd started"):
             await ask()

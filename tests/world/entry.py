@@ -88,6 +88,8 @@ def serve_runner(server_file: str, run_dir: str, mounts: MountTable, mark: int, 
     roots = mounts.host_roots(paths.ROOTS)
     paths.ROOTS = roots
     paths.is_inside.__defaults__ = (roots,)
+    workspace = mounts.host_path("/workspace")
+    paths._READ_ONLY = (f"{workspace}/memo".encode(), *map(os.fsencode, map(mounts.host_path, paths.READ_ONLY)))
     paths.encode_path = lambda path: encode_path(mounts.host_path(path))
     paths.enter = lambda directory: enter(mounts.host_path(directory))
     spawn.BASE_ENV["HOME"] = mounts.host_path(spawn.BASE_ENV["HOME"])

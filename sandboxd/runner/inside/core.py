@@ -40,6 +40,8 @@ class RunnerCore:
         """How many trees are being removed now."""
         self.streams = 0
         """How many streams are open now."""
+        self.archives = 0
+        """How many archives are being read or extracted now."""
         self.shell = find_shell()
         self.calls: dict[int, LiveCall] = {}
 

@@ -142,6 +142,22 @@ def open_any(path: str, action: str, *, public: bool = False, follow: bool = Tru
     return fd
 
 
+def open_directory(path: str, action: str, *, make: bool) -> int:
+    """Return a descriptor that only names a directory inside the roots (O_PATH); with `make`, make what is missing."""
+    fd = _open_directory(encode_path(path), make, action, path)
+    try:
+        _check_inside(fd, action, path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def is_read_only(real: bytes) -> bool:
+    """Return whether a path that the kernel reported is in a directory that the agent never writes."""
+    return is_inside(real, _READ_ONLY)
+
+
 def open_regular(path: str, action: str, *, public: bool = False) -> tuple[int, os.stat_result]:
     """Return a readable descriptor of a regular file; `public` as for `open_any`."""
     named = open_any(path, action, public=public)

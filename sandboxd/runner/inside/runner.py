@@ -13,6 +13,7 @@ import stat
 import sys
 
 from . import confinement, files, find, listing, names, paths, search, text, wire
+from .archive_calls import Archiving, Extracting
 from .background import Processes, Waiting
 from .commands import Command
 from .confinement import Confinement
@@ -69,6 +70,8 @@ class Runner(RunnerCore):
             "remove": self._remove,
             "mkdir": self._make_directory,
             "move": self._move,
+            "archive": self._archive,
+            "extract": self._extract,
             "text": self._text,
             "edit": self._edit,
             "glob": self._glob,
@@ -218,6 +221,12 @@ class Runner(RunnerCore):
         return self._file_call(
             call, head, data, lambda _body: (names.move(head["from"], head["to"], head["replace"]), b"")
         )
+
+    def _archive(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
+        return Archiving(self, call, head["path"], head["hold"])
+
+    def _extract(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
+        return Extracting(self, call, head["path"])
 
     def _text(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
         return self._file_call(

@@ -14,6 +14,7 @@ import threading
 from . import paths
 from .container_paths import WORKSPACE
 from .failure import Failure, reason_of
+from .tree import stop_if_held
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ class Spawner:
             raise Failure(
                 "InvalidRequest", "cannot run: the command or its environment contains a NUL or invalid UTF-8"
             ) from None
+        stop_if_held(pid)
         return pid, mark
 
 

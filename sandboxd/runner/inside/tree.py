@@ -1,4 +1,4 @@
-"""Signals and kills everything a call has started, even processes that hide. Finds them by mark and kills in passes.
+"""Signals, kills and holds processes. A call's own are found by mark, even those that hide, and killed in passes.
 
 Every process of a call carries the call's mark and cannot change it (`marks`), so neither a double fork nor a new
 session nor a forged environment hides one. It works in small steps, so that the loop answers other calls in between,
@@ -30,17 +30,21 @@ KILL_ALL_AFTER = 8
 GIVE_UP_AFTER = 32
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.1
+_SETTLE_S = 2.0
 
 
 class Proc:
-    __slots__ = ("began", "group", "is_alive", "is_stopped", "mark")
+    __slots__ = ("began", "group", "is_alive", "is_stopped", "mark", "parent")
 
-    def __init__(self, is_alive: bool, is_stopped: bool, began: int, mark: int, group: int = 0) -> None:
+    def __init__(
+        self, is_alive: bool, is_stopped: bool, began: int, mark: int, group: int = 0, parent: int = 0
+    ) -> None:
         self.is_alive = is_alive
         self.is_stopped = is_stopped
         self.began = began
         self.mark = mark
         self.group = group
+        self.parent = parent
 
 
 def read_proc(pid: int) -> Proc | None:
@@ -53,7 +57,8 @@ def read_proc(pid: int) -> Proc | None:
     fields = text[text.rindex(b")") + 2 :].split()
     state, threads = fields[0], int(fields[17])
     # a process whose first thread has ended looks like a zombie while its other threads run
-    return Proc(state not in (b"Z", b"X") or threads > 1, state == b"T", int(fields[19]), mark, int(fields[2]))
+    is_alive = state not in (b"Z", b"X") or threads > 1
+    return Proc(is_alive, state == b"T", int(fields[19]), mark, int(fields[2]), int(fields[1]))
 
 
 def count_others(own: int) -> int:
@@ -153,7 +158,7 @@ def kill_tree(runner: int, leader: int, mark: int) -> Generator[float, None, Non
             _signal(pid, signal.SIGKILL)
             dying.add((pid, procs[pid].began))
         if is_frozen:
-            for pid in procs.keys() - set(victims) - stopped_before - {runner}:
+            for pid in () if _held.count else procs.keys() - set(victims) - stopped_before - {runner}:
                 _signal(pid, signal.SIGCONT)
             is_frozen = False
         if not victims and is_conclusive:
@@ -182,6 +187,80 @@ def _scan() -> Generator[float, None, tuple[dict[int, Proc], bool]]:
         if position % SCAN_AT_ONCE == SCAN_AT_ONCE - 1:
             yield 0.0
     return procs, is_complete
+
+
+class _Held:
+    """The state that all holds share."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.stopped_before: set[tuple[int, int]] | None = None
+        """Processes that were stopped before the first hold; None while that is not known."""
+
+
+_held = _Held()
+
+
+class Hold:
+    """Keeps every other process of the container stopped, so that none changes a file, until it is released.
+
+    A process that was stopped already stays stopped. One that is started meanwhile is stopped at once. It never stops
+    the runner, which serves files during a hold.
+    """
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._runner = os.getpid()
+
+    def begin(self, then: Callable[[], None]) -> None:
+        """Stop the processes, and call `then` when they have stopped."""
+        _held.count += 1
+        run_killing(self._hub, self._stop(), then)
+
+    def release(self) -> None:
+        """Continue what was stopped. Called once, after `begin` is over."""
+        _held.count -= 1
+        if not _held.count:
+            run_killing(self._hub, self._continue(), lambda: None)
+
+    def _stop(self) -> Generator[float, None, None]:
+        deadline = time.monotonic() + _SETTLE_S
+        pause_s = _FIRST_PAUSE_S / 10
+        while time.monotonic() < deadline:  # a process in the middle of a system call may take a moment
+            procs, _ = yield from _scan()
+            if _held.stopped_before is None:
+                _held.stopped_before = {(pid, proc.began) for pid, proc in procs.items() if proc.is_stopped}
+            moving = [pid for pid, proc in self._others(procs) if not proc.is_stopped]
+            if not moving:
+                return
+            _freeze(self._runner, moving)
+            yield pause_s
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    def _continue(self) -> Generator[float, None, None]:
+        procs, _ = yield from _scan()
+        if _held.count:
+            return  # held again in the meantime
+        before, _held.stopped_before = _held.stopped_before or set(), None
+        stopped = [pid for pid, proc in self._others(procs) if (pid, proc.began) not in before]
+        # children first: a shell that runs while its child is stopped would report a stopped job
+        for pid in sorted(stopped, reverse=True):
+            _signal(pid, signal.SIGCONT)
+
+    def _others(self, procs: dict[int, Proc]) -> Iterator[tuple[int, Proc]]:
+        """Yield the live processes of the container. A runner that is not PID 1 has only its descendants."""
+        for pid, proc in procs.items():
+            above = pid
+            while self._runner != 1 and above in procs and above != self._runner:
+                above = procs[above].parent
+            if proc.is_alive and pid != self._runner and (self._runner == 1 or above == self._runner):
+                yield pid, proc
+
+
+def stop_if_held(pid: int) -> None:
+    """Stop a process that has just been started during a hold."""
+    if _held.count:
+        _signal(pid, signal.SIGSTOP)
 
 
 def _newest_pid() -> int:
