@@ -4,7 +4,7 @@
     ├─ RequestError      InvalidRequest · Unauthorised · Conflict: Differs · OutsideSandbox · LimitReached · Busy
     │                    · NotFound: SandboxNotFound · SessionNotFound · ProcessNotFound · ToolNotFound · RouteNotFound
     ├─ FileError         FileNotFound (also a NotFound) · IsADirectory · NotADirectory · PermissionDenied · ReadOnly
-    │                    · FileExists · DirectoryNotEmpty · WorkspaceFull
+    │                    · FileExists · DirectoryNotEmpty · RangeNotSatisfiable · WorkspaceFull
     ├─ SandboxError      NotReady · Paused · Hibernated · Gone (cause: exited, oom, killed, engine, mirror)
     │                    · ToolTimeout · NothingListens · StreamClosed
     ├─ DependencyError   EngineUnavailable · EngineRefused · StoreUnavailable: StoreCorrupt
@@ -131,6 +131,16 @@ class FileExists(FileError):
 
 class DirectoryNotEmpty(FileError):
     code = "file.not_empty"
+
+
+class RangeNotSatisfiable(FileError):
+    """The requested range begins after the end of the file, which has `size_bytes`."""
+
+    code = "file.range_not_satisfiable"
+
+    def __init__(self, message: str, size_bytes: int | None = None) -> None:
+        super().__init__(message)
+        self.size_bytes = size_bytes
 
 
 class WorkspaceFull(FileError):

@@ -14,7 +14,7 @@ from sandboxd.api.budget import allotment_of
 from sandboxd.api.problems import large_problem, problem, render
 from sandboxd.api.refusals import ClientLeft, MethodNotAllowed
 from sandboxd.api.request_path import check_path
-from sandboxd.errors import InternalError, SandboxdError
+from sandboxd.errors import InternalError, RangeNotSatisfiable, SandboxdError
 
 _log = structlog.get_logger("sandboxd.api")
 
@@ -65,6 +65,8 @@ def _answer(error: Exception, scope: Scope) -> Response:
 def _headers(error: SandboxdError | MemoError) -> dict[str, str] | None:
     if isinstance(error, MethodNotAllowed):
         return {"allow": error.allowed}
+    if isinstance(error, RangeNotSatisfiable):
+        return {"content-range": f"bytes */{error.size_bytes}"}
     if isinstance(error, RevisionConflict) and error.current is not None:
         return {"etag": f'"{error.current.revision}"'}
     return {"retry-after": "1"} if error.retryable else None

@@ -9,12 +9,10 @@ from starlette.responses import Response
 from sandboxd.api.feed import EventFeed
 from sandboxd.api.requests import header, read_query
 from sandboxd.api.routes import Access, Endpoint, Services
-from sandboxd.api.streams import EVENTS_HEAD, KEEP_ALIVE, Source, Streamed
+from sandboxd.api.streams import EVENTS_HEAD, KEEP_ALIVE, KEEP_ALIVE_S, Source, Streamed
 from sandboxd.errors import InvalidRequest
 from sandboxd.events import MAX_BATCH
 from sandboxd.models.event import EventsQuery
-
-KEEP_ALIVE_S = 15.0
 
 
 async def follow_events(services: Services, request: Request) -> Response:

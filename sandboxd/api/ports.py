@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from sandboxd.events import EventBus
 from sandboxd.memory.outcomes import Committed, Queued
 from sandboxd.memory.store_client import StoreClient
 from sandboxd.models.command import ExecOutput
-from sandboxd.models.files import DirectoryPage, FileInfo
+from sandboxd.models.files import ArchiveSummary, DirectoryPage, FileEvent, FileInfo
 from sandboxd.models.mirror import MirrorFile, RefusedWrite
 from sandboxd.models.process import KilledProcess, Process, ProcessOutput, SignalName, SignalTarget
 from sandboxd.models.sandbox import GarbageReport, SandboxPatch, SandboxRequest, SandboxView, Stats
@@ -28,6 +28,13 @@ class FileReader(Protocol):
     @property
     def stat(self) -> FileInfo: ...
     def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+
+class FileWatch(Protocol):
+    """A directory being watched."""
+
+    async def batch(self) -> list[FileEvent]:
+        """Wait for events; none once the watch is over."""
 
 
 class SandboxRunner(ToolRunner, Protocol):
@@ -51,6 +58,11 @@ class SandboxRunner(ToolRunner, Protocol):
     async def remove(self, path: str, *, recursive: bool = False) -> None: ...
     async def make_directory(self, path: str, *, parents: bool = False) -> tuple[FileInfo, bool]: ...
     async def move(self, source: str, target: str, *, replace: bool = False) -> FileInfo: ...
+    def read_archive(
+        self, path: str, *, hold_processes: bool = False
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]: ...
+    async def write_archive(self, path: str, data: AsyncIterable[bytes]) -> ArchiveSummary: ...
+    def watch_directory(self, path: str, *, recursive: bool = False) -> AbstractAsyncContextManager[FileWatch]: ...
 
 
 class Manager(Protocol):

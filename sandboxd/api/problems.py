@@ -51,6 +51,7 @@ STATUS_BY_CODE = {
     "file.not_a_directory": 409,
     "file.exists": 409,
     "file.not_empty": 409,
+    "file.range_not_satisfiable": 416,
     "sandbox.gone": 410,
     "sandbox.error": 502,
     "port.closed": 502,

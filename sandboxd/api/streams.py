@@ -18,6 +18,7 @@ from sandboxd.api.watch import DisconnectWatch
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 KEEP_ALIVE = b": still here\n\n"
+KEEP_ALIVE_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,7 @@ async def _stop_when_signalled(
         _log.info("draining", signal=number.name)
         is_draining = True
         consolidation.stop()
-        manager.events.close()  # an event stream would otherwise use up the whole drain time
+        manager.end_streams()
         server.stop()
 
 

@@ -118,7 +118,10 @@ class ExecOutcome(AnswerModel):
     truncated: bool
     duration_ms: float
     limits_hit: tuple[str, ...] = Field(
-        default=(), description="Limits that the kernel enforced during the call: memory, pids."
+        default=(),
+        description="Limits that the command ran into. `memory` and `pids`: the kernel enforced them during the call. "
+        "`workspace` and `tmp`: the command failed or timed out, and that filesystem has no room for more bytes or "
+        "files.",
     )
 
 

@@ -19,8 +19,11 @@ from sandboxd.models.wire import AnswerModel, BodyModel, QueryModel
 from sandboxd.runner.inside.wire import MAX_PAGE_ENTRIES
 
 MAX_FILE_BYTES = 1_073_741_824
+MAX_ARCHIVE_BYTES = 68_719_476_736
+"""The bound of an uploaded archive. What it may take in the sandbox is bounded by the workspace."""
 
 FileType = Literal["file", "directory", "symlink", "other"]
+FileEventKind = Literal["ready", "created", "changed", "removed", "overflow"]
 
 _URI = "file://"
 
@@ -92,6 +95,15 @@ class RemovalQuery(QueryModel):
     recursive: bool = Field(default=False, description="Whether to remove a directory with everything below it.")
 
 
+class ArchiveQuery(QueryModel):
+    path: WritablePath = Field(description="Absolute path under /workspace, /skills, /tmp or /var/tmp.")
+
+
+class WatchQuery(QueryModel):
+    path: WritablePath = Field(description="A directory: absolute path under /workspace, /skills, /tmp or /var/tmp.")
+    recursive: bool = Field(default=False, description="Whether directories below it are watched too.")
+
+
 class MakeDirectoryBody(BodyModel):
     path: WritablePath = Field(description=_WRITABLE)
     parents: bool = Field(
@@ -143,3 +155,15 @@ class ArchiveSummary(AnswerModel):
 
     entries: int = Field(description="Files, links and directories that were written.")
     bytes: int = Field(description="The size of the files' contents.")
+
+
+class FileEvent(AnswerModel):
+    """Something that happened in a watched directory."""
+
+    event: FileEventKind = Field(
+        description="`ready`: everything that happens from now on is reported. `overflow`: events were lost."
+    )
+    path: str = Field(description="The absolute path; a `file:` URI if its bytes are not UTF-8.")
+    type: FileType | None = Field(
+        default=None, description="null if it is not known, because the file is gone and was not a directory."
+    )

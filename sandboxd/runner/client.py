@@ -6,8 +6,8 @@ Cancelling a call here kills it in the container. See `call_channel` for what ha
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ import anyio.lowlevel
 
 from sandboxd.errors import InvalidRequest, NotReady, RequestError, SandboxError
 from sandboxd.models.command import DEFAULT_MAX_TIMEOUT_S, ExecOutput
-from sandboxd.models.files import ArchiveSummary, DirectoryPage, FileInfo
+from sandboxd.models.files import ArchiveSummary, DirectoryPage, FileEvent, FileInfo
 from sandboxd.models.process import MAX_READ_BYTES, KilledProcess, Process, ProcessOutput, SignalName, SignalTarget
 from sandboxd.runner import protocol
 from sandboxd.runner.call_channel import CallChannel
@@ -44,6 +44,7 @@ TRANSFER_TIMEOUT_S = 3600.0
 STREAM_TIMEOUT_S = 2_592_000.0
 LISTING_TIMEOUT_S = 60.0
 """Longer than one listing may take, because concurrent listings wait for each other."""
+WATCH_TIMEOUT_S = 2_592_000.0
 ENTRIES_AT_ONCE = 500
 """How many entries of a page are read in one pass of the event loop."""
 REMOVAL_TIMEOUT_S = 300.0
@@ -64,12 +65,42 @@ class FileReader:
         return self._chunks
 
 
+class FileWatch:
+    """A watch of a directory under way."""
+
+    def __init__(self, path: str, pending: PendingCall, checking: Callable[[], AbstractContextManager[None]]) -> None:
+        self._path = path
+        self._pending = pending
+        self._checking = checking
+        self._is_ended = False
+
+    async def batch(self) -> list[FileEvent]:
+        """Wait for events and return them; none once the watch is over. Cancelling loses nothing."""
+        pending = self._pending
+        while not pending.chunks and not pending.is_over:
+            await pending.changed()
+        if pending.chunks and not self._is_ended:
+            _kind, _head, data = pending.chunks.popleft()
+            pending.allow(len(data))
+            with self._checking():
+                return list(protocol.read_file_events(self._path, data))
+        if pending.error is not None and not self._is_ended:
+            raise pending.error.with_traceback(None)
+        return []
+
+    def end(self) -> None:
+        """End the watch from this side: the next batch is empty."""
+        self._is_ended = True
+        self._pending.interrupt(NotReady("cannot go on watching: the sandbox is being stopped"))
+
+
 class RunnerClient(CallChannel):
     """What the daemon may ask of a runner: commands, processes, files and searches, one method each."""
 
     def __init__(self, env: Mapping[str, str], max_timeout_s: float = DEFAULT_MAX_TIMEOUT_S) -> None:
         super().__init__(env)
         self._max_timeout_s = max_timeout_s
+        self._watches: set[FileWatch] = set()
 
     async def configure(self, env: Mapping[str, str]) -> None:
         """Set the environment that every later command gets, now and after reconnects."""
@@ -279,6 +310,27 @@ class RunnerClient(CallChannel):
             await pending.over()
             with self._checking(pending):
                 return protocol.read_archive_summary(wire.read_head(self._end_of(pending)))
+
+    @asynccontextmanager
+    async def watch_directory(self, path: str, *, recursive: bool = False) -> AsyncGenerator[FileWatch]:
+        """Watch a directory, or the whole tree. The first event is `ready`; nothing that happens later is missed."""
+        head = {"op": "watch", "path": path, "recursive": recursive, "level": 3}
+        async with self._begun(head, b"", wire.WINDOW_BYTES + wire.MAX_HEAD_BYTES, WATCH_TIMEOUT_S) as pending:
+            while not pending.chunks and not pending.is_over:
+                await pending.changed()
+            if not pending.chunks:
+                self._end_of(pending)
+            watch = FileWatch(path, pending, lambda: self._checking(pending))
+            self._watches.add(watch)
+            try:
+                yield watch
+            finally:
+                self._watches.remove(watch)
+
+    def end_watches(self) -> None:
+        """End every watch, which would otherwise go on for ever."""
+        for watch in tuple(self._watches):
+            watch.end()
 
     async def read_text(self, path: str, offset: int = 1, limit: int = 2_000) -> TextSlice:
         """Read lines, starting at line `offset`, counted from 1."""

@@ -34,7 +34,7 @@ from sandboxd.errors import (
     WorkspaceFull,
 )
 from sandboxd.models.command import DEFAULT_MAX_TIMEOUT_S, MAX_OUTPUT_BYTES, MAX_STDIN_BYTES
-from sandboxd.models.files import ArchiveSummary, FileInfo, shown_path
+from sandboxd.models.files import ArchiveSummary, FileEvent, FileEventKind, FileInfo, FileType, shown_path
 from sandboxd.models.process import KilledProcess, Process, ProcessOutput, SignalName
 from sandboxd.runner.calls import (
     CommandResult,
@@ -58,6 +58,12 @@ RUNNER_COMMAND = ("python3", "-I", "-S", "-B", f"{RUNNER_TARGET}/server.py", RUN
 
 Head = Mapping[str, Any]
 
+_LIMITS = (
+    (wire.MEMORY_HIT, "memory"),
+    (wire.PIDS_HIT, "pids"),
+    (wire.WORKSPACE_HIT, "workspace"),
+    (wire.TMP_HIT, "tmp"),
+)
 _MAX_INTEGER = 2**63
 _MAX_MESSAGE = 1_000
 _ERRORS: dict[str, type[SandboxdError]] = {
@@ -236,8 +242,7 @@ def read_command_result(head: bytes, stdout: bytes, stderr: bytes) -> CommandRes
 
 
 def _read_limits(flags: int) -> tuple[str, ...]:
-    bits = ((wire.MEMORY_HIT, "memory"), (wire.PIDS_HIT, "pids"))
-    return tuple(limit for bit, limit in bits if flags & bit)
+    return tuple(limit for bit, limit in _LIMITS if flags & bit)
 
 
 def moment(seconds: float) -> datetime | None:
@@ -323,6 +328,33 @@ def read_entries(directory: str, data: bytes) -> Iterator[FileInfo]:
         if size_bytes >= _MAX_INTEGER or not -_MAX_INTEGER < modified_at < _MAX_INTEGER:
             raise WireError("an entry with an invalid size or time")
         yield FileInfo.of(prefix + name.decode("utf-8", "surrogateescape"), size_bytes, mode, moment(modified_at))
+
+
+_EVENTS: tuple[FileEventKind, ...] = ("ready", "created", "changed", "removed", "overflow")
+_TYPES: tuple[FileType | None, ...] = (None, "file", "directory", "symlink", "other")
+
+
+def read_file_events(directory: str, data: bytes) -> Iterator[FileEvent]:
+    """Yield the events of one frame of a watch."""
+    prefix = directory.rstrip("/") + "/"
+    offset = 0
+    while offset < len(data):
+        try:
+            kind, number, size = wire.WATCHED.unpack_from(data, offset)
+        except struct.error:
+            raise WireError("an event that is cut short") from None
+        start = offset + wire.WATCHED.size
+        offset = start + size
+        path = data[start:offset]
+        if offset > len(data) or kind >= len(_EVENTS) or number >= len(_TYPES) or size > wire.MAX_WATCHED_PATH_BYTES:
+            raise WireError("an invalid event")
+        if size and any(part in (b"", b".", b"..") or b"\0" in part for part in path.split(b"/")):
+            raise WireError("an event with an invalid path")
+        if not size:  # about the directory itself
+            yield FileEvent(event=_EVENTS[kind], path=shown_path(directory), type="directory")
+        else:
+            shown = shown_path(prefix + path.decode("utf-8", "surrogateescape"))
+            yield FileEvent(event=_EVENTS[kind], path=shown, type=_TYPES[number])
 
 
 def read_next(directory: str, head: Head) -> str | None:

@@ -330,6 +330,8 @@ class Effects:
             await self._memory.create(record.id, record.owner.ref, record.owner.user)
 
     async def _drain_calls(self, sandbox: Sandbox) -> None:
+        if sandbox.runner is not None:
+            sandbox.runner.end_watches()
         await sandbox.wait_quiet(_DRAIN_S)
         state = sandbox.record.state
         if sandbox.runner is not None:

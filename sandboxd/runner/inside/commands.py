@@ -11,6 +11,7 @@ import time
 
 from . import wire
 from .confinement import Unconfined
+from .counters import find_full
 from .failure import Failure
 from .hub import READABLE, exit_code_of
 from .pipes import Feeder, close_all, open_pipe
@@ -359,6 +360,9 @@ class Command:
         if self._truncated:
             flags |= wire.TRUNCATED
         code = self._exit_code
+        if code != 0 or self._timed_out:  # after a success a full filesystem did no harm
+            for limit in find_full():
+                flags |= wire.WORKSPACE_HIT if limit == "workspace" else wire.TMP_HIT
         if self._timed_out or code is None:
             flags |= wire.NO_CODE | wire.TIMED_OUT
             code = 0

@@ -42,6 +42,8 @@ class RunnerCore:
         """How many streams are open now."""
         self.archives = 0
         """How many archives are being read or extracted now."""
+        self.watches = 0
+        """How many directories are being watched now for calls."""
         self.shell = find_shell()
         self.calls: dict[int, LiveCall] = {}
 

@@ -1,11 +1,13 @@
-"""Counters of how often the kernel enforced the container's limits, read from the cgroup. Never writes.
+"""Which of the container's limits were reached: the kernel's counters, and filesystems without room. Never writes.
 
-The files stay open, so a reading costs one system call each. A missing file counts as zero.
+The counters' files stay open, so a reading costs one system call each. A missing file counts as zero.
 """
 
 from __future__ import annotations
 
 import os
+
+from .container_paths import TMP, WORKSPACE
 
 _PLACES = {
     "memory": (
@@ -14,6 +16,25 @@ _PLACES = {
     ),
     "pids": (("/sys/fs/cgroup/pids.events", b"max "), ("/sys/fs/cgroup/pids/pids.events", b"max ")),
 }
+
+
+_FILESYSTEMS = {"workspace": WORKSPACE, "tmp": TMP}
+FULL_BYTES = 65_536
+"""With less room than this a filesystem is full: a few blocks may stay free that no ordinary write gets."""
+
+
+def find_full() -> list[str]:
+    """Return the limits of filesystems that have no room for more bytes or files."""
+    return [limit for limit, path in _FILESYSTEMS.items() if _is_full(path)]
+
+
+def _is_full(path: str) -> bool:
+    try:
+        status = os.statvfs(path)
+    except OSError:
+        return False
+    has_inodes = status.f_favail > 0 or not status.f_files  # some filesystems do not count files
+    return status.f_bavail * status.f_frsize < FULL_BYTES or not has_inodes
 
 
 class Counters:

@@ -26,6 +26,7 @@ from .streams import Stream
 from .time_slices import take_short_turns
 from .transfers import FileCall, Reading, Removing, Writing
 from .tree import count_others
+from .watch_calls import Watching
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Runner(RunnerCore):
             "move": self._move,
             "archive": self._archive,
             "extract": self._extract,
+            "watch": self._watch,
             "text": self._text,
             "edit": self._edit,
             "glob": self._glob,
@@ -227,6 +229,9 @@ class Runner(RunnerCore):
 
     def _extract(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
         return Extracting(self, call, head["path"])
+
+    def _watch(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
+        return Watching(self, call, head["path"], head["recursive"])
 
     def _text(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
         return self._file_call(

@@ -62,7 +62,7 @@ NONCE_BYTES = 32
 # a command's result: flags, exit code, milliseconds, bytes of stdout in the data (the rest is stderr). A struct,
 # because this is the hot path: it takes 3 microseconds to write and read, JSON takes 23
 EXITED_STRUCT = struct.Struct("!BHdI")
-NO_CODE, TIMED_OUT, TRUNCATED, MEMORY_HIT, PIDS_HIT = 1, 2, 4, 8, 16
+NO_CODE, TIMED_OUT, TRUNCATED, MEMORY_HIT, PIDS_HIT, WORKSPACE_HIT, TMP_HIT = 1, 2, 4, 8, 16, 32, 64
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
@@ -72,6 +72,14 @@ _credit = struct.Struct("!I")
 # one entry of a listing: bytes of its name, mode, size, time of modification; then the name
 ENTRY = struct.Struct("!HIQd")
 MAX_PAGE_ENTRIES = 10_000
+
+# one event of a watch: what happened, to which type of file, bytes of its path below the directory; then the path
+WATCHED = struct.Struct("!BBH")
+READY, CREATED, CHANGED, REMOVED, OVERFLOW = range(5)
+TYPES = (0, 0o100000, 0o040000, 0o120000)
+"""The types of files by their number: unknown, file, directory, link. The next number is any other type."""
+MAX_WATCHED_PATH_BYTES = 4_351
+"""The path of the deepest directory that is watched, a slash and a name."""
 
 
 class WireError(Exception):
@@ -100,7 +108,7 @@ def read_exited(head: bytes) -> tuple[int, int, float, int]:
     if len(head) != EXITED_STRUCT.size:
         raise WireError(f"an exit frame of {len(head)} bytes")
     flags, code, duration_ms, stdout_size = EXITED_STRUCT.unpack(head)
-    if flags > 31 or code > 255 or not 0 <= duration_ms < 1e12:
+    if flags > 127 or code > 255 or not 0 <= duration_ms < 1e12:
         raise WireError("an invalid exit")
     return flags, code, duration_ms, stdout_size
 
