@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "ls": "sandboxes:ls",
     "exec": "exec:execute",
     "shell": "shell:shell",
+    "cp": "cp:copy",
     "ps": "processes:ps",
     "kill": "processes:kill",
     "tool": "tool:tool",

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from sandboxd.client._sync.client import Client
     from sandboxd.client._sync.processes import CommandHandle, Terminal
     from sandboxd.client._sync.sandbox import Sandbox
+    from sandboxd.client.host_tree import Copied
     from sandboxd.models.artifact import Artifact
     from sandboxd.models.command import ExecOutput, ExecResult
     from sandboxd.models.consolidation import Consolidated, ConsolidationFailure, ConsolidationState
     from sandboxd.models.document import Document, DocumentInfo, Revision, Written
     from sandboxd.models.event import Event
-    from sandboxd.models.files import FileInfo
+    from sandboxd.models.files import ArchiveSummary, FileEvent, FileInfo
     from sandboxd.models.message import Compaction, ShortenedMessages
     from sandboxd.models.mirror import MirrorFile, RefusedWrite
     from sandboxd.models.process import Process, ProcessOutput
@@ -39,12 +40,13 @@ _HOMES = {
     "client._sync.client": ("Client",),
     "client._sync.processes": ("CommandHandle", "Terminal"),
     "client._sync.sandbox": ("Sandbox",),
+    "client.host_tree": ("Copied",),
     "models.artifact": ("Artifact",),
     "models.command": ("ExecOutput", "ExecResult"),
     "models.consolidation": ("Consolidated", "ConsolidationFailure", "ConsolidationState"),
     "models.document": ("Document", "DocumentInfo", "Revision", "Written"),
     "models.event": ("Event",),
-    "models.files": ("FileInfo",),
+    "models.files": ("ArchiveSummary", "FileEvent", "FileInfo"),
     "models.message": ("Compaction", "ShortenedMessages"),
     "models.mirror": ("MirrorFile", "RefusedWrite"),
     "models.process": ("Process", "ProcessOutput"),
@@ -55,6 +57,7 @@ _HOMES = {
 
 __all__ = [
     "AnswerLost",
+    "ArchiveSummary",
     "Artifact",
     "AsyncClient",
     "AsyncCommandHandle",
@@ -66,12 +69,14 @@ __all__ = [
     "Consolidated",
     "ConsolidationFailure",
     "ConsolidationState",
+    "Copied",
     "DaemonUnreachable",
     "Document",
     "DocumentInfo",
     "Event",
     "ExecOutput",
     "ExecResult",
+    "FileEvent",
     "FileInfo",
     "MirrorFile",
     "Process",

@@ -31,6 +31,7 @@ COMMANDS = (
     "ls",
     "exec",
     "shell",
+    "cp",
     "ps",
     "kill",
     "tool",
