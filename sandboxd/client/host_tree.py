@@ -110,6 +110,7 @@ def unpack_tree(pieces: Iterator[bytes], target: Path) -> Copied:
     target.mkdir(parents=True, exist_ok=True)
     entries = size = 0
     skipped: list[str] = []
+    directories: list[tarfile.TarInfo] = []
 
     def choose(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
         nonlocal entries, size
@@ -122,6 +123,8 @@ def unpack_tree(pieces: Iterator[bytes], target: Path) -> Copied:
             return None
         entries += 1
         size += member.size if member.isreg() else 0
+        if member.isdir():
+            directories.append(member)
         return chosen
 
     try:
@@ -132,6 +135,10 @@ def unpack_tree(pieces: Iterator[bytes], target: Path) -> Copied:
                 tar.members.clear()  # type: ignore[attr-defined]  # otherwise a large archive is kept in memory, header by header
     except tarfile.TarError as error:
         raise InvalidRequest(f"cannot extract the archive into {target}: {error}") from error
+    for member in reversed(directories):  # last, because one may be read-only, and entries change its time
+        path = target / member.name
+        path.chmod(member.mode & 0o777)
+        os.utime(path, (member.mtime, member.mtime))
     return Copied(entries, size, tuple(skipped))
 
 

@@ -121,7 +121,7 @@ class ExecOutcome(AnswerModel):
         default=(),
         description="Limits that the command ran into. `memory` and `pids`: the kernel enforced them during the call. "
         "`workspace` and `tmp`: the command failed or timed out, and that filesystem has no room for more bytes or "
-        "files.",
+        "files; `workspace` also if it was killed because a file grew larger than the workspace may be.",
     )
 
 

@@ -14,8 +14,9 @@ MAX_COMMAND_BYTES = 131_000
 _LIMIT_NOTES = {
     "memory": "[the sandbox reached its memory limit and the kernel killed a process]",
     "pids": "[the sandbox reached its process limit; new processes could not start]",
-    "workspace": "[/workspace is full: it has no room for more bytes or files; remove files you do not need]",
-    "tmp": "[/tmp is full: it has no room for more bytes or files; remove files there or use /var/tmp]",
+    "workspace": "[the workspace reached its limit: no room for more bytes or files, or a file grew larger than the "
+    "limit; remove files you do not need]",
+    "tmp": "[/tmp is full: no room for more bytes or files; remove files there or use /var/tmp]",
 }
 
 

@@ -9,6 +9,7 @@ import socket
 import stat
 import tarfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -124,13 +125,11 @@ async def test_a_range_that_cannot_be_met_or_read_is_no_part_of_the_file(world: 
         ("bytes=-5", "empty", 0),
     ):
         status, headers, _ = await in_thread(
-            lambda wanted=wanted, path=path: ask(world, "GET", "", {"Range": wanted}, path=f"/workspace/{path}")
+            partial(ask, world, "GET", "", {"Range": wanted}, path=f"/workspace/{path}")
         )
         assert (status, headers["content-range"]) == (416, f"bytes */{size}"), wanted
     for header in ({"Range": "bytes=0-1,4-5"}, {"Range": "bytes=5-2"}, {"Range": "bytes=0-1", "If-Range": '"tag"'}):
-        status, headers, body = await in_thread(
-            lambda header=header: ask(world, "GET", "", header, path="/workspace/digits")
-        )
+        status, headers, body = await in_thread(partial(ask, world, "GET", "", header, path="/workspace/digits"))
         assert (status, body, headers["accept-ranges"]) == (200, b"0123456789", "bytes")
     status, headers, _ = await in_thread(lambda: ask(world, "HEAD", "", path="/workspace/digits"))
     assert (status, headers["accept-ranges"]) == (200, "bytes")
@@ -175,12 +174,10 @@ async def test_archives_that_fail_say_why(world: World) -> None:
         ("/workspace", tar_of(("memo/a", b"")), 403, "read-only"),
         ("/etc", tar_of(("a", b"")), 403, "outside"),
     ):
-        found, _, answer = await in_thread(
-            lambda path=path, body=body: ask(world, "PUT", "/archive", body=body, path=path)
-        )
+        found, _, answer = await in_thread(partial(ask, world, "PUT", "/archive", body=body, path=path))
         assert (found, words in answer.decode()) == (status, True), answer
     for path, status in (("/workspace/none", 404), ("/etc", 403)):
-        found, _, _ = await in_thread(lambda path=path: ask(world, "GET", "/archive", path=path))
+        found, _, _ = await in_thread(partial(ask, world, "GET", "/archive", path=path))
         assert found == status
 
 
@@ -276,7 +273,7 @@ async def test_a_watch_of_a_file_or_of_nothing_is_refused(sandbox: AsyncSandbox)
 
 async def test_a_watch_ends_when_its_directory_or_its_sandbox_does(world: World, sandbox: AsyncSandbox) -> None:
     async def follow(path: str, then: Callable[[], Any]) -> list[str]:
-        kinds = []
+        kinds: list[str] = []
         async for event in sandbox.files.watch_dir(path):
             kinds.append(event.event)
             if event.event == "ready":

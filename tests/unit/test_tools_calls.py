@@ -119,7 +119,7 @@ def test_limits_and_truncation_are_reported() -> None:
             timed_out=False,
             truncated=True,
             duration_ms=1.0,
-            limits_hit=("memory", "pids"),
+            limits_hit=("memory", "pids", "workspace", "tmp"),
         ),
         120,
     )
@@ -127,6 +127,9 @@ def test_limits_and_truncation_are_reported() -> None:
         "[output exceeded the limit; the rest was discarded]",
         "[the sandbox reached its memory limit and the kernel killed a process]",
         "[the sandbox reached its process limit; new processes could not start]",
+        "[the workspace reached its limit: no room for more bytes or files, or a file grew larger than the limit; "
+        "remove files you do not need]",
+        "[/tmp is full: no room for more bytes or files; remove files there or use /var/tmp]",
         "[exit code 137]",
     ]
 

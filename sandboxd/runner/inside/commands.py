@@ -361,7 +361,7 @@ class Command:
             flags |= wire.TRUNCATED
         code = self._exit_code
         if code != 0 or self._timed_out:  # after a success a full filesystem did no harm
-            for limit in find_full():
+            for limit in find_full(code):
                 flags |= wire.WORKSPACE_HIT if limit == "workspace" else wire.TMP_HIT
         if self._timed_out or code is None:
             flags |= wire.NO_CODE | wire.TIMED_OUT

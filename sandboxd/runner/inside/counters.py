@@ -6,6 +6,8 @@ The counters' files stay open, so a reading costs one system call each. A missin
 from __future__ import annotations
 
 import os
+import resource
+import signal
 
 from .container_paths import TMP, WORKSPACE
 
@@ -19,13 +21,24 @@ _PLACES = {
 
 
 _FILESYSTEMS = {"workspace": WORKSPACE, "tmp": TMP}
+TOO_LARGE = 128 + signal.SIGXFSZ
 FULL_BYTES = 65_536
 """With less room than this a filesystem is full: a few blocks may stay free that no ordinary write gets."""
 
 
-def find_full() -> list[str]:
-    """Return the limits of filesystems that have no room for more bytes or files."""
-    return [limit for limit, path in _FILESYSTEMS.items() if _is_full(path)]
+def find_full(exit_code: int | None) -> list[str]:
+    """Return the limits of filesystems that a failed command may have run into: those without room for more.
+
+    No file may be larger than the workspace's limit, in any filesystem: the kernel ends what writes more with SIGXFSZ.
+    """
+    full = [limit for limit, path in _FILESYSTEMS.items() if _is_full(path)]
+    if exit_code == TOO_LARGE and "workspace" not in full and _has_file_limit():
+        full.append("workspace")
+    return full
+
+
+def _has_file_limit() -> bool:
+    return resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY
 
 
 def _is_full(path: str) -> bool:
