@@ -29,11 +29,12 @@ def environment_of(daemon: RunningDaemon) -> dict[str, str]:
     }
 
 
-def run_step(command: str, daemon: RunningDaemon) -> str:
+def run_step(command: str, daemon: RunningDaemon, cwd: Path | None = None) -> str:
     """Return what the command prints, to stdout and stderr as a terminal shows them."""
     done = subprocess.run(
         ["bash", "-c", command.replace("/run/sandboxd.sock", str(daemon.socket))],
         env=environment_of(daemon),
+        cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -136,6 +136,13 @@ async def extract_tree(runner: RunnerClient, path: str) -> bytes:
     return b"nothing"
 
 
+async def watch(runner: RunnerClient, path: str) -> bytes:
+    """Watch a tree while it flips. It is told of names that the flipper made, never of those outside."""
+    async with runner.watch_directory(path.rpartition("/")[0], recursive=True) as watch:
+        found = await watch.batch()
+    return b"nothing" if found[0].event == "ready" else b"root"
+
+
 async def archive_of(*names: str) -> AsyncIterator[bytes]:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
@@ -168,6 +175,7 @@ VERBS: dict[str, Callable[[RunnerClient, str], Awaitable[bytes]]] = {
     "archive the tree": archive_tree,
     "extract": extract,
     "extract the tree": extract_tree,
+    "watch": watch,
     "working directory": enter,
 }
 

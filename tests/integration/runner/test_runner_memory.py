@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
 import anyio
 import pytest
@@ -75,6 +75,31 @@ async def test_pid_1_survives_every_file_and_does_not_grow(small_box: Box, small
         assert (await small.glob("**/*")).paths
     assert await resident_bytes(small) < before + 2 * MEBIBYTE
     assert small_box.life() == life
+
+
+async def test_pid_1_does_not_grow_with_an_archive(small_box: Box, small: RunnerClient) -> None:
+    """A wide directory with long names, a deep one, and a file larger than the sandbox's memory."""
+    script = (
+        'rm -rf tree large; mkdir -p tree/wide $(python3 -c \'print("tree/" + "d/" * 500)\') && cd tree/wide && '
+        'python3 -c \'for n in range(5000): open(f"{n:0200d}", "w").close()\' && truncate -s 300M ../sparse'
+    )
+    assert (await small.exec(Exec(script))).exit_code == 0
+
+    async def copy() -> int:
+        async with small.read_archive("/workspace/tree") as pieces:
+            return (await small.write_archive("/workspace/copy", pieces)).entries
+
+    with anyio.fail_after(2 * HANG_S):
+        assert (await small.write_archive("/workspace/copy", _empty_archive())).entries == 0  # loads the modules
+        life, before = small_box.life(), await resident_bytes(small)
+        assert await copy() == 5_000 + 500 + 2
+    assert await resident_bytes(small) < before + 2 * MEBIBYTE
+    assert small_box.life() == life
+    assert (await small.exec(Exec("diff -rq tree copy && rm -r tree copy"))).exit_code == 0
+
+
+async def _empty_archive() -> AsyncIterator[bytes]:
+    yield bytes(1024)
 
 
 async def test_lines_are_found_wherever_they_are(small: RunnerClient) -> None:
