@@ -204,7 +204,7 @@ async def _stop_when_signalled(
         _log.info("draining", signal=number.name)
         is_draining = True
         consolidation.stop()
-        manager.end_streams()
+        manager.end_event_streams()
         server.stop()
 
 

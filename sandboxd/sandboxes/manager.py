@@ -335,7 +335,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         """Remove the sandbox and all its files. Also cancel a create that is under way."""
         await self._destroy(self._find(ref))
 
-    def end_streams(self) -> None:
+    def end_event_streams(self) -> None:
         """End event streams and watches, which would otherwise use up the whole drain time."""
         self.events.close()
         for sandbox in self._sandboxes.values():

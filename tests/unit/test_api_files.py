@@ -8,7 +8,7 @@ import os
 import socket
 import stat
 import tarfile
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -166,6 +166,39 @@ async def test_an_archive_goes_out_and_in(world: World) -> None:
         assert (status, headers["idempotency-replayed"]) == (200, replayed)
 
 
+async def test_archives_of_clients_that_left_are_given_up(world: World, sandbox: AsyncSandbox) -> None:
+    """A sandbox has room for four archives at once, so a fifth would be refused if they stayed."""
+    (world.workspace("s") / "big").write_bytes(bytes(20_000_000))
+
+    async def half() -> AsyncIterator[bytes]:
+        yield tar_of(("whole", b"1"), ("cut", b"x" * 3_000_000))[:2_000_000]
+        raise ValueError("the source failed")
+
+    async def try_until_free(attempt: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await attempt()
+            except Busy:  # the daemon has not noticed yet that earlier clients left
+                await anyio.sleep(0.1)
+            else:
+                return
+
+    async def read_some() -> None:
+        async with sandbox.client.open_archive("s", "/workspace/big") as pieces:
+            await anext(aiter(pieces))
+
+    async def write_some() -> None:
+        with pytest.raises(ValueError, match="the source failed"):
+            await sandbox.client.write_archive("s", "/workspace/half", half())
+
+    with anyio.fail_after(PATIENCE_S):
+        for _ in range(6):
+            await try_until_free(read_some)
+            await try_until_free(write_some)
+        while sorted(os.listdir(world.workspace("s") / "half")) != ["whole"]:
+            await anyio.sleep(0.05)
+
+
 async def test_archives_that_fail_say_why(world: World) -> None:
     for path, body, status, words in (
         ("/workspace/x", tar_of(("fine", b""), ("../bad", b"")), 400, "../bad"),
@@ -315,7 +348,7 @@ async def test_open_watches_do_not_delay_the_end_of_the_daemon(world: World, san
     with anyio.fail_after(PATIENCE_S):
         events = sandbox.files.watch_dir()
         assert (await anext(events)).event == "ready"
-        world.manager.end_streams()
+        world.manager.end_event_streams()
         with pytest.raises(StopAsyncIteration):
             await anext(events)
 

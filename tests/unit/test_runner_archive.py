@@ -133,6 +133,16 @@ def test_other_programs_read_the_archive(place: Path) -> None:
     (place / "sub").chmod(0o755)
 
 
+def test_a_reader_that_is_closed_unread_leaves_no_descriptor(place: Path) -> None:
+    (place / "file").touch()
+    before = open_descriptors()
+    for path in (place, place / "file"):
+        reader = ArchiveReader(str(path))
+        reader.close()
+        reader.close()
+    assert open_descriptors() == before
+
+
 def test_an_archive_of_a_file_has_one_entry_with_its_name(place: Path) -> None:
     (place / "file").write_bytes(b"x" * 1_000)
     (place / "link").symlink_to("file")

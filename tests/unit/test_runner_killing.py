@@ -166,3 +166,53 @@ def test_a_kill_that_was_cancelled_is_not_answered() -> None:
     process.reap()
     process.done(True)
     assert runner.sent == []
+
+
+def test_a_kill_during_a_hold_leaves_the_others_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree._held, "count", 1)
+    sandbox = Sandbox(monkeypatch, [{TARGET}, {20, 21}, {20, 21, 22}])
+    sandbox.kill()
+    assert [pid for pid, number in sandbox.signals if number == signal.SIGKILL] == [TARGET, 20, 21, 22]
+    assert sandbox.stopped
+
+
+class Frozen:
+    """A process table whose processes stop at once, and a hub that never waits."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, stopped: set[int]) -> None:
+        self.procs = {pid: Proc(True, pid in stopped, pid, 0, parent=1) for pid in (RUNNER, TARGET, NEIGHBOUR, 12)}
+        self.signals: list[tuple[int, int]] = []
+        monkeypatch.setattr(tree, "_held", tree._Held())
+        monkeypatch.setattr(tree, "_scan", self._scan)
+        monkeypatch.setattr(os, "kill", self._kill)
+        monkeypatch.setattr(os, "getpid", lambda: RUNNER)
+
+    def after(self, _delay_s: float, action: Callable[[], None]) -> None:
+        action()
+
+    def _scan(self) -> Generator[float, None, tuple[dict[int, Proc], bool]]:
+        yield 0.0
+        return dict(self.procs), True
+
+    def _kill(self, pid: int, number: int) -> None:
+        self.signals.append((pid, number))
+        for one, proc in self.procs.items():
+            if one != RUNNER and pid in (-1, one):
+                proc.is_stopped = number == signal.SIGSTOP
+
+
+def test_a_hold_stops_everything_and_continues_what_it_stopped_children_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen = Frozen(monkeypatch, stopped={NEIGHBOUR})
+    holds = [tree.Hold(frozen) for _ in range(2)]  # type: ignore[arg-type]
+    begun: list[int] = []
+    for number, hold in enumerate(holds):
+        hold.begin(lambda number=number: begun.append(number))  # type: ignore[misc]
+    assert begun == [0, 1]
+    assert frozen.signals == [(-1, signal.SIGSTOP)]
+    tree.stop_if_held(30)
+    holds[0].release()
+    assert frozen.signals[1:] == [(30, signal.SIGSTOP)]  # the second hold goes on
+    holds[1].release()
+    assert frozen.signals[2:] == [(12, signal.SIGCONT), (TARGET, signal.SIGCONT)]
+    tree.stop_if_held(31)
+    assert len(frozen.signals) == 4

@@ -39,6 +39,7 @@ class ArchiveReader:
         self._prefix = b""
         """The current directory's path below the top, with a slash at its end."""
         self._descent: Descent | None = None
+        self._only = -1
         named = paths.open_any(path, "archive")
         try:
             status = os.fstat(named)
@@ -50,8 +51,8 @@ class ArchiveReader:
                 self._pieces = self._walk(self._descent)
             else:
                 paths.check_regular(status, "archive", path)
-                self._pieces = self._only_file(named, os.path.basename(self._real))
-                named = -1
+                self._only, named = named, -1
+                self._pieces = self._only_file(status, os.path.basename(self._real))
         except OSError as error:
             raise explain(error, "archive", path) from None
         finally:
@@ -82,13 +83,13 @@ class ArchiveReader:
         self._pieces.close()
         if self._descent is not None:
             self._descent.close()
+        if self._only >= 0:
+            os.close(self._only)
+            self._only = -1
 
-    def _only_file(self, named: int, name: bytes) -> Generator[bytes, None, None]:
-        try:
-            yield from self._regular(named, os.fstat(named), name)
-            yield END
-        finally:
-            os.close(named)
+    def _only_file(self, status: os.stat_result, name: bytes) -> Generator[bytes, None, None]:
+        yield from self._regular(self._only, status, name)
+        yield END
 
     def _walk(self, descent: Descent) -> Generator[bytes, None, None]:
         while True:

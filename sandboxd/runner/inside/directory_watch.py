@@ -186,7 +186,7 @@ class DirectoryWatch:
             return
         if not self.is_ready:
             raise self._refuse(error) from None
-        self._out += wire.WATCHED.pack(wire.OVERFLOW, 0, 0)
+        self._report_loss()
 
     def _add(self, fd: int, parent: _Directory | None, name: bytes) -> _Directory:
         if len(self._known) >= MAX_DIRECTORIES:
@@ -226,7 +226,7 @@ class DirectoryWatch:
 
     def _lose_events(self) -> None:
         """Report that events are lost, and watch the directories whose creation was among them."""
-        self._out += wire.WATCHED.pack(wire.OVERFLOW, 0, 0)
+        self._report_loss()
         if self._listing is not None:
             self._listing.close()
             self._listing = None
@@ -285,6 +285,11 @@ class DirectoryWatch:
         form = stat.S_IFMT(mode)
         number = wire.TYPES.index(form) if form in wire.TYPES else len(wire.TYPES)
         self._out += wire.WATCHED.pack(kind, number, len(path)) + path
+
+    def _report_loss(self) -> None:
+        if self._last.get(b"") != wire.OVERFLOW:  # once in each step
+            self._last[b""] = wire.OVERFLOW
+            self._out += wire.WATCHED.pack(wire.OVERFLOW, 0, 0)
 
     def _mode_of(self, directory: _Directory, name: bytes, is_directory: bool) -> int:
         """Return the type of an entry; 0 if it is gone."""

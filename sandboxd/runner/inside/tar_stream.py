@@ -181,6 +181,8 @@ class TarReader:
         if len(name) > MAX_NAME_BYTES or len(link) > MAX_NAME_BYTES:
             raise NotTar(f"an entry's name has more than {MAX_NAME_BYTES} bytes")
         size = _read_size(pax[b"size"]) if b"size" in pax else header.size
+        if abs(header.mtime) > _MAX_SECONDS:
+            raise NotTar("an entry has an invalid time")
         mtime_ns = _read_time(pax[b"mtime"]) if b"mtime" in pax else int(header.mtime) * 1_000_000_000
         kind = header.type
         if kind in _FILES:
