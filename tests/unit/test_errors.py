@@ -18,6 +18,7 @@ from sandboxd.errors import (
     NotADirectory,
     NotFound,
     PermissionDenied,
+    RangeNotSatisfiable,
     ReadOnly,
     RouteNotFound,
     SandboxdError,
@@ -25,7 +26,7 @@ from sandboxd.errors import (
     WorkspaceFull,
 )
 
-STATUS = {
+STATUS: dict[type[FileError], int] = {
     FileNotFound: 404,
     IsADirectory: 409,
     NotADirectory: 409,
@@ -33,6 +34,7 @@ STATUS = {
     ReadOnly: 403,
     FileExists: 409,
     DirectoryNotEmpty: 409,
+    RangeNotSatisfiable: 416,
     WorkspaceFull: 507,
 }
 

@@ -132,8 +132,8 @@ def test_no_module_is_part_of_an_import_cycle(package: str) -> None:
 
 SHARED_NAMES = {
     "memo": set[str](),
-    # the arguments of each tool; and the implementations of two Protocols of `api.ports`
-    "sandboxd": {"Arguments", "FileReader", "Memory"},
+    # the arguments of each tool; and the implementations of three Protocols of `api.ports`
+    "sandboxd": {"Arguments", "FileReader", "FileWatch", "Memory"},
 }
 
 

@@ -59,9 +59,10 @@ PUBLIC: dict[str, str] = {
     "memo.wrap": "LimitProvider LogProvider RetryProvider TimeoutProvider",
     "sandboxd": "SandboxManager",
     "sandboxd.client": """
-        AnswerLost Artifact AsyncClient AsyncCommandHandle AsyncSandbox AsyncTerminal Client CommandHandle
-        Compaction Consolidated ConsolidationFailure ConsolidationState DaemonUnreachable Document
-        DocumentInfo Event ExecOutput ExecResult FileInfo MirrorFile Process ProcessOutput RefusedWrite
+        AnswerLost ArchiveSummary Artifact AsyncClient AsyncCommandHandle AsyncSandbox AsyncTerminal Client
+        CommandHandle Compaction Consolidated ConsolidationFailure ConsolidationState Copied DaemonUnreachable
+        Document DocumentInfo Event ExecOutput ExecResult FileEvent FileInfo MirrorFile Process ProcessOutput
+        RefusedWrite
         Revision Sandbox SandboxView Session ShortenedMessages Stats Terminal ToolDescription ToolResult
         WriteIncomplete Written
     """,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandboxd.runner.inside import paths
@@ -171,6 +171,7 @@ def test_every_common_format_is_extracted_from_pieces_of_any_size(place: Path, k
     assert (place / "twin").read_text() == "caf"
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.lists(NAMES, min_size=1, max_size=4).map(tuple), st.binary(max_size=2_000), max_size=12),
     st.integers(1, 5_000),
@@ -392,6 +393,7 @@ def test_a_directory_that_is_moved_during_the_walk_is_noticed(place: Path) -> No
     reader.close()
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=3_000), st.integers(0, 5_000), st.integers(0, 255))
 def test_no_damaged_archive_does_more_than_fail(noise: bytes, position: int, value: int) -> None:
     whole = bytearray(
