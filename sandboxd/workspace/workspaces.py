@@ -2,7 +2,7 @@
 
 Owns DATA/workspaces. On hosts with loop devices a workspace is its own filesystem, so the kernel enforces the limit;
 elsewhere it is a plain directory that the watchdog measures. It never opens a path that a container can write: contents
-are only mounted, unmounted, or measured and deleted without a container.
+are only mounted, frozen, copied as a whole image, unmounted, or measured and deleted without a container.
 """
 
 from __future__ import annotations
@@ -14,27 +14,36 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 from weakref import WeakValueDictionary
 
 import anyio
+import structlog
 from anyio import to_thread
 
 from sandboxd.engine.protocol import Finding
-from sandboxd.errors import DependencyError, HostFull, InvalidRequest
+from sandboxd.errors import DependencyError, HostFull, InvalidRequest, NotReady
 from sandboxd.limits import Limits
 from sandboxd.permissions import PRIVATE_DIRECTORY, make_private, tighten
-from sandboxd.workspace import images, loop
-from sandboxd.workspace.images import Templates
+from sandboxd.workspace import freezer, images, loop
+from sandboxd.workspace.image_copy import copy_image
+from sandboxd.workspace.images import CopyProgress, Templates
 from sandboxd.workspace.removal import delete_tree
 
 T = TypeVar("T")
 
+_log = structlog.get_logger()
+
 _LEGAL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _IMAGE, _FILES, _DRAFT = "image", "files", ".new-"
 _TEMPLATES = ".templates"
-_BLOCK_BYTES = 512
+_COPIES_AT_ONCE = 2
+"""More would share the disk, and each workspace would be frozen for longer."""
+_ADVICE_TOO_SLOW = (
+    "a running sandbox is frozen for as long: hibernate it first, remove files, or raise snapshot_freeze_s"
+)
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
@@ -49,6 +58,8 @@ class Workspaces:
         self._lazily_unmounted = 0
         self._templates = Templates(root / _TEMPLATES, uid, gid)
         self._threads = anyio.CapacityLimiter(4)
+        self._copies = anyio.Semaphore(_COPIES_AT_ONCE)
+        self._copying: dict[str, anyio.CancelScope] = {}
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
     async def open(self) -> None:
@@ -57,13 +68,21 @@ class Workspaces:
 
     def _open(self) -> None:
         make_private(self._root)
+        self._thaw()  # before anything else: a process that writes to a frozen workspace waits, and cannot be killed
         for entry in self._root.iterdir():
-            if entry.name.startswith(_DRAFT):
+            if entry.name.startswith(_DRAFT) and not entry.is_dir():
+                entry.unlink()  # a copy for a fork
+            elif entry.name.startswith(_DRAFT):
                 self._delete(entry)
             else:
                 tighten(entry)
         self._why_watchdog = self._probe()
         self.kind = "watchdog" if self._why_watchdog else "loop"
+
+    def _thaw(self) -> None:
+        """Thaw what a daemon froze that died together with the process that should have thawed it."""
+        if count := freezer.thaw_all(self._mounted()):
+            _log.warning("thawed workspaces that an earlier daemon left frozen", count=count)
 
     def _probe(self) -> str:
         """Try every step of a create and a remove once. Return the reason if a step fails."""
@@ -117,15 +136,27 @@ class Workspaces:
             elif not loop.mount_again(home / _IMAGE, files):
                 images.check(home / _IMAGE)
                 loop.mount_image(home / _IMAGE, files)
+                images.remove_lost_and_found(files)
         images.make_temporary(files)
         return files
 
-    def _make(self, home: Path, disk_mb: int) -> None:
+    async def make_from(self, workspace_id: str, source: Path, *, takes: bool = False) -> None:
+        """Make a workspace from an image that `copy` made, or with `takes` of this image itself; `create` mounts it."""
+        _check(workspace_id)
+        home = self._root / workspace_id
+        async with self._alone(workspace_id):
+            await self._run(f"fill workspace {workspace_id}", self._make, home, 0, source, takes)
+
+    def _make(self, home: Path, disk_mb: int, source: Path | None = None, takes: bool = False) -> None:
         draft = self._root / f"{_DRAFT}{secrets.token_hex(8)}"
         draft.mkdir(mode=PRIVATE_DIRECTORY)
         try:
             (draft / _FILES).mkdir(mode=PRIVATE_DIRECTORY)
-            if self.kind == "loop":
+            if source is not None and takes:
+                source.rename(draft / _IMAGE)
+            elif source is not None:
+                images.copy_sparse(source, draft / _IMAGE, check=partial(images.check_room, draft))
+            elif self.kind == "loop":
                 images.copy_sparse(self._templates.make(disk_mb), draft / _IMAGE)
             else:
                 images.make_memo(draft / _FILES)
@@ -135,6 +166,43 @@ class Workspaces:
         except BaseException:
             self._delete(draft)
             raise
+
+    async def allocated_bytes(self, workspace_id: str) -> int:
+        """Return how much disk space a copy of the workspace takes at most; 0 for a plain directory."""
+        _check(workspace_id)
+        image = self._root / workspace_id / _IMAGE
+        return await self._run("measure a workspace", _allocated, image)
+
+    def staging(self) -> Path:
+        """Return a path for a temporary image. The next start removes what is left there."""
+        return self._root / f"{_DRAFT}{secrets.token_hex(8)}"
+
+    async def copy(self, workspace_id: str, target: Path, *, freeze_s: float, progress: CopyProgress) -> None:
+        """Copy the image of a workspace to a new file, in one consistent and repaired state, or leave no file.
+
+        A mounted workspace is frozen meanwhile, for at most `freeze_s` seconds: its processes wait when they write.
+        """
+        _check(workspace_id)
+        home = self._root / workspace_id
+        async with self._alone(workspace_id), self._copies:
+            try:
+                with anyio.CancelScope() as scope:
+                    self._copying[workspace_id] = scope
+                    await copy_image(home / _IMAGE, home / _FILES, target, freeze_s=freeze_s, progress=progress)
+            except OSError as error:
+                what = f"copy workspace {workspace_id}"
+                if error.errno == errno.ETIMEDOUT:
+                    raise DependencyError(f"cannot {what}: {error.strerror}; {_ADVICE_TOO_SLOW}") from error
+                raise _explain(what, error) from error
+            finally:
+                self._copying.pop(workspace_id, None)
+        if scope.cancelled_caught:
+            raise NotReady("cannot copy this workspace: it is being removed")
+
+    def abandon_copy(self, workspace_id: str) -> None:
+        """End the copy of a workspace that is about to be removed."""
+        if (scope := self._copying.get(workspace_id)) is not None:
+            scope.cancel()
 
     async def rest(self, workspace_id: str) -> None:
         """Unmount the workspace, so that without a container it takes only disk space. `create` mounts it again."""
@@ -194,11 +262,16 @@ class Workspaces:
 
     def _find(self) -> set[str]:
         found = {name for name in os.listdir(self._root) if _LEGAL_ID.fullmatch(name)}
+        return found | {point.parent.name for point in self._mounted()}
+
+    def _mounted(self) -> set[Path]:
         root = self._root.resolve()
-        for point in loop.parse_mount_points(os.fsdecode(Path("/proc/self/mountinfo").read_bytes())):
-            if point.name == _FILES and point.parent.parent == root and _LEGAL_ID.fullmatch(point.parent.name):
-                found.add(point.parent.name)
-        return found
+        points = loop.parse_mount_points(os.fsdecode(Path("/proc/self/mountinfo").read_bytes()))
+        return {
+            point
+            for point in points
+            if point.name == _FILES and point.parent.parent == root and _LEGAL_ID.fullmatch(point.parent.name)
+        }
 
     async def sizes(self, in_use: Collection[str]) -> dict[str, int]:
         """Return the disk space that workspaces take, in bytes, by their id.
@@ -212,7 +285,7 @@ class Workspaces:
         for name in filter(_LEGAL_ID.fullmatch, os.listdir(self._root)):
             home = self._root / name
             try:
-                sizes[name] = (home / _IMAGE).stat().st_blocks * _BLOCK_BYTES
+                sizes[name] = images.allocated_bytes(home / _IMAGE)
             except FileNotFoundError:
                 if name not in in_use:
                     sizes[name] = _tree_size(home)
@@ -248,9 +321,16 @@ class Workspaces:
         try:
             return await to_thread.run_sync(function, *arguments, limiter=self._threads)
         except OSError as error:
-            if error.errno in _FULL:
-                raise HostFull(f"cannot {what}: {error.strerror}") from error
-            raise DependencyError(f"cannot {what}: {error.strerror}") from error
+            raise _explain(what, error) from error
+
+
+def _explain(what: str, error: OSError) -> DependencyError:
+    kind = HostFull if error.errno in _FULL else DependencyError
+    return kind(f"cannot {what}: {error.strerror}")
+
+
+def _allocated(image: Path) -> int:
+    return images.allocated_bytes(image) if image.exists() else 0
 
 
 def temporary_of(files: Path) -> Path | None:
@@ -265,7 +345,7 @@ def _tree_size(top: Path) -> int:
     while open_ends:
         with contextlib.suppress(OSError), os.scandir(open_ends.pop()) as entries:
             for entry in entries:
-                size += entry.stat(follow_symlinks=False).st_blocks * _BLOCK_BYTES
+                size += entry.stat(follow_symlinks=False).st_blocks * images.BLOCK_BYTES
                 if entry.is_dir(follow_symlinks=False):
                     open_ends.append(entry.path)
     return size
