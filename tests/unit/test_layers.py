@@ -27,7 +27,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "conformance",
         ),
         # contracts
-        ("changes provider sessions traces orchestration inspection records leases ledger",),
+        ("changes provider sessions traces orchestration inspection records leases ledger session_copy",),
         # byte stores: below the stores, because the filesystem store keeps bytes in one
         ("spool",),
         # implementations, and the turn contract
