@@ -2,7 +2,8 @@
 
     SandboxdError
     ├─ RequestError      InvalidRequest · Unauthorised · Conflict: Differs · OutsideSandbox · LimitReached · Busy
-    │                    · NotFound: SandboxNotFound · SessionNotFound · ProcessNotFound · ToolNotFound · RouteNotFound
+    │                    · NotFound: SandboxNotFound · SessionNotFound · SnapshotNotFound · ProcessNotFound
+    │                      · ToolNotFound · RouteNotFound
     ├─ FileError         FileNotFound (also a NotFound) · IsADirectory · NotADirectory · PermissionDenied · ReadOnly
     │                    · FileExists · DirectoryNotEmpty · RangeNotSatisfiable · WorkspaceFull
     ├─ SandboxError      NotReady · Paused · Hibernated · Gone (cause: exited, oom, killed, engine, mirror)
@@ -54,6 +55,10 @@ class SandboxNotFound(NotFound):
 
 class SessionNotFound(NotFound):
     code = "session.not_found"
+
+
+class SnapshotNotFound(NotFound):
+    code = "snapshot.not_found"
 
 
 class ProcessNotFound(NotFound):

@@ -91,6 +91,12 @@ class Settings(BaseSettings):
     workspaces_max_mb: int = Field(default=0, ge=0)
     """The most disk space, in MiB, of all workspaces together; 0 means no limit. Beyond it, workspaces without a
     container are removed, the least recently used first."""
+    max_snapshots: int = Field(default=16, ge=0)
+    """The most snapshots of one session."""
+    snapshots_max_mb: int = Field(default=20_480, ge=0)
+    """The most disk space, in MiB, of all snapshots together."""
+    snapshot_freeze_s: float = Field(default=30, gt=0, le=600)
+    """How long a running workspace may be frozen, in seconds, while it is copied for a snapshot or a fork."""
     start_timeout_s: float = Field(default=60, gt=0)
     """How long a container may take to start, in seconds."""
     drain_s: float = Field(default=10, ge=0)

@@ -29,6 +29,7 @@ from sandboxd.api import (
     processes,
     sandboxes,
     sessions,
+    snapshots,
     tools,
 )
 from sandboxd.api.admission import MAX_CALLS, Admission, AdmissionMiddleware
@@ -53,6 +54,7 @@ ENDPOINTS = (
     *files.ENDPOINTS,
     *processes.ENDPOINTS,
     *sandboxes.ENDPOINTS,
+    *snapshots.ENDPOINTS,
     *memo.ENDPOINTS,
     *artifacts.ENDPOINTS,
     *mirror.ENDPOINTS,

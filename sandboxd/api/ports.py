@@ -15,10 +15,13 @@ from sandboxd.memory.outcomes import Committed, Queued
 from sandboxd.memory.store_client import StoreClient
 from sandboxd.models.command import ExecOutput
 from sandboxd.models.files import ArchiveSummary, DirectoryPage, FileEvent, FileInfo
+from sandboxd.models.fork import ForkRequest, ForkView
 from sandboxd.models.mirror import MirrorFile, RefusedWrite
 from sandboxd.models.process import KilledProcess, Process, ProcessOutput, SignalName, SignalTarget
 from sandboxd.models.sandbox import GarbageReport, SandboxPatch, SandboxRequest, SandboxView, Stats
+from sandboxd.models.snapshot import SnapshotView
 from sandboxd.runner.calls import CommandResult, Exec, Terminal
+from sandboxd.sandboxes.snapshots import SnapshotJob
 from sandboxd.tools.context import ToolMemory, ToolRunner
 
 
@@ -65,6 +68,14 @@ class SandboxRunner(ToolRunner, Protocol):
     def watch_directory(self, path: str, *, recursive: bool = False) -> AbstractAsyncContextManager[FileWatch]: ...
 
 
+class SnapshotCatalogue(Protocol):
+    """The snapshots that are ready. `snapshots.Snapshots` implements it."""
+
+    def of_session(self, ref: SessionRef) -> list[SnapshotView]: ...
+    def get(self, ref: SessionRef, snapshot_id: str) -> SnapshotView: ...
+    async def remove(self, ref: SessionRef, snapshot_id: str) -> None: ...
+
+
 class Manager(Protocol):
     """The sandboxes. `manager.SandboxManager` implements it."""
 
@@ -76,6 +87,18 @@ class Manager(Protocol):
 
     def check_room(self) -> None:
         """Raise if the host has no room for another sandbox."""
+
+    def check_snapshot(self, ref: SessionRef, request: SandboxRequest) -> None:
+        """Raise if the request names a snapshot that it cannot have."""
+
+    @property
+    def snapshots(self) -> SnapshotCatalogue: ...
+
+    async def take_snapshot(self, ref: SessionRef, name: str | None, request: str | None = None) -> SnapshotJob:
+        """Begin a snapshot of the session's workspace; a repeated `request` returns the same one."""
+
+    async def fork(self, ref: SessionRef, asked: ForkRequest, request: str | None = None) -> ForkView:
+        """Make new sessions as copies of this one; a repeated `request` returns the same ones."""
 
     def get(self, ref: SessionRef) -> SandboxView:
         """Return the session's sandbox, or raise NotFound."""

@@ -29,6 +29,7 @@ STATUS_BY_CODE = {
     "request.not_found": 404,
     "sandbox.not_found": 404,
     "session.not_found": 404,
+    "snapshot.not_found": 404,
     "process.not_found": 404,
     "tool.not_found": 404,
     "route.not_found": 404,

@@ -30,6 +30,7 @@ async def ensure_sandbox(services: Services, request: Request) -> Response:
     request.scope[BEGUN] = True
     if not _is_there(services, ref):  # a running sandbox does not need the store, which may be unavailable
         services.manager.check_room()  # before anything is written
+        services.manager.check_snapshot(ref, wanted)
         await introduce_session(services, ref, wanted.user, wanted.agent)
     view = await services.manager.ensure_sandbox(ref, wanted)
     return json_answer(view, 201 if view.created else 200)

@@ -32,6 +32,8 @@ COMMANDS: dict[str, str] = {
     "pause": "sandboxes:pause",
     "resume": "sandboxes:resume",
     "hibernate": "sandboxes:hibernate",
+    "snapshot": "snapshots:app",
+    "fork": "snapshots:fork",
     "rm": "sandboxes:rm",
     "memo": "memo:app",
     "refresh": "refresh:refresh",

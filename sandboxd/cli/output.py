@@ -28,6 +28,7 @@ _NEXT_STEPS = {
     "daemon.answer_lost": "`sandboxd doctor` checks the daemon.",
     "request.not_found": _NO_SANDBOX,
     "sandbox.not_found": _NO_SANDBOX,
+    "snapshot.not_found": "`sandboxd snapshot ls SESSION` lists the snapshots of a session.",
     "request.conflict": "`sandboxd ls` shows which user has which session.",
     "request.outside_sandbox": "Give a path under one of these.",
     "file.not_found": "`sandboxd exec SESSION ls` lists the files of the workspace.",

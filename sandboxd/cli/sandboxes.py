@@ -32,8 +32,15 @@ def create(
         str | None, typer.Option(help="auto: the next call resumes it. manual: only `sandboxd resume` does.")
     ] = None,
     label: Annotated[list[str] | None, typer.Option("--label", "-l", help="NAME=VALUE; may be repeated.")] = None,
+    from_snapshot: Annotated[
+        str | None, typer.Option(help="Begin with the files of this snapshot; `sandboxd snapshot ls` lists them.")
+    ] = None,
     recreate: Annotated[
-        bool, typer.Option("--recreate", help="Replace the container of an existing sandbox; its files are kept.")
+        bool,
+        typer.Option(
+            "--recreate",
+            help="Replace the container of an existing sandbox; its files are kept, unless --from-snapshot is given.",
+        ),
     ] = False,
     tenant: Tenant = "default",
     daemon: Daemon = DEFAULT_DAEMON,
@@ -60,6 +67,7 @@ def create(
             ttl_s=ttl,
             resume=_parse_resume(resume),
             labels=parse_pairs(label, "--label") if label else None,
+            from_snapshot=from_snapshot,
             recreate=recreate,
         )
     if json:

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from sandboxd.models.document import Document, DocumentInfo, Revision, Written
     from sandboxd.models.event import Event
     from sandboxd.models.files import ArchiveSummary, FileEvent, FileInfo
+    from sandboxd.models.fork import ForkView
     from sandboxd.models.message import Compaction, ShortenedMessages
     from sandboxd.models.mirror import MirrorFile, RefusedWrite
     from sandboxd.models.process import Process, ProcessOutput
     from sandboxd.models.sandbox import SandboxView, Stats
     from sandboxd.models.session import Session
+    from sandboxd.models.snapshot import SnapshotProgress, SnapshotView
     from sandboxd.models.tool import ToolDescription, ToolResult
 
 _HOMES = {
@@ -47,11 +49,13 @@ _HOMES = {
     "models.document": ("Document", "DocumentInfo", "Revision", "Written"),
     "models.event": ("Event",),
     "models.files": ("ArchiveSummary", "FileEvent", "FileInfo"),
+    "models.fork": ("ForkView",),
     "models.message": ("Compaction", "ShortenedMessages"),
     "models.mirror": ("MirrorFile", "RefusedWrite"),
     "models.process": ("Process", "ProcessOutput"),
     "models.sandbox": ("SandboxView", "Stats"),
     "models.session": ("Session",),
+    "models.snapshot": ("SnapshotProgress", "SnapshotView"),
     "models.tool": ("ToolDescription", "ToolResult"),
 }
 
@@ -78,6 +82,7 @@ __all__ = [
     "ExecResult",
     "FileEvent",
     "FileInfo",
+    "ForkView",
     "MirrorFile",
     "Process",
     "ProcessOutput",
@@ -87,6 +92,8 @@ __all__ = [
     "SandboxView",
     "Session",
     "ShortenedMessages",
+    "SnapshotProgress",
+    "SnapshotView",
     "Stats",
     "Terminal",
     "ToolDescription",

@@ -54,6 +54,7 @@ from sandboxd.memory.mirror_reader import MirrorReader
 from sandboxd.memory.outbox import Outbox, PendingWrite
 from sandboxd.memory.outcomes import Committed, Key, Queued
 from sandboxd.memory.refresher import Refresher
+from sandboxd.memory.session_copier import SessionCopier
 from sandboxd.memory.store_client import StoreClient
 from sandboxd.memory.text import Text
 from sandboxd.memory.verifier import Verifier
@@ -114,6 +115,8 @@ class Memory(anyio.AsyncContextManagerMixin):
             self._outbox,
             queues=outbox,
         )
+        self.copier = SessionCopier(self._store)
+        """Copies the memory of one session to another."""
         self.agents = AgentMemory(self)
         """Documents as agents read and write them."""
         self._verify_s = verify_s

@@ -77,6 +77,12 @@ class SandboxRequest(SandboxPatch):
     env: KeptEnvironment = Field(default_factory=dict)
     limits: Limits | None = None
     network: Literal["none"] = "none"
+    from_snapshot: Annotated[str, Field(max_length=64)] | None = Field(
+        default=None,
+        description="Begin with the files of this snapshot, which must be of the same tenant and user. The workspace "
+        "has the snapshot's size, so leave `disk_mb` out. An existing sandbox is a conflict unless it began with the "
+        "same snapshot; with `recreate` it is replaced together with its files.",
+    )
     recreate: bool = Field(
         default=False,
         description="Replace the container of an existing sandbox, with this image, environment and these limits, and "
@@ -147,6 +153,8 @@ class SandboxView(AnswerModel):
     expires_at: datetime | None = Field(default=None, description="When it hibernates even if it is in use.")
     resume: Resume = Field(default="auto", description="Whether the next call resumes it, or only a request to do so.")
     resting_since: datetime | None = Field(default=None, description="When it lost its container.")
+    parent: SessionName | None = Field(default=None, description="The session that it was forked from.")
+    from_snapshot: str | None = Field(default=None, description="The snapshot that its files came from.")
     created: bool = Field(default=False, description="Whether this call created the sandbox.")
 
 
@@ -177,4 +185,8 @@ class GarbageReport(AnswerModel):
     unclaimed_workspaces: list[str] = Field(
         default_factory=list,
         description="Directories below DATA/workspaces whose record was lost. They are kept: remove them by hand.",
+    )
+    unclaimed_snapshots: list[str] = Field(
+        default_factory=list,
+        description="Files below DATA/snapshots whose record was lost. They are kept: remove them by hand.",
     )

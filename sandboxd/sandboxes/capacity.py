@@ -46,23 +46,27 @@ class Capacity:
         """Return how many more containers the limit on open files allows."""
         return self._carried - self.running() - len(pool)
 
-    def check(self) -> None:
-        """Refuse another container if the disk is full or a limit is reached."""
+    def check(self, count: int = 1) -> None:
+        """Refuse this many more containers if the disk is full or a limit is reached."""
         if not self._reserve.has_room():
             raise HostFull("cannot start this sandbox: the disk of the data directory is full; free some space")
         running = self.running()
-        if running >= self._carried:
+        more = "another sandbox" if count == 1 else f"{count} more sandboxes"
+        if running + count > self._carried:
             raise LimitReached(
-                f"cannot start another sandbox: the limit of {soft_open_files()} open files allows {self._carried}; "
+                f"cannot start {more}: the limit of {soft_open_files()} open files allows {self._carried}; "
                 "start the daemon with a higher one (`ulimit -n`, LimitNOFILE=), or hibernate a sandbox"
             )
-        if running >= self._settings.max_sandboxes:
+        if running + count > self._settings.max_sandboxes:
+            most = self._settings.max_sandboxes
+            seen = (
+                f"{most} are running, which is the limit" if count == 1 else f"{running} of at most {most} are running"
+            )
             raise LimitReached(
-                f"cannot start another sandbox: {self._settings.max_sandboxes} are running, which is the limit; raise "
-                "max_sandboxes, or hibernate a sandbox, which keeps its files"
+                f"cannot start {more}: {seen}; raise max_sandboxes, or hibernate a sandbox, which keeps its files"
             )
 
-    def make_room(self, pool: Pool) -> None:
-        """Retire a warm sandbox to make room for a caller's, if the daemon cannot have both."""
-        if self.spare(pool) <= 0:
+    def make_room(self, pool: Pool, count: int = 1) -> None:
+        """Retire warm sandboxes to make room for this many of callers, if the daemon cannot have both."""
+        for _ in range(min(count, count - self.spare(pool))):
             pool.give_way()

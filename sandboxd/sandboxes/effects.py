@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from sandboxd.memory import Memory
 from sandboxd.runner.calls import Exec
 from sandboxd.runner.listener import RunnerListener
 from sandboxd.sandboxes.blueprint import LABEL_MIRROR, container_spec
+from sandboxd.sandboxes.fork_record import ForkRecord
 from sandboxd.sandboxes.layout import Layout
 from sandboxd.sandboxes.lifecycle import (
     RESTING,
@@ -157,6 +158,13 @@ class Effects:
         if point:
             await failpoints.reach(point)
 
+    async def commit_fork(self, sandboxes: Sequence[Sandbox], fork: ForkRecord) -> None:
+        """Save all sandboxes of a fork as ready, before their callers have them; see `saved_form` for why."""
+        ready = [step(sandbox.record, RunnerReady())[0] for sandbox in sandboxes]
+        await self._registry.commit_fork(ready, fork)
+        for sandbox, record in zip(sandboxes, ready, strict=True):
+            sandbox.saved = record
+
     async def _save_on_a_full_disk(self, sandbox: Sandbox, record: Record) -> None:
         """Save a record that will free disk space, even on a full disk."""
         save = partial(self._registry.save, record)
@@ -253,6 +261,8 @@ class Effects:
         record = sandbox.record
         if record.generation > 1:
             await self._remove_container(sandbox)  # I6: the last container still exists if removing it failed
+        if sandbox.source is not None:
+            await sandbox.source.fill_workspace(sandbox)
         workspace = await self._workspaces.create(record.id, record.shape.limits.disk_mb)
         await failpoints.reach("create.workspace")
         self._layout.make(record.id)
@@ -295,6 +305,9 @@ class Effects:
             # Run a trial command while no caller waits, so that everything is loaded for the first real one.
             limit_s = min(self._settings.start_timeout_s, self._settings.max_timeout_s)
             await sandbox.runner.exec(Exec(("true",), timeout_s=limit_s))
+        if sandbox.source is not None:
+            await sandbox.source.before_ready(sandbox)
+            sandbox.source = None
         sandbox.last_used = time.monotonic()
         await self.advance(sandbox, RunnerReady())
 
@@ -332,6 +345,8 @@ class Effects:
     async def _drain_calls(self, sandbox: Sandbox) -> None:
         if sandbox.runner is not None:
             sandbox.runner.end_watches()
+        if sandbox.record.state is State.DESTROYING:
+            self._workspaces.abandon_copy(sandbox.record.id)  # the container cannot be removed while it is frozen
         await sandbox.wait_quiet(_DRAIN_S)
         state = sandbox.record.state
         if sandbox.runner is not None:

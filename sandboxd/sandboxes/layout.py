@@ -62,6 +62,7 @@ class Layout:
         self.registry = data / "registry.db"
         self.idempotency = data / "idempotency.db"
         self.workspaces = data / "workspaces"
+        self.snapshots = data / "snapshots"
         self.engine_state = data / "engine"
         self.reserve = Reserve(data / RESERVE)
         self._runs = data / "run"

@@ -24,7 +24,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal, Self
 
-from memo.ids import AgentId, SessionRef, UserId
+from memo.ids import AgentId, SessionId, SessionRef, UserId
 from sandboxd.errors import Cause, InvalidTransition
 from sandboxd.limits import Limits
 from sandboxd.models.sandbox import Resume
@@ -84,6 +84,17 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the first files of a workspace came from, if it did not begin empty."""
+
+    parent: SessionId | None = None
+    """The session that it was forked from."""
+    fork: str | None = None
+    """The request that forked it, by which a retry is recognised."""
+    snapshot: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Transition:
     event: str
     state: State
@@ -112,6 +123,7 @@ class Record:
     cause: Cause | None = None
     """Why it has no container, or why it is paused: `asked` if on request, None if from outside."""
     options: Options = Options()
+    origin: Origin = Origin()
     expires_at: datetime | None = None
     """When its container is due to hibernate, even if it is in use; None means never."""
     resting_since: datetime | None = None

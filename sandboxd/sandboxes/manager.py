@@ -33,12 +33,15 @@ from sandboxd.errors import (
     SandboxNotFound,
 )
 from sandboxd.events import EventBus
+from sandboxd.limits import Limits
 from sandboxd.memory import Memory
 from sandboxd.metrics import PoolFigures
+from sandboxd.models.fork import ForkRequest, ForkView
 from sandboxd.models.sandbox import GarbageReport, SandboxPatch, SandboxRequest, SandboxView, Stats
 from sandboxd.sandboxes.capacity import Capacity
 from sandboxd.sandboxes.effects import Effects
 from sandboxd.sandboxes.engine_watch import EngineWatch
+from sandboxd.sandboxes.forks import Forks, plan_fork
 from sandboxd.sandboxes.hibernator import Hibernator, expires_in_s, idle_in_s
 from sandboxd.sandboxes.layout import Layout
 from sandboxd.sandboxes.lifecycle import (
@@ -50,6 +53,7 @@ from sandboxd.sandboxes.lifecycle import (
     LaunchAsked,
     Options,
     OptionsChanged,
+    Origin,
     Owner,
     PauseAsked,
     Record,
@@ -67,6 +71,8 @@ from sandboxd.sandboxes.registry import Registry
 from sandboxd.sandboxes.retention import Retention
 from sandboxd.sandboxes.runtime_probe import check_runtime
 from sandboxd.sandboxes.sandbox import Call, Sandbox
+from sandboxd.sandboxes.snapshot_record import SnapshotRecord
+from sandboxd.sandboxes.snapshots import SnapshotJob, Snapshots
 from sandboxd.sandboxes.workspace_watchdog import watch_workspaces
 from sandboxd.settings import Settings
 from sandboxd.workspace import Workspaces
@@ -117,6 +123,17 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             is_busy=lambda: self._moves.awaited > 0,
             spare=lambda: self._capacity.spare(self._pool),
         )
+        self.snapshots = Snapshots(
+            self.layout.snapshots,
+            self._registry.snapshots,
+            self.workspaces,
+            self.layout.reserve,
+            self.events,
+            max_of_session=settings.max_snapshots,
+            max_mb=settings.snapshots_max_mb,
+            freeze_s=settings.snapshot_freeze_s,
+        )
+        self._forks: Forks
         self._tasks: TaskGroup
 
     @asynccontextmanager
@@ -147,7 +164,11 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         self._reconciler = Reconciler(self, self.engine, self._effects, self.layout, self.events)
         self._watch = EngineWatch(self.engine, self._effects, self._tasks, start=self._moves.start, resync=self._resync)
         self._capacity.open(self.engine.name)
+        self._forks = self._make_forks()
+        await self.snapshots.open(self._tasks)
+        await self._forks.open()
         await self._reconcile_at_start()
+        self._forks.resume()
         if not self.layout.reserve.fill(partly=True):  # reserve the space that the start did not need again
             _log.warning("the disk of the data directory is full: serving, but taking on nothing new")
         self._tasks.start_soon(self._watch.run)
@@ -158,6 +179,22 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         self._tasks.start_soon(self._retention.run)
         if self.workspaces.kind == "watchdog":
             self._tasks.start_soon(watch_workspaces, self._sandboxes.values)
+
+    def _make_forks(self) -> Forks:
+        return Forks(
+            self._sandboxes,
+            records=self._records,
+            effects=self._effects,
+            moves=self._moves,
+            registry=self._registry,
+            workspaces=self.workspaces,
+            memory=self.memory,
+            tasks=self._tasks,
+            new_sandbox=self._sandbox,
+            claim_room=self._claim_room,
+            destroy=lambda sandbox, event: self._moves.finish(sandbox, self._effects.advance, event),
+            freeze_s=self.settings.snapshot_freeze_s,
+        )
 
     @asynccontextmanager
     async def _open_engine(self) -> AsyncGenerator[None]:
@@ -200,6 +237,14 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
                 await self._wait_settled(sandbox)
             elif sandbox.record.state in (State.CREATING, State.STARTING, State.DESTROYING):
                 await self._destroy(sandbox)  # a failed create that could not be undone either
+            elif request.from_snapshot is not None and request.recreate and not is_recreated:
+                self.check_snapshot(ref, request)  # before its files are removed
+                await self._destroy(sandbox)
+            elif request.from_snapshot not in (None, sandbox.record.origin.snapshot):
+                raise Conflict(
+                    "cannot create this sandbox from a snapshot: the session has one; remove it first, or set recreate "
+                    "to replace it together with its files"
+                )
             elif request.recreate and not is_recreated:
                 created = is_recreated = await self._recreate(sandbox, request)
             elif found := differences(sandbox.record, request, self._records.image(request.image)):
@@ -263,10 +308,43 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         """Refuse another sandbox if the disk is full or a limit is reached."""
         self._capacity.check()
 
-    def _claim_room(self) -> None:
-        """Check that there is room for another container, and make it if a warm one is in the way."""
-        self._capacity.check()
-        self._capacity.make_room(self._pool)
+    def _claim_room(self, count: int = 1) -> None:
+        """Check that there is room for this many containers, and make it if warm ones are in the way."""
+        self._capacity.check(count)
+        self._capacity.make_room(self._pool, count)
+
+    async def take_snapshot(self, ref: SessionRef, name: str | None, request: str | None = None) -> SnapshotJob:
+        """Begin a snapshot of the session's workspace. `request` names the request, so that a retry is recognised."""
+        return await self.snapshots.take(await self._copyable(ref, "snapshot"), name, request)
+
+    async def fork(self, ref: SessionRef, asked: ForkRequest, request: str | None = None) -> ForkView:
+        """Make new sessions as copies of this one: all of them, or none."""
+        source = await self._copyable(ref, "fork")
+        return await self._forks.begin(source, plan_fork(ref, asked, request)).wait()
+
+    async def _copyable(self, ref: SessionRef, verb: str) -> Sandbox:
+        """Return the session's sandbox once its workspace can be copied."""
+        if self.workspaces.kind == "watchdog":
+            await self.call(ref)  # a plain directory is copied by its runner, so a sandbox that sleeps must wake up
+        sandbox = await self._at_rest(ref)
+        if sandbox.record.state not in (State.READY, State.PAUSED, *RESTING):
+            raise sandbox.unfit(verb)
+        return sandbox
+
+    def check_snapshot(self, ref: SessionRef, request: SandboxRequest) -> None:
+        """Refuse a request that names a snapshot which it cannot have."""
+        if request.from_snapshot is not None:
+            self._snapshot_of(ref, request, request.from_snapshot)
+
+    def _snapshot_of(self, ref: SessionRef, request: SandboxRequest, snapshot_id: str) -> SnapshotRecord:
+        record = self.snapshots.of_user(ref.tenant, request.user, snapshot_id)
+        wanted = None if request.limits is None else request.limits.model_dump(exclude_unset=True).get("disk_mb")
+        if wanted not in (None, record.disk_mb):
+            raise InvalidRequest(
+                f"cannot create this sandbox with disk_mb {wanted}: its snapshot has a size of {record.disk_mb} MB; "
+                "leave disk_mb out"
+            )
+        return record
 
     def get(self, ref: SessionRef) -> SandboxView:
         return self._find(ref).view()
@@ -379,6 +457,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
     async def collect_garbage(self) -> GarbageReport:
         """Reconcile registry, engine and disk now."""
         report, failures = await self._reconciler.collect_garbage()
+        report = report.model_copy(update={"unclaimed_snapshots": await self.snapshots.find_unclaimed()})
         for sandbox in self.all_sandboxes():
             self._watch.catch_up(sandbox)
         if failures:
@@ -461,7 +540,10 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         owner = Owner(ref, request.user, request.agent, request.env)
         options = options_of(request)
         expires_at = self._records.expiry(options)
-        shape = self._records.shape(request.image, request.limits_over(self.settings.limits))
+        limits = request.limits_over(self.settings.limits)
+        if request.from_snapshot is not None:
+            return self._admit_from_snapshot(owner, request, options, limits, request.from_snapshot)
+        shape = self._records.shape(request.image, limits)
         sandbox = self._pool.take(shape)
         if sandbox is None:
             self._capacity.make_room(self._pool)
@@ -470,6 +552,19 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         else:
             self._moves.bring_up(sandbox, Claimed(owner, datetime.now(UTC), options, expires_at))
         self._sandboxes[ref] = sandbox
+        return sandbox
+
+    def _admit_from_snapshot(
+        self, owner: Owner, request: SandboxRequest, options: Options, limits: Limits, snapshot_id: str
+    ) -> Sandbox:
+        """Launch a new container: the workspace of a warm one is already mounted in it, and empty."""
+        snapshot = self._snapshot_of(owner.ref, request, snapshot_id)
+        shape = self._records.shape(request.image, limits.model_copy(update={"disk_mb": snapshot.disk_mb}))
+        self._capacity.make_room(self._pool)
+        sandbox = self._sandbox(self._records.create(shape, owner, options, Origin(snapshot=snapshot.id)))
+        sandbox.source = self.snapshots.source(snapshot)
+        self._sandboxes[owner.ref] = sandbox
+        self._moves.bring_up(sandbox, LaunchAsked(self._records.expiry(options)))
         return sandbox
 
     def _sandbox(self, record: Record) -> Sandbox:

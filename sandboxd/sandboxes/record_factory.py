@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from sandboxd.image import default_image
 from sandboxd.limits import Limits
-from sandboxd.sandboxes.lifecycle import Options, Owner, Record, Shape
+from sandboxd.sandboxes.lifecycle import Options, Origin, Owner, Record, Shape
 from sandboxd.sandboxes.options import expiry
 from sandboxd.settings import Settings
 
@@ -20,7 +20,9 @@ class RecordFactory:
         self._engine = engine
         self._fittings = fittings
 
-    def create(self, shape: Shape, owner: Owner | None, options: Options | None = None) -> Record:
+    def create(
+        self, shape: Shape, owner: Owner | None, options: Options | None = None, origin: Origin | None = None
+    ) -> Record:
         return Record(
             id=secrets.token_hex(8),
             shape=shape,
@@ -29,6 +31,7 @@ class RecordFactory:
             created_at=datetime.now(UTC),
             owner=owner,
             options=options or Options(),
+            origin=origin or Origin(),
         )
 
     def renew(self, record: Record) -> Record:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +19,9 @@ from memo.ids import AgentId, SessionRef, UserId
 from sandboxd.errors import RegistryCorrupt
 from sandboxd.host_database import HostDatabase
 from sandboxd.limits import Limits
-from sandboxd.sandboxes.lifecycle import Options, Owner, Record, Shape, State
+from sandboxd.sandboxes.fork_record import ForkRecord, ForkTable, write_fork
+from sandboxd.sandboxes.lifecycle import Options, Origin, Owner, Record, Shape, State
+from sandboxd.sandboxes.snapshot_record import SnapshotTable
 
 
 class Registry:
@@ -33,6 +36,8 @@ class Registry:
             corrupt=RegistryCorrupt,
             is_verified=True,
         )
+        self.snapshots = SnapshotTable(self._database)
+        self.forks = ForkTable(self._database)
 
     async def open(self) -> None:
         await self._database.open()
@@ -56,6 +61,16 @@ class Registry:
                 "SET tenant = excluded.tenant, session = excluded.session, record = excluded.record",
                 (record.id, tenant, session, _encode(record)),
             )
+
+        await self._database.run(write)
+
+    async def commit_fork(self, records: Sequence[Record], fork: ForkRecord) -> None:
+        """Save all sandboxes of a fork together with what remains to be done for them, or nothing."""
+
+        def write(db: sqlite3.Connection) -> None:
+            for record in records:
+                db.execute("UPDATE sandboxes SET record = ? WHERE id = ?", (_encode(record), record.id))
+            write_fork(db, fork)
 
         await self._database.run(write)
 
@@ -101,7 +116,20 @@ def _allow_no_owner(db: sqlite3.Connection) -> None:
     db.executemany("INSERT INTO sandboxes (id, tenant, session, record) VALUES (?, ?, ?, ?)", records)
 
 
-_MIGRATIONS = (_CREATE, _allow_no_owner)
+_SNAPSHOTS_AND_FORKS = (
+    """CREATE TABLE snapshots (
+        id TEXT PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        session TEXT NOT NULL,
+        record TEXT NOT NULL
+    )""",
+    """CREATE TABLE forks (
+        id TEXT PRIMARY KEY,
+        record TEXT NOT NULL
+    )""",
+)
+
+_MIGRATIONS = (_CREATE, _allow_no_owner, _SNAPSHOTS_AND_FORKS)
 
 
 def _encode(record: Record) -> str:
@@ -125,6 +153,7 @@ def _encode(record: Record) -> str:
             "from_pool": record.from_pool,
             "removal": record.removal,
             "options": asdict(record.options),
+            "origin": asdict(record.origin),
             "expires_at": _encode_time(record.expires_at),
             "resting_since": _encode_time(record.resting_since),
         }
@@ -149,6 +178,7 @@ def _decode(text: str) -> Record:
             from_pool=fields["from_pool"],
             removal=fields.get("removal"),
             options=Options(**fields.get("options", {})),
+            origin=Origin(**fields.get("origin", {})),
             expires_at=_decode_time(fields.get("expires_at")),
             resting_since=_decode_time(fields.get("resting_since")),
         )

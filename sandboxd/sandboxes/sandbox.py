@@ -7,7 +7,10 @@ next one waits for the one under way. `Moves` starts and carries them out.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
+from typing import Protocol
 
 import anyio
 
@@ -23,6 +26,16 @@ _REASONS = {
 }
 _ADVICE = "its files are kept: create the sandbox again to continue"
 _WAKE = "its files are kept: resume it with POST .../sandbox/resume or `sandboxd resume`"
+
+
+class WorkspaceSource(Protocol):
+    """Where the first files of a new sandbox come from. It is used only for its first container."""
+
+    async def fill_workspace(self, sandbox: Sandbox) -> None:
+        """Make its workspace, before its container is launched."""
+
+    async def before_ready(self, sandbox: Sandbox) -> None:
+        """Complete it once its runner is connected, before any caller has it."""
 
 
 class Sandbox:
@@ -43,6 +56,8 @@ class Sandbox:
         """Set when the move under way ends; None if there is none."""
         self.mirror_identity = ""
         """Which directory its container shows as memory; see `Layout.mirror_identity`."""
+        self.source: WorkspaceSource | None = None
+        """Fills its workspace; None if it begins empty, or was filled."""
         self.active_calls = 0
         self.last_used = time.monotonic()
         self._quiet: anyio.Event | None = None
@@ -98,6 +113,15 @@ class Sandbox:
         else:
             step = f"run `{record.engine} unpause {(record.container or '')[:12]}`"
         return Paused(f"cannot use this sandbox: its container was paused from outside; {step}, then try again")
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Count work on the sandbox that is not a call of its runner, so that it does not become idle meanwhile."""
+        self.active_calls += 1
+        try:
+            yield
+        finally:
+            self.call_ended()
 
     async def wait_quiet(self, deadline_s: float) -> None:
         """Wait until no call is under way, or until the deadline."""
@@ -157,6 +181,8 @@ class Sandbox:
             expires_at=record.expires_at,
             resume=record.options.resume,
             resting_since=record.resting_since,
+            parent=record.origin.parent,
+            from_snapshot=record.origin.snapshot,
         )
 
 

@@ -179,6 +179,7 @@ def test_ten_live_sandboxes_are_adopted_with_their_background_processes(daemon: 
             "directories": 0,
             "sandboxes": 0,
             "unclaimed_workspaces": [],
+            "unclaimed_snapshots": [],
         }
         for name in names:
             client.destroy_sandbox(name)

@@ -61,16 +61,15 @@ PUBLIC: dict[str, str] = {
     "sandboxd.client": """
         AnswerLost ArchiveSummary Artifact AsyncClient AsyncCommandHandle AsyncSandbox AsyncTerminal Client
         CommandHandle Compaction Consolidated ConsolidationFailure ConsolidationState Copied DaemonUnreachable
-        Document DocumentInfo Event ExecOutput ExecResult FileEvent FileInfo MirrorFile Process ProcessOutput
-        RefusedWrite
-        Revision Sandbox SandboxView Session ShortenedMessages Stats Terminal ToolDescription ToolResult
-        WriteIncomplete Written
+        Document DocumentInfo Event ExecOutput ExecResult FileEvent FileInfo ForkView MirrorFile Process ProcessOutput
+        RefusedWrite Revision Sandbox SandboxView Session ShortenedMessages SnapshotProgress SnapshotView Stats
+        Terminal ToolDescription ToolResult WriteIncomplete Written
     """,
     "sandboxd.engine.bubblewrap": "BubblewrapEngine",
     "sandboxd.engine.docker": "DockerEngine find_socket",
     "sandboxd.memory": "Committed Key Memory Queued WriteConflict WriteOutcomeUnknown",
     "sandboxd.tools": "Tool Toolbox run_tool",
-    "sandboxd.workspace": "Workspaces inode_limit is_over temporary_of",
+    "sandboxd.workspace": "CopyProgress Workspaces inode_limit is_over temporary_of",
 }
 
 

@@ -15,6 +15,7 @@ from sandboxd.client._async.files import AsyncFileCalls
 from sandboxd.client._async.mirrors import AsyncMirrorCalls
 from sandboxd.client._async.sandboxes import AsyncSandboxCalls
 from sandboxd.client._async.sessions import AsyncSessionCalls
+from sandboxd.client._async.snapshots import AsyncSnapshotCalls
 from sandboxd.client._async.tools import AsyncToolCalls
 from sandboxd.client.address import find_address
 from sandboxd.client.async_transport import AsyncTransport
@@ -23,6 +24,7 @@ from sandboxd.client.async_transport import AsyncTransport
 class AsyncClient(
     AsyncDaemonCalls,
     AsyncSandboxCalls,
+    AsyncSnapshotCalls,
     AsyncCommandCalls,
     AsyncFileCalls,
     AsyncToolCalls,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,7 +15,9 @@ from sandboxd.client._async.processes import AsyncSandboxPty
 from sandboxd.client._async.tools import AsyncSandboxTools
 from sandboxd.client.errors import malformed_answers
 from sandboxd.errors import InvalidRequest
+from sandboxd.models.fork import ForkMemory
 from sandboxd.models.sandbox import Resume, SandboxView, Stats
+from sandboxd.models.snapshot import SnapshotView
 
 
 class AsyncSandbox:
@@ -52,6 +54,7 @@ class AsyncSandbox:
         ttl_s: float | None = None,
         resume: Resume | None = None,
         labels: Mapping[str, str] | None = None,
+        from_snapshot: str | None = None,
         recreate: bool = False,
         client: AsyncClient | None = None,
         url: str | None = None,
@@ -77,6 +80,7 @@ class AsyncSandbox:
                 ttl_s=ttl_s,
                 resume=resume,
                 labels=labels,
+                from_snapshot=from_snapshot,
                 recreate=recreate,
                 tenant=tenant,
             )
@@ -154,6 +158,21 @@ class AsyncSandbox:
         """Remove the container with all its processes, and keep the files."""
         self.view = await self.client.hibernate_sandbox(self.session, tenant=self.view.tenant)
         return self.view
+
+    async def snapshot(self, name: str | None = None) -> SnapshotView:
+        """Copy the workspace as it is now; the snapshot outlives the sandbox. `create(from_snapshot=…)` uses it."""
+        return await self.client.take_snapshot(self.session, name, tenant=self.view.tenant)
+
+    async def snapshots(self) -> list[SnapshotView]:
+        """Return the session's snapshots, oldest first."""
+        return await self.client.list_snapshots(self.session, tenant=self.view.tenant)
+
+    async def fork(
+        self, new: str | Sequence[str] | None = None, *, count: int | None = None, memory: ForkMemory = "copy"
+    ) -> list[AsyncSandbox]:
+        """Make new sessions as copies of this one; see `AsyncClient.fork`. They use this object's client."""
+        made = await self.client.fork(self.session, new, count=count, memory=memory, tenant=self.view.tenant)
+        return [AsyncSandbox(self.client, view) for view in made.items]
 
     async def kill(self) -> None:
         """Remove the sandbox with every file in its workspace. Memory is kept."""

@@ -24,6 +24,7 @@ class AsyncSandboxCalls(AsyncCalls):
         ttl_s: float | None = None,
         resume: Resume | None = None,
         labels: Mapping[str, str] | None = None,
+        from_snapshot: str | None = None,
         recreate: bool = False,
         tenant: str | None = None,
         idempotency_key: str | None = None,
@@ -33,6 +34,9 @@ class AsyncSandboxCalls(AsyncCalls):
         A sandbox that is hibernated or whose container died is started again with its files. If it exists with
         another image, environment or other limits, raise `Differs`; with `recreate` its container is replaced, and its
         files are kept.
+
+        With `from_snapshot` a new sandbox begins with the files of that snapshot; together with `recreate` it replaces
+        an existing one with its files.
         """
         content = given(
             user=user,
@@ -44,6 +48,7 @@ class AsyncSandboxCalls(AsyncCalls):
             ttl_s=ttl_s,
             resume=resume,
             labels=None if labels is None else dict(labels),
+            from_snapshot=from_snapshot,
             recreate=recreate or None,
         )
         target = f"{self._session_path(session, tenant)}/sandbox"

@@ -16,6 +16,7 @@ from sandboxd.client._sync.files import FileCalls
 from sandboxd.client._sync.mirrors import MirrorCalls
 from sandboxd.client._sync.sandboxes import SandboxCalls
 from sandboxd.client._sync.sessions import SessionCalls
+from sandboxd.client._sync.snapshots import SnapshotCalls
 from sandboxd.client._sync.tools import ToolCalls
 from sandboxd.client.address import find_address
 from sandboxd.client.transport import Transport
@@ -24,6 +25,7 @@ from sandboxd.client.transport import Transport
 class Client(
     DaemonCalls,
     SandboxCalls,
+    SnapshotCalls,
     CommandCalls,
     FileCalls,
     ToolCalls,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +16,9 @@ from sandboxd.client._sync.processes import SandboxPty
 from sandboxd.client._sync.tools import SandboxTools
 from sandboxd.client.errors import malformed_answers
 from sandboxd.errors import InvalidRequest
+from sandboxd.models.fork import ForkMemory
 from sandboxd.models.sandbox import Resume, SandboxView, Stats
+from sandboxd.models.snapshot import SnapshotView
 
 
 class Sandbox:
@@ -53,6 +55,7 @@ class Sandbox:
         ttl_s: float | None = None,
         resume: Resume | None = None,
         labels: Mapping[str, str] | None = None,
+        from_snapshot: str | None = None,
         recreate: bool = False,
         client: Client | None = None,
         url: str | None = None,
@@ -78,6 +81,7 @@ class Sandbox:
                 ttl_s=ttl_s,
                 resume=resume,
                 labels=labels,
+                from_snapshot=from_snapshot,
                 recreate=recreate,
                 tenant=tenant,
             )
@@ -155,6 +159,21 @@ class Sandbox:
         """Remove the container with all its processes, and keep the files."""
         self.view = self.client.hibernate_sandbox(self.session, tenant=self.view.tenant)
         return self.view
+
+    def snapshot(self, name: str | None = None) -> SnapshotView:
+        """Copy the workspace as it is now; the snapshot outlives the sandbox. `create(from_snapshot=…)` uses it."""
+        return self.client.take_snapshot(self.session, name, tenant=self.view.tenant)
+
+    def snapshots(self) -> list[SnapshotView]:
+        """Return the session's snapshots, oldest first."""
+        return self.client.list_snapshots(self.session, tenant=self.view.tenant)
+
+    def fork(
+        self, new: str | Sequence[str] | None = None, *, count: int | None = None, memory: ForkMemory = "copy"
+    ) -> list[Sandbox]:
+        """Make new sessions as copies of this one; see `Client.fork`. They use this object's client."""
+        made = self.client.fork(self.session, new, count=count, memory=memory, tenant=self.view.tenant)
+        return [Sandbox(self.client, view) for view in made.items]
 
     def kill(self) -> None:
         """Remove the sandbox with every file in its workspace. Memory is kept."""
