@@ -27,6 +27,7 @@ JOBS: dict[str, tuple[list[str], list[str]]] = {
     "load": (["--seconds", "60"], ["--seconds", "5", "--sandboxes", "6"]),
     "stages": (["--rounds", "40"], ["--rounds", "5"]),
     "resume": (["--rounds", "40"], ["--rounds", "10"]),
+    "fork": (["--rounds", "40"], ["--rounds", "10"]),
     "compare": (["--rounds", "200"], ["--rounds", "20"]),
 }
 PARTS = tuple(compare.JOBS)
