@@ -143,6 +143,11 @@ class Snapshots:
             _log.warning("a snapshot has no record and is kept; restore the registry, or remove the file", path=path)
         return unclaimed
 
+    @property
+    def under_way(self) -> int:
+        """How many snapshots are being taken."""
+        return len(self._jobs)
+
     def of_session(self, ref: SessionRef) -> list[SnapshotView]:
         """Return the session's snapshots, oldest first, whether it has a sandbox or not."""
         return [record.view() for record in self._ready() if record.ref == ref]

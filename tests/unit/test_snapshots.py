@@ -218,11 +218,14 @@ async def test_a_repeated_request_returns_the_same_snapshot(world: World) -> Non
 async def test_a_snapshot_goes_on_when_its_caller_leaves(world: World) -> None:
     await world.create("s1")
     failpoints.arm("snapshot.intent=delay(200)")
-    with anyio.move_on_after(0.01):
-        await snapshot(world)
-    job = await world.manager.take_snapshot(S1, None)
-    await job.wait()
-    assert len(world.manager.snapshots.of_session(S1)) == 2
+    with anyio.fail_after(HANG_S):
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(snapshot, world)
+            while not world.manager.snapshots.under_way:
+                await anyio.sleep(0.01)
+            callers.cancel_scope.cancel()
+        while not world.manager.snapshots.of_session(S1):
+            await anyio.sleep(0.01)
 
 
 async def test_a_session_without_a_sandbox_has_nothing_to_copy(world: World) -> None:
