@@ -17,7 +17,7 @@ from sandboxd.limits import Limits
 from sandboxd.models.sandbox import SandboxRequest
 from sandboxd.models.snapshot import SnapshotView
 from sandboxd.runner.calls import Exec
-from tests.world.world import ANN, World, managing, open_world, settings_in
+from tests.world.world import ANN, HANG_S, World, managing, open_world, settings_in
 
 pytestmark = pytest.mark.anyio
 
