@@ -25,6 +25,9 @@ class WireLimits(BaseModel):
     """The least average rate of a body in each window, except while the daemon itself pauses reading."""
     keep_alive_s: int = Field(default=75, ge=1)
     """How long, in seconds, a connection may stay idle between requests. The Python clients close theirs after 30 s."""
+    ping_s: float = Field(default=20, gt=0)
+    """How often, in seconds, the daemon pings the client of a WebSocket. One that is silent for three times as long is
+    disconnected."""
 
     def tcp_connections(self, open_files: int) -> int:
         """Return how many TCP connections may be open under this limit on open files."""

@@ -27,12 +27,13 @@ from sandboxd.api import (
     messages,
     mirror,
     processes,
+    pty,
     sandboxes,
     sessions,
     snapshots,
     tools,
 )
-from sandboxd.api.admission import MAX_CALLS, Admission, AdmissionMiddleware
+from sandboxd.api.admission import MAX_CALLS, SOCKET_SHARE, Admission, AdmissionMiddleware, Sockets
 from sandboxd.api.boundary import Boundary
 from sandboxd.api.budget import BudgetMiddleware, ByteBudget
 from sandboxd.api.feed import EventFeed
@@ -53,6 +54,7 @@ ENDPOINTS = (
     *tools.ENDPOINTS,
     *files.ENDPOINTS,
     *processes.ENDPOINTS,
+    *pty.ENDPOINTS,
     *sandboxes.ENDPOINTS,
     *snapshots.ENDPOINTS,
     *memo.ENDPOINTS,
@@ -109,7 +111,7 @@ def create_app(
         middleware=[
             Middleware(BudgetMiddleware, budget or ByteBudget()),
             Middleware(Boundary),
-            Middleware(AdmissionMiddleware, Admission(max_calls)),
+            Middleware(AdmissionMiddleware, Admission(max_calls), Sockets(max(1, int(max_calls * SOCKET_SHARE)))),
         ],
     )
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from memo.errors import MemoError, RevisionConflict
 from sandboxd.api.budget import allotment_of
 from sandboxd.api.problems import large_problem, problem, render
-from sandboxd.api.refusals import ClientLeft, MethodNotAllowed
+from sandboxd.api.refusals import ClientLeft, MethodNotAllowed, UpgradeRequired
 from sandboxd.api.request_path import check_path
 from sandboxd.errors import InternalError, RangeNotSatisfiable, SandboxdError
 
@@ -67,6 +67,8 @@ def _headers(error: SandboxdError | MemoError) -> dict[str, str] | None:
         return {"allow": error.allowed}
     if isinstance(error, RangeNotSatisfiable):
         return {"content-range": f"bytes */{error.size_bytes}"}
+    if isinstance(error, UpgradeRequired):
+        return {"upgrade": "websocket", "sec-websocket-version": "13"}
     if isinstance(error, RevisionConflict) and error.current is not None:
         return {"etag": f'"{error.current.revision}"'}
     return {"retry-after": "1"} if error.retryable else None

@@ -2,7 +2,8 @@
 
 uvicorn parses, runs the app and frames the answers. This subclass adds what it lacks: bounds on heads, trailers, chunk
 extensions and pipelined requests, and deadlines. When a bound is exceeded, the client gets a problem, unless an answer
-is already being sent, and the connection is closed. It does not depend on routes.
+is already being sent, and the connection is closed. A request to upgrade to a WebSocket is a request like any other,
+until a route answers it with 101 and takes over the connection. It does not depend on routes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from sandboxd.api.connection_table import ConnectionTable, Peer
 from sandboxd.api.guard import CONNECTION, is_unix
 from sandboxd.api.problems import as_answer, problem
 from sandboxd.api.request_clock import PACED, RequestClock
+from sandboxd.api.upgraded import UPGRADE, UpgradedStream
 
 _log = structlog.get_logger("sandboxd.api")
 
@@ -73,6 +75,9 @@ class HttpConnection(HttpToolsProtocol):
         """The task that runs it."""
         self._hang_up_timer: asyncio.TimerHandle | None = None
         self._unparsed = b""
+        self._is_past_http = False
+        """Whether the last request asked for an upgrade: what follows it is in another protocol, or is dropped."""
+        self._upgraded: UpgradedStream | None = None
         self._part: Literal["none", "head", "body"] = "none"
         """The part of a request that is being read."""
         self._parts_begun = self._parts_watched = 0
@@ -100,6 +105,8 @@ class HttpConnection(HttpToolsProtocol):
         if self._hang_up_timer is not None:
             self._hang_up_timer.cancel()
         self._drop_answer()
+        if self._upgraded is not None:
+            self._upgraded.end()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
         self.pipeline.clear()
@@ -115,6 +122,9 @@ class HttpConnection(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """Close the connection, or let it end after its answer. An idle client may acknowledge TLS's close late."""
+        if self._upgraded is not None:
+            self._upgraded.drain()
+            return
         super().shutdown()
         if self.scheme == "https" and self.is_idle and not self.transport.get_write_buffer_size():
             self.transport.abort()
@@ -127,30 +137,60 @@ class HttpConnection(HttpToolsProtocol):
             if self._part == "body":
                 self._table.begin_body(self)
 
+    def upgrade(self, head: bytes) -> UpgradedStream | None:
+        """Answer the running request with this head, and hand over the connection; None if that is not possible."""
+        if not self._is_past_http or self.pipeline or self._running is not self.cycle or self.transport.is_closing():
+            return None
+        self.cycle.response_started = True
+        self._clock.stop()
+        self.transport.write(head)
+        self.flow.is_held = False
+        first, self._unparsed = self._unparsed, b""
+        self._upgraded = UpgradedStream(self.transport, self.flow, first, ping_s=self._table.limits.ping_s)
+        return self._upgraded
+
     def data_received(self, data: bytes) -> None:
+        if self._upgraded is not None:
+            self._upgraded.feed(data)
+            self._watch_for_hang_up()
+            return
+        if not self._is_past_http:
+            self._parse(data)
+        elif data:
+            self._unparsed += data
+        if self.transport.is_closing():
+            return
+        self.flow.is_held = bool(self._unparsed)
+        if self._unparsed:
+            self.flow.pause_reading()
+        if self._parts_begun != self._parts_watched:
+            self._watch_part()
+        self._watch_for_hang_up()
+
+    def _parse(self, data: bytes) -> None:
+        """Parse until a request has to wait for an earlier answer, an upgrade or an error; keep the rest."""
         view = memoryview(self._unparsed + data if self._unparsed else data)
         start = 0
-        while start < len(view) and not self.pipeline:
+        while start < len(view) and not self.pipeline and not self._is_past_http:
             piece = view[start : start + _PIECE_BYTES]
-            start += _PIECE_BYTES
             self._bytes_without_progress += len(piece)
+            read_bytes = len(piece)
             try:
                 self.parser.feed_data(piece)
-            except httptools.HttpParserUpgrade:
-                self.cycle.keep_alive = False  # upgrades are not supported; what follows would be in the other protocol
-                return
+            except httptools.HttpParserUpgrade as upgrade:
+                self.cycle.keep_alive = False
+                self._is_past_http = True
+                read_bytes = upgrade.args[0]
             except httptools.HttpParserError:
                 self._refuse("request.invalid", "cannot read this request: it is not HTTP/1.1")
                 return
             if self._bytes_without_progress > MAX_HEAD_BYTES:
                 self._refuse_size()
                 return
+            start += read_bytes
         self._unparsed = bytes(view[start:])
-        self.flow.is_held = bool(self._unparsed)
-        if self._unparsed:
-            self.flow.pause_reading()
-        if self._parts_begun != self._parts_watched:
-            self._watch_part()
+
+    def _watch_for_hang_up(self) -> None:
         if self.flow.read_paused and self._hang_up_timer is None:
             self._hang_up_timer = self.loop.call_later(_HANG_UP_LOOK_S, self._look_for_hang_up)
 
@@ -160,10 +200,11 @@ class HttpConnection(HttpToolsProtocol):
         if not self.flow.read_paused or self.transport.is_closing():
             return
         if _has_hung_up(self.transport) and not self.is_idle and self._task is not None:
-            self._task.cancel()
+            if self._upgraded is None:  # otherwise the app reads that it is over
+                self._task.cancel()
             self.transport.abort()
         else:
-            self._hang_up_timer = self.loop.call_later(_HANG_UP_LOOK_S, self._look_for_hang_up)
+            self._watch_for_hang_up()
 
     def _watch_part(self) -> None:
         """Start the deadline for the part of a request that has not arrived."""
@@ -202,6 +243,8 @@ class HttpConnection(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade() and self._get_upgrade() == b"websocket":
+            self.scope[UPGRADE] = self._weakly  # type: ignore[literal-required]  # an extension of ours
         super().on_headers_complete()
         if self.expect_100_continue:
             self.cycle.keep_alive = False  # after a refusal the client may or may not send the body

@@ -48,6 +48,12 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         "description": "A problem",
         "content": {MEDIA_TYPE: {"schema": _ref(Problem)}},
     }
+    if endpoint.description:
+        described["description"] = endpoint.description
+    if endpoint.messages:  # OpenAPI has no term for it
+        described["x-websocket-messages"] = {
+            sender: {"oneOf": [_ref(model) for model in models]} for sender, models in endpoint.messages.items()
+        }
     if endpoint.other_answers:
         refs = [_ref(model) for model in endpoint.other_answers]
         described["responses"]["200"]["content"]["application/json"] = {"schema": {"oneOf": refs}}
@@ -62,9 +68,10 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
 def _schemas(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """Return the schemas by title: of bodies as the daemon accepts them, of answers as it sends them."""
     bodies = {endpoint.body for endpoint in endpoints if isinstance(endpoint.body, type)}
+    bodies.update(model for endpoint in endpoints for model in endpoint.messages.get("client", ()))
     answers: set[type[BaseModel]] = {Problem}
     for endpoint in endpoints:
-        given = (*endpoint.answers.values(), *endpoint.other_answers)
+        given = (*endpoint.answers.values(), *endpoint.other_answers, *endpoint.messages.get("server", ()))
         answers.update(model for model in given if isinstance(model, type))
     found = _definitions(bodies, "validation") | _definitions(answers, "serialization")
     names = {_REF.format(model=name): _REF.format(model=schema["title"]) for name, schema in found.items()}
@@ -123,7 +130,7 @@ def _query_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 def _header_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     text = {"type": "string"}
     found = [{"name": name, "in": "header", "required": False, "schema": text} for name in endpoint.headers]
-    if endpoint.access is Access.READ:
+    if endpoint.access is not Access.WRITE:
         return found
     schema = {"type": "string", "minLength": 1, "maxLength": 255}
     return [*found, {"name": "Idempotency-Key", "in": "header", "required": False, "schema": schema}]

@@ -42,6 +42,7 @@ STATUS_BY_CODE = {
     "sandbox.hibernated": 409,
     "request.too_large": 413,
     "request.unsupported_media_type": 415,
+    "request.upgrade_required": 426,
     "request.limit_reached": 429,
     "request.head_too_large": 431,
     "file.error": 400,

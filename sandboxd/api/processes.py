@@ -31,7 +31,10 @@ _MAX_ID_CHARS = 64
 
 
 def _process_id(request: Request) -> str:
-    process_id: str = request.scope["path_params"]["process"]
+    return check_process_id(request.scope["path_params"]["process"])
+
+
+def check_process_id(process_id: str) -> str:
     if len(process_id) > _MAX_ID_CHARS or not process_id.isascii() or not process_id.isalnum():
         raise ProcessNotFound("cannot find this process")
     return process_id

@@ -17,6 +17,12 @@ class MethodNotAllowed(RequestError):
         self.allowed = allowed
 
 
+class UpgradeRequired(RequestError):
+    """The route speaks only WebSocket, and the request is not a handshake of the version that the daemon speaks."""
+
+    code = "request.upgrade_required"
+
+
 class UnsupportedMediaType(RequestError):
     code = "request.unsupported_media_type"
 

@@ -1,7 +1,8 @@
 """What a route is: a declared value, served with as little as possible between the socket and its function.
 
 Starlette matches the path; the request then goes straight to `run(services, request)`. Access is part of the
-declaration: a route that reads never takes an Idempotency-Key, every route that writes does.
+declaration: a route that reads never takes an Idempotency-Key, every route that writes does, and one that opens a
+WebSocket, which may write, does not.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 from starlette.requests import Request
@@ -24,9 +25,10 @@ from sandboxd.api.feed import EventFeed
 from sandboxd.api.once import answer_once
 from sandboxd.api.ports import Manager, Memory
 from sandboxd.api.refusals import ClientLeft, MethodNotAllowed
+from sandboxd.api.upgraded import UPGRADE
 from sandboxd.api.watch import DisconnectWatch
 from sandboxd.consolidation.service import ConsolidationService
-from sandboxd.errors import InternalError, SandboxdError, host_error, is_host_fault
+from sandboxd.errors import InternalError, InvalidRequest, SandboxdError, host_error, is_host_fault
 from sandboxd.idempotency import IdempotencyStore
 from sandboxd.metrics import Metrics
 from sandboxd.models.health import Readiness
@@ -39,6 +41,7 @@ USER = "/v1/tenants/{tenant}/users/{user}"
 class Access(Enum):
     READ = "read"
     WRITE = "write"
+    SOCKET = "socket"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,10 @@ class Endpoint:
     """Whether the route itself decides, from the request, whether an interrupted request may run again."""
     headers: tuple[str, ...] = ()
     """Headers it accepts in addition to Idempotency-Key."""
+    messages: Mapping[Literal["client", "server"], tuple[type[BaseModel], ...]] = field(default_factory=dict)
+    """The JSON messages of its WebSocket, by sender."""
+    description: str = ""
+    """What its summary does not say."""
     operation_id: str = ""
     """Its name in the OpenAPI document if not its function's name: two routes may share a function."""
 
@@ -96,12 +103,15 @@ class EndpointRoute(Route):
     def __init__(self, endpoint: Endpoint, services: Services) -> None:
         super().__init__(endpoint.path, endpoint.run, methods=[endpoint.method])
         self._method = endpoint.method
+        self._is_socket = endpoint.access is Access.SOCKET
         self.methods = {endpoint.method}  # Starlette adds HEAD to GET
         self.app = _serve(endpoint, services)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != self._method:
             raise MethodNotAllowed(self._method)
+        if UPGRADE in scope and not self._is_socket:
+            raise InvalidRequest("cannot open a WebSocket here: this route answers requests; leave out the upgrade")
         await self.app(scope, receive, send)
 
 

@@ -27,6 +27,7 @@ MAX_READ_BYTES = 1_048_576
 SignalName = Literal[
     "HUP", "INT", "QUIT", "ABRT", "KILL", "USR1", "USR2", "PIPE", "ALRM", "TERM", "CONT", "STOP", "TSTP", "WINCH"
 ]
+TermName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
 SignalTarget = Literal["process", "foreground", "children"]
 """The process itself; the foreground process group of its terminal; everything it started, but not itself."""
 
@@ -36,7 +37,7 @@ class ProcessBody(BodyModel):
     cwd: Directory = WORKSPACE
     env: Environment = Field(default_factory=dict)
     tty: bool = Field(default=False, description="Run the process in a terminal.")
-    term: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")] | None = Field(
+    term: TermName | None = Field(
         default=None, description="The terminal's TERM, xterm-256color by default; `env` may set it as well."
     )
     echo: bool | None = Field(default=None, description="Whether the terminal echoes input; true by default.")
@@ -127,6 +128,9 @@ class Process(AnswerModel):
     running: bool
     exit_code: int | None
     output_bytes: int = Field(description="How many bytes it has written, which is the offset where new output starts.")
+    tty: bool | None = Field(
+        default=None, description="Whether it has a terminal; null if the sandbox is older than this field."
+    )
     ended_by: SignalName | None = Field(
         default=None, description="In the answer to a kill: the signal that ended the last process."
     )

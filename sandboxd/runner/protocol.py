@@ -261,6 +261,7 @@ def read_process(head: Head) -> Process:
         running=truth(head, "running"),
         exit_code=exit_code(head),
         output_bytes=integer(head, "size"),
+        tty=truth(head, "tty") if "tty" in head else None,
     )
 
 

@@ -42,7 +42,8 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         # the base
         (
             "errors limits failpoints retries bounded permissions host_database metrics places "
-            "wire_limits descriptors idempotency image progress debian settings_sources consolidation_settings",
+            "wire_limits websocket_codec descriptors idempotency image progress debian settings_sources "
+            "consolidation_settings",
         ),
         # the wire nouns
         ("models",),

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 MAX_PROCESSES = 64
 RING_BYTES = 1_048_576
 MAX_COMMAND_CHARACTERS = 1_024
+READS_AT_EXIT = 256
+"""Enough for all that a full pipe (1 MiB, 64 KiB a read) or terminal (64 KiB, 4 KiB a read) holds at an exit."""
 TERMINAL = {"term": "xterm-256color", "rows": 24, "columns": 80, "echo": True}
 
 
@@ -99,10 +101,12 @@ class Background:
             "running": self.is_running,
             "code": self._exit_code,
             "size": self.end,
+            "tty": self._is_tty,
         }
 
     def has_news(self, offset: int) -> bool:
-        return self.end > offset or (not self.is_running and self._output < 0)
+        # An exit is news even if what the process left behind keeps its output open.
+        return self.end > offset or not self.is_running
 
     def slice(self, offset: int, limit: int) -> tuple[int, bytes]:
         """Return the offset where the data actually starts, and the data."""
@@ -173,10 +177,15 @@ class Background:
         self._wake()
 
     def _read(self) -> None:
+        self._read_piece()
+        self._wake()
+
+    def _read_piece(self) -> bool:
+        """Read once; return whether there may be more."""
         try:
             piece = os.read(self._output, wire.CHUNK_BYTES)
         except BlockingIOError:
-            return
+            return False
         except OSError:  # a terminal reports an error once its last process is gone
             piece = b""
         if piece:
@@ -189,12 +198,14 @@ class Background:
             self._hub.unwatch(self._output)
             os.close(self._output)
             self._output = -1
-        self._wake()
+        return bool(piece)
 
     def _exited(self, status: int) -> None:
+        # Its own output comes first, because a reader that sees the exit stops. Its descendants may write without end.
+        reads = 0
+        while self._output >= 0 and reads < READS_AT_EXIT and self._read_piece():
+            reads += 1
         self._exit_code = exit_code_of(status)
-        if self._output >= 0:
-            self._read()
         self._wake()
 
     def _wake(self) -> None:
