@@ -6,7 +6,7 @@ It speaks HTTP with aiohttp, and sends a request twice only if the first was not
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from yarl import URL
 
 from sandboxd.client import request as rules
 from sandboxd.client.address import Address
+from sandboxd.client.async_websocket import AsyncClientSocket, async_open_socket, raise_refusals
 from sandboxd.client.errors import DaemonUnreachable
 from sandboxd.client.request import MAX_ANSWER_BYTES, Answer, Request, broken, is_unread, silent, too_large
 from sandboxd.client.tls import make_context
@@ -120,6 +121,8 @@ class AsyncTransport:
         self._kept_alive: aiohttp.ClientSession | None = None
         self._unshared: aiohttp.ClientSession | None = None
         """Opens a connection for each request: the second try of one, or a streamed body, which cannot be resent."""
+        self._sockets: aiohttp.ClientSession | None = None
+        """Opens WebSockets."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
 
@@ -141,9 +144,16 @@ class AsyncTransport:
         async with self._answered(request, stream) as (response, pieces):
             yield response.status, pieces
 
+    async def open_socket(self, target: str) -> AsyncClientSocket:
+        """Open a WebSocket, on a connection of its own."""
+        self._check_usable()
+        if self._sockets is None:
+            self._sockets = self._open_session(force_close=True, middlewares=(), raise_for_status=raise_refusals)
+        return await async_open_socket(self._sockets, self.address, target, self._headers, rules.SHORT_S)
+
     async def close(self) -> None:
         self._is_closed = True
-        for session in (self._kept_alive, self._unshared):
+        for session in (self._kept_alive, self._unshared, self._sockets):
             if session is not None:
                 await session.close()
 
@@ -211,12 +221,7 @@ class AsyncTransport:
 
     def _session(self, *, is_new: bool) -> aiohttp.ClientSession:
         """Return the pool of connections. The first call creates it, because it belongs to a running event loop."""
-        if self._is_closed:
-            raise DaemonUnreachable("cannot send: this client is closed")
-        loop = asyncio.get_running_loop()
-        self._loop = self._loop or loop
-        if self._loop is not loop:
-            raise InvalidRequest("cannot send: this client belongs to another event loop; make a client for each loop")
+        self._check_usable()
         if is_new:
             if self._unshared is None:
                 self._unshared = self._open_session(force_close=True)
@@ -225,7 +230,21 @@ class AsyncTransport:
             self._kept_alive = self._open_session(keepalive_timeout=rules.IDLE_S)
         return self._kept_alive
 
-    def _open_session(self, **options: Any) -> aiohttp.ClientSession:
+    def _check_usable(self) -> None:
+        if self._is_closed:
+            raise DaemonUnreachable("cannot send: this client is closed")
+        loop = asyncio.get_running_loop()
+        self._loop = self._loop or loop
+        if self._loop is not loop:
+            raise InvalidRequest("cannot send: this client belongs to another event loop; make a client for each loop")
+
+    def _open_session(
+        self,
+        *,
+        middlewares: tuple[aiohttp.ClientMiddlewareType, ...] = (_send_once,),
+        raise_for_status: bool | Callable[[aiohttp.ClientResponse], Awaitable[None]] = False,
+        **options: Any,
+    ) -> aiohttp.ClientSession:
         connector: aiohttp.BaseConnector
         if self.address.socket is not None:
             connector = aiohttp.UnixConnector(str(self.address.socket), limit=MAX_CONNECTIONS, **options)
@@ -238,8 +257,9 @@ class AsyncTransport:
             auto_decompress=False,
             skip_auto_headers=_AUTOMATIC_HEADERS,
             timeout=aiohttp.ClientTimeout(),  # none: a deadline here limits the daemon's silence, not the whole call
-            middlewares=(_send_once,),
+            middlewares=middlewares,
             response_class=_Response,
+            raise_for_status=raise_for_status,
         )
 
 

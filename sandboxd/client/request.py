@@ -27,6 +27,8 @@ MAX_WORK_S = 2_592_000.0
 """The longest timeout of a command that any daemon accepts."""
 IDLE_S = 30.0
 """An idle connection is closed after this time, well before the daemon closes it after 75 s."""
+SOCKET_SILENT_S = 90.0
+"""How long the daemon may be silent on a WebSocket: it pings every 20 s."""
 MAX_ANSWER_BYTES = 1_073_741_824
 """The largest answer that is read as a whole; a larger file must be streamed."""
 
@@ -169,6 +171,18 @@ def broken(request: Request, address: Address, reason: str, *, unread: bool) -> 
     return AnswerLost(
         f"cannot tell the outcome: the connection to {address} was lost ({reason}), "
         f"and the call may or may not have been carried out; {advice}"
+    )
+
+
+def socket_refused(address: Address, reason: str) -> DaemonUnreachable:
+    """Return the error of a WebSocket that was closed before a message was sent."""
+    return DaemonUnreachable(f"cannot send: the WebSocket to {address} is closed ({reason}); open it again")
+
+
+def socket_lost(address: Address, reason: str) -> AnswerLost:
+    """Return the error of a WebSocket that ended."""
+    return AnswerLost(
+        f"cannot go on: the WebSocket to {address} was lost ({reason}); the process keeps running, attach to it again"
     )
 
 

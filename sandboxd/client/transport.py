@@ -12,17 +12,20 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sandboxd.client import request as rules
 from sandboxd.client.address import Address
 from sandboxd.client.errors import DaemonUnreachable
 from sandboxd.client.request import MAX_ANSWER_BYTES, Answer, Request, broken, is_unread, silent, too_large
 from sandboxd.client.tls import SharedTlsSocket, make_context
+
+if TYPE_CHECKING:
+    from sandboxd.client.websocket import ClientSocket
 
 MAX_IDLE = 16
 PIECE_BYTES = 65_536
@@ -58,6 +61,26 @@ class _Connection:
     @property
     def source_error(self) -> BaseException | None:
         return None if self._sender is None else self._sender.error
+
+    def open_socket(self, target: str, address: Address, on_close: Callable[[ClientSocket], None]) -> ClientSocket:
+        """Turn this new connection into a WebSocket, which closes it."""
+        from sandboxd.client.websocket import ClientSocket  # only for terminals: it loads the library
+
+        headers = {"Host": address.authority}
+        if address.token is not None:
+            headers["Authorization"] = f"Bearer {address.token}"
+
+        def release() -> None:
+            self.close()
+            on_close(opened)
+
+        opened = ClientSocket(self._sock, address, release)
+        try:
+            opened.shake_hands(target, headers, rules.SHORT_S)
+        except BaseException:
+            self.close()
+            raise
+        return opened
 
     def close(self) -> None:
         if self._sender is not None:
@@ -172,6 +195,7 @@ class Transport:
         self._context = make_context() if address.is_tls else None
         self._idle: deque[_Connection] = deque()
         """Idle connections, longest idle first; the last one is reused."""
+        self._sockets: set[ClientSocket] = set()
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -191,11 +215,22 @@ class Transport:
         with self._answered(request, stream) as (response, pieces):
             yield response.status, pieces
 
+    def open_socket(self, target: str) -> ClientSocket:
+        """Open a WebSocket, on a connection of its own."""
+        connection = self._take(rules.SHORT_S, is_new=True)
+        opened = connection.open_socket(target, self.address, self._sockets.discard)
+        with self._lock:
+            self._sockets.add(opened)
+        return opened
+
     def close(self) -> None:
         with self._lock:
             idle, self._idle, self._is_closed = self._idle, deque(), True
+            sockets = list(self._sockets)
         for connection in idle:
             connection.close()
+        for opened in sockets:
+            opened.close()
 
     @contextmanager
     def _answered(

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import base64
 import codecs
+import json
 from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
 from sandboxd.client._async.calls import AsyncCalls, AsyncSandboxPart
-from sandboxd.client.errors import WriteIncomplete
+from sandboxd.client.errors import AnswerLost, DaemonUnreachable, WriteIncomplete, malformed_answers, rebuild
 from sandboxd.client.request import SHORT_S, encode_text, given, json_request, timeout_for, with_query
-from sandboxd.client.stdin import WRITE_BYTES, part_key
+from sandboxd.client.stdin import PIECE_BYTES, WRITE_BYTES, part_key
 from sandboxd.client.streams import AsyncCallback, AsyncStream, async_notify
 from sandboxd.errors import ProcessNotFound, SandboxdError
 from sandboxd.models.process import Process, ProcessList, ProcessOutput, Signalled, StdinTaken
+
+if TYPE_CHECKING:
+    from sandboxd.client.async_websocket import AsyncClientSocket
 
 KILL_GRACE_S = 5.0
 WAIT_S = 20.0
@@ -144,6 +150,13 @@ class AsyncProcessCalls(AsyncCalls):
         patience_s = timeout_for(KILL_GRACE_S if grace_s is None else grace_s, SHORT_S)
         return await self._ask(Process, json_request("DELETE", target, timeout_s=patience_s))
 
+    async def open_pty(
+        self, session: str, process: str, *, offset: int | None = None, tenant: str | None = None
+    ) -> AsyncClientSocket:
+        """Open a WebSocket to a process. `Sandbox.pty` is easier to use."""
+        path = f"{self._session_path(session, tenant)}/pty"
+        return await self._transport.open_socket(with_query(path, process=process, offset=offset))
+
 
 class AsyncBackgroundProcess(AsyncSandboxPart[AsyncProcessCalls]):
     """A process that was started in the background: read it, write to it or kill it."""
@@ -211,13 +224,126 @@ class AsyncCommandHandle(AsyncBackgroundProcess):
 
 
 class AsyncTerminal(AsyncBackgroundProcess):
-    """A process in a terminal. Iterate over it for what it shows, as bytes."""
+    """A process in a terminal. Iterate over it for what it shows, as bytes.
+
+    It uses a WebSocket, which is opened when it is first needed and again after it was lost; what was shown in between
+    is not missed. `close` detaches: the process keeps running.
+    """
+
+    def __init__(
+        self, calls: AsyncProcessCalls, session: str, tenant: str, process: str, *, offset: int | None = 0
+    ) -> None:
+        """Show output from this offset; None means about the last screenful."""
+        super().__init__(calls, session, tenant, process)
+        self._offset = offset or 0
+        self._shows_tail = offset is None
+        self._open_socket: AsyncClientSocket | None = None
+        self._is_detached = False
+        self._has_ended = False
+        self.exit_code: int | None = None
+        """Its exit code; None until its last output has been read."""
 
     def __aiter__(self) -> AsyncStream[bytes]:
         return self.pieces()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def attach(self) -> None:
+        """Open the WebSocket now; raise if the process is unknown."""
+        await self._socket()
+
+    async def pieces(self) -> AsyncStream[bytes]:
+        """Yield what it shows until it ends or `close` is called. A second call resumes where the first ended."""
+        is_second = False
+        while not self._has_ended:
+            socket = await self._socket()
+            try:
+                message = await socket.receive()
+            except AnswerLost:
+                await self._drop(socket)
+                if self._is_detached:
+                    return
+                if is_second:
+                    raise
+                is_second = True  # reading again from the offset is safe
+                continue
+            is_second = False
+            if isinstance(message, bytes):
+                self._offset += len(message)
+                yield message
+            else:
+                self._note(message)
+        if self._open_socket is not None:
+            await self._drop(self._open_socket)
+
+    async def send(self, data: str | bytes) -> None:
+        """Type into it."""
+        whole = data if isinstance(data, bytes) else encode_text(data)
+        for start in range(0, len(whole), PIECE_BYTES):
+            await self._send(whole[start : start + PIECE_BYTES])
+
+    async def send_eof(self) -> None:
+        """End its input: close its stdin; in a terminal, type Ctrl-D."""
+        await self._send('{"type":"eof"}')
+
     async def resize(self, rows: int, columns: int) -> None:
-        await self._calls.resize_process(self._session, self.id, rows, columns, tenant=self._tenant)
+        if self._open_socket is None:
+            await self._calls.resize_process(self._session, self.id, rows, columns, tenant=self._tenant)
+        else:
+            await self._send(json.dumps({"type": "resize", "rows": rows, "cols": columns}))
+
+    async def wait(self) -> Process:
+        """Read what it shows until it ends, and return its record with the exit code."""
+        async for _ in self:
+            pass
+        return await self.get_record()
+
+    async def close(self) -> None:
+        """Detach: close the WebSocket, and leave the process running."""
+        self._is_detached = True
+        if self._open_socket is not None:
+            await self._drop(self._open_socket)
+
+    async def _socket(self) -> AsyncClientSocket:
+        if self._open_socket is None:
+            self._is_detached = False
+            offset = None if self._shows_tail else self._offset
+            self._open_socket = await self._calls.open_pty(self._session, self.id, offset=offset, tenant=self._tenant)
+        return self._open_socket
+
+    async def _send(self, message: str | bytes) -> None:
+        for is_last in (False, True):
+            socket = await self._socket()
+            try:
+                return await socket.send(message)
+            except DaemonUnreachable as error:
+                await self._drop(socket)
+                if is_last or isinstance(error, AnswerLost):
+                    raise
+        return None
+
+    async def _drop(self, socket: AsyncClientSocket) -> None:
+        if self._open_socket is socket:
+            self._open_socket = None
+        await socket.close()
+
+    def _note(self, text: str) -> None:
+        """Take a message of the daemon. Those of unknown types are for newer clients."""
+        with malformed_answers():
+            message = json.loads(text)
+            kind = message["type"]
+            if kind in ("attached", "dropped"):
+                self._offset, self._shows_tail = int(message["offset"]), False
+            elif kind == "exit":
+                self.exit_code, self._has_ended = message["exit_code"], True
+        if kind == "error":
+            raise rebuild(message)
 
 
 class AsyncSandboxPty(AsyncSandboxPart[AsyncProcessCalls]):
@@ -238,9 +364,12 @@ class AsyncSandboxPty(AsyncSandboxPart[AsyncProcessCalls]):
         )
         return self.connect(process.id)
 
-    def connect(self, terminal: str) -> AsyncTerminal:
-        """Return a terminal that was created before, by its id."""
-        return AsyncTerminal(self._calls, self._session, self._tenant, terminal)
+    def connect(self, terminal: str, *, offset: int | None = 0) -> AsyncTerminal:
+        """Return a terminal that was created before, by its id, to show from an offset of its output.
+
+        All that the sandbox keeps, up to 1 MiB, is shown by default; `offset=None` means about the last screenful.
+        """
+        return AsyncTerminal(self._calls, self._session, self._tenant, terminal, offset=offset)
 
     async def send(self, terminal: str, data: str | bytes) -> None:
         """Type into a terminal."""

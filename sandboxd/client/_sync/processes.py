@@ -5,16 +5,22 @@ from __future__ import annotations
 
 import base64
 import codecs
+import json
 from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
 from sandboxd.client._sync.calls import Calls, SandboxPart
-from sandboxd.client.errors import WriteIncomplete
+from sandboxd.client.errors import AnswerLost, DaemonUnreachable, WriteIncomplete, malformed_answers, rebuild
 from sandboxd.client.request import SHORT_S, encode_text, given, json_request, timeout_for, with_query
-from sandboxd.client.stdin import WRITE_BYTES, part_key
+from sandboxd.client.stdin import PIECE_BYTES, WRITE_BYTES, part_key
 from sandboxd.client.streams import Callback, Stream, notify
 from sandboxd.errors import ProcessNotFound, SandboxdError
 from sandboxd.models.process import Process, ProcessList, ProcessOutput, Signalled, StdinTaken
+
+if TYPE_CHECKING:
+    from sandboxd.client.websocket import ClientSocket
 
 KILL_GRACE_S = 5.0
 WAIT_S = 20.0
@@ -141,6 +147,13 @@ class ProcessCalls(Calls):
         patience_s = timeout_for(KILL_GRACE_S if grace_s is None else grace_s, SHORT_S)
         return self._ask(Process, json_request("DELETE", target, timeout_s=patience_s))
 
+    def open_pty(
+        self, session: str, process: str, *, offset: int | None = None, tenant: str | None = None
+    ) -> ClientSocket:
+        """Open a WebSocket to a process. `Sandbox.pty` is easier to use."""
+        path = f"{self._session_path(session, tenant)}/pty"
+        return self._transport.open_socket(with_query(path, process=process, offset=offset))
+
 
 class BackgroundProcess(SandboxPart[ProcessCalls]):
     """A process that was started in the background: read it, write to it or kill it."""
@@ -208,13 +221,124 @@ class CommandHandle(BackgroundProcess):
 
 
 class Terminal(BackgroundProcess):
-    """A process in a terminal. Iterate over it for what it shows, as bytes."""
+    """A process in a terminal. Iterate over it for what it shows, as bytes.
+
+    It uses a WebSocket, which is opened when it is first needed and again after it was lost; what was shown in between
+    is not missed. `close` detaches: the process keeps running.
+    """
+
+    def __init__(self, calls: ProcessCalls, session: str, tenant: str, process: str, *, offset: int | None = 0) -> None:
+        """Show output from this offset; None means about the last screenful."""
+        super().__init__(calls, session, tenant, process)
+        self._offset = offset or 0
+        self._shows_tail = offset is None
+        self._open_socket: ClientSocket | None = None
+        self._is_detached = False
+        self._has_ended = False
+        self.exit_code: int | None = None
+        """Its exit code; None until its last output has been read."""
 
     def __iter__(self) -> Stream[bytes]:
         return self.pieces()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def attach(self) -> None:
+        """Open the WebSocket now; raise if the process is unknown."""
+        self._socket()
+
+    def pieces(self) -> Stream[bytes]:
+        """Yield what it shows until it ends or `close` is called. A second call resumes where the first ended."""
+        is_second = False
+        while not self._has_ended:
+            socket = self._socket()
+            try:
+                message = socket.receive()
+            except AnswerLost:
+                self._drop(socket)
+                if self._is_detached:
+                    return
+                if is_second:
+                    raise
+                is_second = True  # reading again from the offset is safe
+                continue
+            is_second = False
+            if isinstance(message, bytes):
+                self._offset += len(message)
+                yield message
+            else:
+                self._note(message)
+        if self._open_socket is not None:
+            self._drop(self._open_socket)
+
+    def send(self, data: str | bytes) -> None:
+        """Type into it."""
+        whole = data if isinstance(data, bytes) else encode_text(data)
+        for start in range(0, len(whole), PIECE_BYTES):
+            self._send(whole[start : start + PIECE_BYTES])
+
+    def send_eof(self) -> None:
+        """End its input: close its stdin; in a terminal, type Ctrl-D."""
+        self._send('{"type":"eof"}')
+
     def resize(self, rows: int, columns: int) -> None:
-        self._calls.resize_process(self._session, self.id, rows, columns, tenant=self._tenant)
+        if self._open_socket is None:
+            self._calls.resize_process(self._session, self.id, rows, columns, tenant=self._tenant)
+        else:
+            self._send(json.dumps({"type": "resize", "rows": rows, "cols": columns}))
+
+    def wait(self) -> Process:
+        """Read what it shows until it ends, and return its record with the exit code."""
+        for _ in self:
+            pass
+        return self.get_record()
+
+    def close(self) -> None:
+        """Detach: close the WebSocket, and leave the process running."""
+        self._is_detached = True
+        if self._open_socket is not None:
+            self._drop(self._open_socket)
+
+    def _socket(self) -> ClientSocket:
+        if self._open_socket is None:
+            self._is_detached = False
+            offset = None if self._shows_tail else self._offset
+            self._open_socket = self._calls.open_pty(self._session, self.id, offset=offset, tenant=self._tenant)
+        return self._open_socket
+
+    def _send(self, message: str | bytes) -> None:
+        for is_last in (False, True):
+            socket = self._socket()
+            try:
+                return socket.send(message)
+            except DaemonUnreachable as error:
+                self._drop(socket)
+                if is_last or isinstance(error, AnswerLost):
+                    raise
+        return None
+
+    def _drop(self, socket: ClientSocket) -> None:
+        if self._open_socket is socket:
+            self._open_socket = None
+        socket.close()
+
+    def _note(self, text: str) -> None:
+        """Take a message of the daemon. Those of unknown types are for newer clients."""
+        with malformed_answers():
+            message = json.loads(text)
+            kind = message["type"]
+            if kind in ("attached", "dropped"):
+                self._offset, self._shows_tail = int(message["offset"]), False
+            elif kind == "exit":
+                self.exit_code, self._has_ended = message["exit_code"], True
+        if kind == "error":
+            raise rebuild(message)
 
 
 class SandboxPty(SandboxPart[ProcessCalls]):
@@ -235,9 +359,12 @@ class SandboxPty(SandboxPart[ProcessCalls]):
         )
         return self.connect(process.id)
 
-    def connect(self, terminal: str) -> Terminal:
-        """Return a terminal that was created before, by its id."""
-        return Terminal(self._calls, self._session, self._tenant, terminal)
+    def connect(self, terminal: str, *, offset: int | None = 0) -> Terminal:
+        """Return a terminal that was created before, by its id, to show from an offset of its output.
+
+        All that the sandbox keeps, up to 1 MiB, is shown by default; `offset=None` means about the last screenful.
+        """
+        return Terminal(self._calls, self._session, self._tenant, terminal, offset=offset)
 
     def send(self, terminal: str, data: str | bytes) -> None:
         """Type into a terminal."""
