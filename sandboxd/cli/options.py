@@ -34,6 +34,8 @@ Token = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Session = Annotated[str, typer.Argument(help="The session of the sandbox.")]
 
+ProcessId = Annotated[str, typer.Argument(help="The id of the process, from `sandboxd ps`.")]
+
 
 @dataclass(frozen=True, slots=True)
 class Daemon:

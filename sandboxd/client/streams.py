@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from inspect import isawaitable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -13,6 +17,16 @@ Stream = Generator[T, None, None]
 
 AsyncCallback = Callable[[T], Awaitable[Any] | Any]
 Callback = Callable[[T], Any]
+
+
+def async_make_lock() -> asyncio.Lock:
+    import asyncio  # not loaded by the command line
+
+    return asyncio.Lock()
+
+
+def make_lock() -> threading.Lock:
+    return threading.Lock()
 
 
 async def async_notify(callback: AsyncCallback[T] | None, item: T) -> None:

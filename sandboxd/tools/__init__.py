@@ -26,7 +26,7 @@ from sandboxd.errors import (
 from sandboxd.models.tool import ToolDescription, ToolResult
 from sandboxd.tools.context import ToolArguments, ToolContext
 
-_SUPPORT = frozenset({"context", "commands", "memory", "checklist"})
+_SUPPORT = frozenset({"context", "commands", "memory", "checklist", "processes"})
 """Modules of this package that are not tools."""
 _FOR_THE_MODEL = (NotFound, InvalidRequest, OutsideSandbox, LimitReached, FileError, MemoError, StoreUnavailable)
 

@@ -15,7 +15,8 @@ from sandboxd.tools.context import ToolArguments, ToolContext
 name = "Bash"
 description = (
     "Run a shell command in the sandbox. Every call starts a new shell. Returns stdout, then stderr, then the exit "
-    "code if it is not 0. With run_in_background, returns a process id at once while the command keeps running."
+    "code if it is not 0. With run_in_background, returns a process id at once while the command keeps running; read "
+    "its output with ProcessOutput."
 )
 
 
@@ -44,7 +45,9 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     call = Exec(arguments.command, cwd=arguments.working_directory, timeout_s=arguments.timeout / 1000)
     if arguments.run_in_background:
         process = await context.runner.start_process(call)
-        return ToolResult(
-            ok=True, content=f"Started in the background as process {process.id}.", details={"process_id": process.id}
+        content = (
+            f"Started in the background as process {process.id}. Read its output with ProcessOutput, write to its "
+            "stdin with ProcessInput, end it with ProcessKill; ProcessList lists all processes."
         )
+        return ToolResult(ok=True, content=content, details={"process_id": process.id})
     return render_result(await context.runner.exec(call), call.timeout_s)

@@ -14,7 +14,7 @@ from sandboxd.client._async.calls import AsyncCalls, AsyncSandboxPart
 from sandboxd.client.errors import AnswerLost, DaemonUnreachable, WriteIncomplete, malformed_answers, rebuild
 from sandboxd.client.request import SHORT_S, encode_text, given, json_request, timeout_for, with_query
 from sandboxd.client.stdin import PIECE_BYTES, WRITE_BYTES, part_key
-from sandboxd.client.streams import AsyncCallback, AsyncStream, async_notify
+from sandboxd.client.streams import AsyncCallback, AsyncStream, async_make_lock, async_notify
 from sandboxd.errors import ProcessNotFound, SandboxdError
 from sandboxd.models.process import Process, ProcessList, ProcessOutput, Signalled, StdinTaken
 
@@ -238,6 +238,7 @@ class AsyncTerminal(AsyncBackgroundProcess):
         self._offset = offset or 0
         self._shows_tail = offset is None
         self._open_socket: AsyncClientSocket | None = None
+        self._opening = async_make_lock()
         self._is_detached = False
         self._has_ended = False
         self.exit_code: int | None = None
@@ -256,20 +257,21 @@ class AsyncTerminal(AsyncBackgroundProcess):
 
     async def attach(self) -> None:
         """Open the WebSocket now; raise if the process is unknown."""
+        self._is_detached = False
         await self._socket()
 
     async def pieces(self) -> AsyncStream[bytes]:
         """Yield what it shows until it ends or `close` is called. A second call resumes where the first ended."""
-        is_second = False
+        is_second = self._is_detached = False
         while not self._has_ended:
             socket = await self._socket()
+            if socket is None:
+                return
             try:
                 message = await socket.receive()
             except AnswerLost:
                 await self._drop(socket)
-                if self._is_detached:
-                    return
-                if is_second:
+                if is_second and not self._is_detached:
                     raise
                 is_second = True  # reading again from the offset is safe
                 continue
@@ -310,23 +312,28 @@ class AsyncTerminal(AsyncBackgroundProcess):
         if self._open_socket is not None:
             await self._drop(self._open_socket)
 
-    async def _socket(self) -> AsyncClientSocket:
-        if self._open_socket is None:
-            self._is_detached = False
-            offset = None if self._shows_tail else self._offset
-            self._open_socket = await self._calls.open_pty(self._session, self.id, offset=offset, tenant=self._tenant)
-        return self._open_socket
+    async def _socket(self) -> AsyncClientSocket | None:
+        """Return the WebSocket, opened if necessary; None after `close`."""
+        async with self._opening:
+            if self._open_socket is None and not self._is_detached:
+                offset = None if self._shows_tail else self._offset
+                self._open_socket = await self._calls.open_pty(
+                    self._session, self.id, offset=offset, tenant=self._tenant
+                )
+            return self._open_socket
 
     async def _send(self, message: str | bytes) -> None:
-        for is_last in (False, True):
-            socket = await self._socket()
+        self._is_detached = False
+        is_second = False
+        while (socket := await self._socket()) is not None:
             try:
-                return await socket.send(message)
+                await socket.send(message)
+                return
             except DaemonUnreachable as error:
                 await self._drop(socket)
-                if is_last or isinstance(error, AnswerLost):
+                if is_second or isinstance(error, AnswerLost):
                     raise
-        return None
+                is_second = True
 
     async def _drop(self, socket: AsyncClientSocket) -> None:
         if self._open_socket is socket:

@@ -15,7 +15,7 @@ from sandboxd.client._sync.calls import Calls, SandboxPart
 from sandboxd.client.errors import AnswerLost, DaemonUnreachable, WriteIncomplete, malformed_answers, rebuild
 from sandboxd.client.request import SHORT_S, encode_text, given, json_request, timeout_for, with_query
 from sandboxd.client.stdin import PIECE_BYTES, WRITE_BYTES, part_key
-from sandboxd.client.streams import Callback, Stream, notify
+from sandboxd.client.streams import Callback, Stream, make_lock, notify
 from sandboxd.errors import ProcessNotFound, SandboxdError
 from sandboxd.models.process import Process, ProcessList, ProcessOutput, Signalled, StdinTaken
 
@@ -233,6 +233,7 @@ class Terminal(BackgroundProcess):
         self._offset = offset or 0
         self._shows_tail = offset is None
         self._open_socket: ClientSocket | None = None
+        self._opening = make_lock()
         self._is_detached = False
         self._has_ended = False
         self.exit_code: int | None = None
@@ -251,20 +252,21 @@ class Terminal(BackgroundProcess):
 
     def attach(self) -> None:
         """Open the WebSocket now; raise if the process is unknown."""
+        self._is_detached = False
         self._socket()
 
     def pieces(self) -> Stream[bytes]:
         """Yield what it shows until it ends or `close` is called. A second call resumes where the first ended."""
-        is_second = False
+        is_second = self._is_detached = False
         while not self._has_ended:
             socket = self._socket()
+            if socket is None:
+                return
             try:
                 message = socket.receive()
             except AnswerLost:
                 self._drop(socket)
-                if self._is_detached:
-                    return
-                if is_second:
+                if is_second and not self._is_detached:
                     raise
                 is_second = True  # reading again from the offset is safe
                 continue
@@ -305,23 +307,26 @@ class Terminal(BackgroundProcess):
         if self._open_socket is not None:
             self._drop(self._open_socket)
 
-    def _socket(self) -> ClientSocket:
-        if self._open_socket is None:
-            self._is_detached = False
-            offset = None if self._shows_tail else self._offset
-            self._open_socket = self._calls.open_pty(self._session, self.id, offset=offset, tenant=self._tenant)
-        return self._open_socket
+    def _socket(self) -> ClientSocket | None:
+        """Return the WebSocket, opened if necessary; None after `close`."""
+        with self._opening:
+            if self._open_socket is None and not self._is_detached:
+                offset = None if self._shows_tail else self._offset
+                self._open_socket = self._calls.open_pty(self._session, self.id, offset=offset, tenant=self._tenant)
+            return self._open_socket
 
     def _send(self, message: str | bytes) -> None:
-        for is_last in (False, True):
-            socket = self._socket()
+        self._is_detached = False
+        is_second = False
+        while (socket := self._socket()) is not None:
             try:
-                return socket.send(message)
+                socket.send(message)
+                return
             except DaemonUnreachable as error:
                 self._drop(socket)
-                if is_last or isinstance(error, AnswerLost):
+                if is_second or isinstance(error, AnswerLost):
                     raise
-        return None
+                is_second = True
 
     def _drop(self, socket: ClientSocket) -> None:
         if self._open_socket is socket:
