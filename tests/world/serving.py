@@ -38,6 +38,8 @@ class ServedWorld(World):
     socket: Path
     url: str
     budget: ByteBudget
+    stop_server: Callable[[], None]
+    """Stops the server, as SIGTERM does."""
     token: str = TOKEN
 
 
@@ -88,7 +90,7 @@ async def serving(
                     await server.has_started.wait()
                     url = f"{'http' if tls is None else 'https'}://127.0.0.1:{port}"
                     try:
-                        yield ServedWorld(**vars(world), socket=path, url=url, budget=budget)
+                        yield ServedWorld(**vars(world), socket=path, url=url, budget=budget, stop_server=server.stop)
                     finally:
                         server.stop()
             tasks.cancel_scope.cancel()
