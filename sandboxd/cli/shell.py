@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
 from contextlib import suppress
 from typing import Annotated
@@ -14,7 +13,7 @@ import typer
 from sandboxd.cli.connection import connected
 from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json, ProcessId, Session, Tenant
 from sandboxd.cli.output import FAILED, fail, print_json
-from sandboxd.cli.terminal import DETACH_KEYS, Ended, attach_pipes, attach_terminal, parse_keys
+from sandboxd.cli.terminal import DETACH_KEYS, Ended, attach_pipes, attach_terminal, parse_keys, window_size
 from sandboxd.client import Terminal
 from sandboxd.client.errors import DaemonUnreachable
 from sandboxd.errors import InvalidRequest
@@ -45,7 +44,7 @@ def shell(
     if not sys.stdin.isatty() and not json:
         raise InvalidRequest("cannot open a shell: stdin is not a terminal; use `sandboxd exec` in scripts")
     with connected(daemon, tenant, json, session=session) as client:
-        size = shutil.get_terminal_size()
+        size = window_size()
         env = {"TERM": os.environ.get("TERM", "xterm-256color")}
         process = client.start_process(session, command, env=env, tty=True, rows=size.lines, columns=size.columns)
         if json:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
 import sys
 import termios
@@ -74,6 +73,15 @@ def parse_keys(text: str) -> bytes:
     return bytes(keys)
 
 
+def window_size() -> os.terminal_size:
+    """Return the size of this terminal. Not shutil's, which prefers what COLUMNS and LINES said at the start."""
+    try:
+        columns, lines = os.get_terminal_size(sys.stdin.fileno())
+    except OSError:
+        columns = lines = 0
+    return os.terminal_size((columns or 80, lines or 24))  # a terminal that was never sized has 0 by 0
+
+
 def attach_terminal(terminal: Terminal, detach_keys: bytes) -> Ended | Detached:
     """Connect this terminal to a process in a terminal until it ends or the user detaches."""
     terminal.attach()
@@ -125,7 +133,7 @@ def _forwarding(terminal: Terminal, keys: DetachKeys, *, is_terminal: bool) -> I
     def forward() -> None:
         if is_terminal:
             # A terminal that is attached to again may already have this size, and redraws only if the size changes.
-            size = shutil.get_terminal_size()
+            size = window_size()
             terminal.resize(size.lines + 1, size.columns)
             _send_size(terminal)
         for what in _what_happens(sys.stdin.fileno(), wakes):
@@ -197,7 +205,7 @@ def _until_error(act: Callable[[], None]) -> Callable[[], None]:
 
 
 def _send_size(terminal: Terminal) -> None:
-    size = shutil.get_terminal_size()
+    size = window_size()
     terminal.resize(size.lines, size.columns)
 
 
