@@ -12,7 +12,7 @@ import typer
 
 from sandboxd.cli.connection import connected
 from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json, ProcessId, Session, Tenant
-from sandboxd.cli.output import FAILED, fail, print_json
+from sandboxd.cli.output import FAILED, print_json, report
 from sandboxd.cli.terminal import DETACH_KEYS, Ended, attach_pipes, attach_terminal, parse_keys, window_size
 from sandboxd.client import Terminal
 from sandboxd.client.errors import DaemonUnreachable
@@ -102,7 +102,8 @@ def _run_attached(
     try:
         end = attach_terminal(terminal, keys) if is_terminal else attach_pipes(terminal, with_stdin=with_stdin)
     except DaemonUnreachable as error:
-        fail(error, False, FAILED, f"{terminal.id} keeps running: {again} continues.")
+        report(error, False, next_step=f"{terminal.id} keeps running: {again} continues.")
+        return FAILED  # there was a daemon
     if isinstance(end, Ended):
         return end.exit_code
     with suppress(OSError):  # this terminal may be gone

@@ -274,3 +274,25 @@ def test_requests_that_arrive_byte_by_byte_are_ended_and_others_are_not(make_ser
             for connection in dripping:
                 with suppress(BrokenPipeError, ConnectionResetError):
                     connection.send(b"x")
+
+
+def test_websockets_that_never_read_neither_grow_the_daemon_nor_stop_its_calls(make_served: Start) -> None:
+    served = make_served()
+    with served.daemon.client() as client, ExitStack() as stack:
+        client.ensure_sandbox("s1", "u1")
+        flood = client.start_process("s1", ["yes", "x" * 1000])
+        before = served.resident_bytes()
+        path = f"/v1/tenants/default/sessions/s1/pty?process={flood.id}&offset=0"
+        head = f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+        head += "sec-websocket-version: 13\r\nsec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
+        opened = []
+        for _ in range(200):
+            connection = stack.enter_context(served.unix())
+            connection.sendall(head.encode())
+            opened.append(connection.recv(65_536)[:12])
+        assert opened.count(b"HTTP/1.1 101") == 64
+        for _ in range(20):
+            assert client.exec("s1", "echo works").stdout == "works\n"
+        assert served.resident_bytes() - before < ROOM_BYTES
+    with served.daemon.client() as client:
+        client.kill_process("s1", flood.id)
