@@ -46,8 +46,8 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     if arguments.run_in_background:
         process = await context.runner.start_process(call)
         content = (
-            f"Started in the background as process {process.id}. Read its output with ProcessOutput, write to its "
-            "stdin with ProcessInput, end it with ProcessKill; ProcessList lists all processes."
+            f"Started in the background as process {process.id}: read it with ProcessOutput, write with ProcessInput, "
+            "end it with ProcessKill."
         )
         return ToolResult(ok=True, content=content, details={"process_id": process.id})
     return render_result(await context.runner.exec(call), call.timeout_s)

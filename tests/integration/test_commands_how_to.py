@@ -19,6 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-commands.md"
 PRINTED = (
     ["b'\\xffok' �ok", "100000000", "['1', '2', '3']"],
     ["ended with 130 in /tmp", "TERM"],
+    ["True 3"],
 )
 
 
@@ -33,7 +34,7 @@ def daemon(engine_socket: str, agent_image: str) -> Iterator[RunningDaemon]:
 
 def test_the_commands_of_the_page_print_what_the_page_shows(daemon: RunningDaemon) -> None:
     steps = console_steps(PAGE.read_text())
-    assert len(steps) == 6
+    assert len(steps) == 11
     for command, shown in steps:
         assert run_step(command, daemon) == shown, command
 

@@ -50,7 +50,7 @@ def test_the_process_tools_have_the_arguments_that_agents_expect() -> None:
 async def test_a_model_starts_a_process_talks_to_it_and_reads_how_it_ended(world: World) -> None:
     started = await start(world, "echo ready; read name; echo hello $name; exit 3")
     assert "process p1" in started.content
-    for tool in ("ProcessOutput", "ProcessInput", "ProcessKill", "ProcessList"):
+    for tool in ("ProcessOutput", "ProcessInput", "ProcessKill"):
         assert tool in started.content
     first = await call(world, "ProcessOutput", process="p1", offset=0, timeout=WAIT_MS)
     assert first.content == "ready\n[p1: running; next offset 6]"
