@@ -137,10 +137,13 @@ class HttpConnection(HttpToolsProtocol):
             if self._part == "body":
                 self._table.begin_body(self)
 
-    def upgrade(self, head: bytes) -> UpgradedStream | None:
-        """Answer the running request with this head, and hand over the connection; None if that is not possible."""
-        if not self._is_past_http or self.pipeline or self._running is not self.cycle or self.transport.is_closing():
-            return None
+    @property
+    def is_upgradable(self) -> bool:
+        """Whether the running request is the last in HTTP, and all of it has arrived."""
+        return self._is_past_http and not self.pipeline and self._running is self.cycle
+
+    def upgrade(self, head: bytes) -> UpgradedStream:
+        """Answer the running request with this head, and hand over the connection."""
         self.cycle.response_started = True
         self._clock.stop()
         self.transport.write(head)

@@ -8,8 +8,10 @@ could then hold a large message.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 import anyio
 import structlog
@@ -25,6 +27,7 @@ from websockets.typing import Subprotocol
 from sandboxd.api.admission import seat_of
 from sandboxd.api.budget import allotment
 from sandboxd.api.refusals import ClientLeft, UpgradeRequired
+from sandboxd.api.requests import header
 from sandboxd.api.upgraded import UPGRADE, UpgradedStream
 from sandboxd.errors import InvalidRequest, SandboxdError
 from sandboxd.websocket_codec import FAILED, GOING_AWAY, LOST, NORMAL, WebSocketCodec
@@ -32,8 +35,8 @@ from sandboxd.websocket_codec import FAILED, GOING_AWAY, LOST, NORMAL, WebSocket
 _log = structlog.get_logger("sandboxd.api")
 
 MAX_MESSAGE_BYTES = 65_536
-SOCKET_BYTES = 262_144
-"""Memory that a socket may hold: a message each way, one read from the socket and the write buffer."""
+_MESSAGES_HELD = 4
+"""How much a socket may hold, in messages: one each way, one read from the socket, and the write buffer."""
 _SILENT_PINGS = 3
 """A client that has sent nothing for this many intervals, not even the answer to a ping, is gone."""
 _GOODBYE_S = 2.0
@@ -126,12 +129,24 @@ class WebSocket:
         self._stream.close()
 
 
+class UpgradableConnection(Protocol):
+    """What a handshake needs from the connection. `connection.HttpConnection` implements it."""
+
+    transport: asyncio.Transport
+
+    @property
+    def is_upgradable(self) -> bool: ...
+    def upgrade(self, head: bytes) -> UpgradedStream: ...
+
+
 class Handshake:
     """A valid request for a WebSocket that has a place among the open sockets, but no answer yet."""
 
-    def __init__(self, request: Request, *, subprotocols: Sequence[str] = ()) -> None:
+    def __init__(
+        self, request: Request, *, subprotocols: Sequence[str] = (), max_message_bytes: int = MAX_MESSAGE_BYTES
+    ) -> None:
         """Raise UpgradeRequired or InvalidRequest for a request that is not a handshake, Busy if there is no room."""
-        self._request = request
+        self._max_message_bytes = max_message_bytes
         self._library = ServerProtocol(subprotocols=[Subprotocol(name) for name in subprotocols] or None)
         self._response = self._library.accept(_as_handshake(request))
         problem = self._library.handshake_exc
@@ -139,22 +154,25 @@ class Handshake:
             raise UpgradeRequired("cannot answer this request: this route speaks WebSocket; connect with its client")
         if problem is not None:
             raise InvalidRequest(f"cannot open a WebSocket: {str(problem)[:200]}")
-        params = request.scope["path_params"]
-        allotment(request).take(SOCKET_BYTES)
-        seat_of(request.scope).move_to_sockets(params["session"])
+        self._connection = request.scope[UPGRADE]
+        # The parser takes a body for the first bytes of the other protocol, where a proxy would take it for a body.
+        has_body = header(request, b"content-length") not in (None, "0") or header(request, b"transfer-encoding")
+        if has_body or not self._find_connection().is_upgradable:
+            raise InvalidRequest("cannot open a WebSocket: the request has a body; send it without one")
+        allotment(request).take(_MESSAGES_HELD * max_message_bytes)
+        seat_of(request.scope).move_to_sockets(request.scope["path_params"]["session"])
 
-    async def serve(
-        self, talk: Callable[[WebSocket], Awaitable[None]], *, max_message_bytes: int = MAX_MESSAGE_BYTES
-    ) -> Response:
+    async def serve(self, talk: Callable[[WebSocket], Awaitable[None]]) -> Response:
         """Accept the socket and run `talk` on it. Return the response for the route to return: all has been sent."""
-        connection = self._request.scope[UPGRADE]() if UPGRADE in self._request.scope else None
-        if connection is None:
-            raise ClientLeft
-        stream = connection.upgrade(self._response.serialize())
-        if stream is None:
-            raise InvalidRequest("cannot open a WebSocket: the request has a body, or another request waits behind it")
-        await WebSocket(stream, self._library.subprotocol, max_message_bytes).run(talk)
+        stream = self._find_connection().upgrade(self._response.serialize())
+        await WebSocket(stream, self._library.subprotocol, self._max_message_bytes).run(talk)
         return _Answered()
+
+    def _find_connection(self) -> UpgradableConnection:
+        connection: UpgradableConnection | None = self._connection()
+        if connection is None or connection.transport.is_closing():
+            raise ClientLeft
+        return connection
 
 
 def _as_handshake(request: Request) -> HandshakeRequest:

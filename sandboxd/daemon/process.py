@@ -26,6 +26,7 @@ from starlette.types import ASGIApp
 from memo import StoreOptions, open_store
 from memo.errors import MemoError
 from sandboxd import failpoints
+from sandboxd.api.admission import SOCKET_SHARE
 from sandboxd.api.app import create_app
 from sandboxd.api.budget import MIB, ByteBudget
 from sandboxd.api.connection_table import ConnectionTable
@@ -100,8 +101,9 @@ def _leave_stuck_threads() -> None:
 
 async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
     watchdog.watch(asyncio.get_running_loop())
-    # With more calls than connections, clients would only see closed connections; a refused call says why.
-    max_calls = min(settings.max_calls, settings.wire.unix_connections(soft_open_files()) - _SPARE_CONNECTIONS)
+    # With more calls and WebSockets than connections, clients would only see closed connections; a refusal says why.
+    unix_connections = settings.wire.unix_connections(soft_open_files()) - _SPARE_CONNECTIONS
+    max_calls = min(settings.max_calls, int(unix_connections / (1 + SOCKET_SHARE)))
     tls = read_tls(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
     make_data_directory(settings.data)  # before the store is opened, which may be in this directory
     Reserve(settings.data / RESERVE).spend_if_short()  # before the store is opened, which also needs some space

@@ -270,6 +270,8 @@ class Terminal(BackgroundProcess):
                     raise
                 is_second = True  # reading again from the offset is safe
                 continue
+            if socket is not self._open_socket:
+                continue  # another task has opened a new one, which sends this again
             is_second = False
             if isinstance(message, bytes):
                 self._offset += len(message)
