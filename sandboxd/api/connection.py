@@ -78,6 +78,7 @@ class HttpConnection(HttpToolsProtocol):
         self._is_past_http = False
         """Whether the last request asked for an upgrade: what follows it is in another protocol, or is dropped."""
         self._upgraded: UpgradedStream | None = None
+        self._is_draining = False
         self._part: Literal["none", "head", "body"] = "none"
         """The part of a request that is being read."""
         self._parts_begun = self._parts_watched = 0
@@ -122,6 +123,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """Close the connection, or let it end after its answer. An idle client may acknowledge TLS's close late."""
+        self._is_draining = True
         if self._upgraded is not None:
             self._upgraded.drain()
             return
@@ -150,6 +152,8 @@ class HttpConnection(HttpToolsProtocol):
         self.flow.is_held = False
         first, self._unparsed = self._unparsed, b""
         self._upgraded = UpgradedStream(self.transport, self.flow, first, ping_s=self._table.limits.ping_s)
+        if self._is_draining:  # the request began before the daemon was told to stop
+            self._upgraded.drain()
         return self._upgraded
 
     def data_received(self, data: bytes) -> None:

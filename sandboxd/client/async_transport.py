@@ -121,8 +121,9 @@ class AsyncTransport:
         self._kept_alive: aiohttp.ClientSession | None = None
         self._unshared: aiohttp.ClientSession | None = None
         """Opens a connection for each request: the second try of one, or a streamed body, which cannot be resent."""
-        self._sockets: aiohttp.ClientSession | None = None
+        self._socket_session: aiohttp.ClientSession | None = None
         """Opens WebSockets."""
+        self._sockets: set[AsyncClientSocket] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
 
@@ -147,13 +148,19 @@ class AsyncTransport:
     async def open_socket(self, target: str) -> AsyncClientSocket:
         """Open a WebSocket, on a connection of its own."""
         self._check_usable()
-        if self._sockets is None:
-            self._sockets = self._open_session(force_close=True, middlewares=(), raise_for_status=raise_refusals)
-        return await async_open_socket(self._sockets, self.address, target, self._headers, rules.SHORT_S)
+        if self._socket_session is None:
+            self._socket_session = self._open_session(force_close=True, middlewares=(), raise_for_status=raise_refusals)
+        opened = await async_open_socket(
+            self._socket_session, self.address, target, self._headers, rules.SHORT_S, self._sockets.discard
+        )
+        self._sockets.add(opened)
+        return opened
 
     async def close(self) -> None:
         self._is_closed = True
-        for session in (self._kept_alive, self._unshared, self._sockets):
+        for opened in list(self._sockets):
+            await opened.close()
+        for session in (self._kept_alive, self._unshared, self._socket_session):
             if session is not None:
                 await session.close()
 

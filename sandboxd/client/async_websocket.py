@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import aiohttp
 from yarl import URL
@@ -17,9 +18,15 @@ CLOSE_S = 2.0
 class AsyncClientSocket:
     """One open WebSocket. One task may receive while others send."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse, address: Address) -> None:
+    def __init__(
+        self,
+        socket: aiohttp.ClientWebSocketResponse,
+        address: Address,
+        on_close: Callable[[AsyncClientSocket], None],
+    ) -> None:
         self._socket = socket
         self._address = address
+        self._on_close = on_close
 
     async def receive(self) -> str | bytes:
         """Return the next message; raise AnswerLost once the socket is closed, whoever closed it."""
@@ -43,11 +50,20 @@ class AsyncClientSocket:
             raise socket_refused(self._address, str(error)) from error
 
     async def close(self) -> None:
-        await self._socket.close()
+        """Say goodbye, and wait a moment for the daemon to have read everything that was sent before."""
+        try:
+            await self._socket.close()
+        finally:
+            self._on_close(self)
 
 
 async def async_open_socket(
-    session: aiohttp.ClientSession, address: Address, target: str, headers: dict[str, str], timeout_s: float
+    session: aiohttp.ClientSession,
+    address: Address,
+    target: str,
+    headers: dict[str, str],
+    timeout_s: float,
+    on_close: Callable[[AsyncClientSocket], None],
 ) -> AsyncClientSocket:
     """Open a WebSocket; raise the daemon's error if it refuses. The session must have `raise_refusals`."""
     try:
@@ -64,7 +80,7 @@ async def async_open_socket(
         raise DaemonUnreachable(f"cannot reach the daemon at {address}: {reason}") from error.os_error
     except aiohttp.ClientError as error:
         raise socket_lost(address, str(error)) from error
-    return AsyncClientSocket(socket, address)
+    return AsyncClientSocket(socket, address, on_close)
 
 
 async def raise_refusals(response: aiohttp.ClientResponse) -> None:

@@ -274,6 +274,26 @@ async def test_a_daemon_that_stops_says_so_and_leaves_the_process(tmp_path: Path
             assert [process.running for process in await runner.list_processes()] == [True]
 
 
+async def test_a_handshake_under_way_when_the_daemon_stops_does_not_hold_up_the_drain(world: World) -> None:
+    with await world.manager.call(REF) as runner:
+        held, start = anyio.Event(), runner.start_process
+
+        async def start_late(*arguments: Any, **options: Any) -> Any:
+            held.set()
+            while not world.is_stopping():
+                await anyio.sleep(0.01)
+            await anyio.sleep(0.05)  # the server asks its connections to end
+            return await start(*arguments, **options)
+
+        runner.start_process = start_late  # type: ignore[method-assign]
+    async with await anyio.connect_unix(world.socket) as stream:
+        await stream.send(head(f"{PTY}?command=cat"))
+        await held.wait()
+        world.stop_server()
+        assert (await read_answer(stream))[0] == 101
+        assert await read_close(stream) == 1001
+
+
 # What it refuses
 
 

@@ -97,6 +97,7 @@ async def test_a_detached_shell_keeps_running_and_attach_shows_its_screen_and_co
             local.type(b"echo $x; stty size\n")
             local.wait_for(b"kept")
             local.wait_for(b"20 70")
+            local.wait_for(b"bash-")  # the prompt: only now is Ctrl-D a key for the shell
             local.type(b"\x04")
             assert local.wait() == 0
         assert not is_running(world), "Ctrl-D ends a shell"

@@ -40,6 +40,7 @@ class ServedWorld(World):
     budget: ByteBudget
     stop_server: Callable[[], None]
     """Stops the server, as SIGTERM does."""
+    is_stopping: Callable[[], bool]
     token: str = TOKEN
 
 
@@ -90,7 +91,14 @@ async def serving(
                     await server.has_started.wait()
                     url = f"{'http' if tls is None else 'https'}://127.0.0.1:{port}"
                     try:
-                        yield ServedWorld(**vars(world), socket=path, url=url, budget=budget, stop_server=server.stop)
+                        yield ServedWorld(
+                            **vars(world),
+                            socket=path,
+                            url=url,
+                            budget=budget,
+                            stop_server=server.stop,
+                            is_stopping=lambda: server.should_exit,
+                        )
                     finally:
                         server.stop()
             tasks.cancel_scope.cancel()

@@ -282,7 +282,11 @@ class AsyncTerminal(AsyncBackgroundProcess):
                 self._offset += len(message)
                 yield message
             else:
-                self._note(message)
+                try:
+                    self._note(message)
+                except BaseException:
+                    await self._drop(socket)
+                    raise
         if self._open_socket is not None:
             await self._drop(self._open_socket)
 

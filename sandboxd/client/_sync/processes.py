@@ -277,7 +277,11 @@ class Terminal(BackgroundProcess):
                 self._offset += len(message)
                 yield message
             else:
-                self._note(message)
+                try:
+                    self._note(message)
+                except BaseException:
+                    self._drop(socket)
+                    raise
         if self._open_socket is not None:
             self._drop(self._open_socket)
 
