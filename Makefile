@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python names the Python that makes .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo engine image check test test-all lint type client bench clean tools environment environment-dev environment-suites
+.PHONY: help run demo engine image images check test test-all lint type client bench clean tools environment environment-dev environment-suites
 MAKEFLAGS += --no-print-directory
 export PYTHON
 
@@ -30,17 +30,20 @@ demo: environment engine image ## run the tour of examples/demo.py
 engine: ## find a container engine, or install and start one (root on Debian, Ubuntu)
 	@scripts/with-python -m scripts.engine
 
-image: environment engine ## build the agent image, if its inputs changed: FROM=registry|packages
-	@$(BIN)/sandboxd image build $(if $(FROM),--from $(FROM))
+image: environment engine ## build the agent image, if its inputs changed: IMAGE=dev|interpreter FROM=registry|packages
+	@$(BIN)/sandboxd image build $(IMAGE) $(if $(FROM),--from $(FROM))
+
+images: image # what the tests need
+	@$(BIN)/sandboxd image build interpreter
 
 check: lint type ## lint, type, then every test that needs no engine, in parallel
 	@exec $(PYTEST_PLAIN)
 
-test: lint type engine tools image environment-suites ## lint, type, then the whole test suite
+test: lint type engine tools images environment-suites ## lint, type, then the whole test suite
 	@$(PYTEST_PHASES)
 
 test-all: PYTEST_OPTIONS := -o timeout=1200
-test-all: lint type engine tools image environment-suites ## the same suite with its long runs: many more kills, races and rounds
+test-all: lint type engine tools images environment-suites ## the same suite with its long runs: many more kills, races and rounds
 	@export SANDBOXD_TEST_LONG=1; $(PYTEST_PHASES)
 
 lint: environment-dev ## ruff (rules and format), consistent requirements, no copyleft licence

@@ -33,6 +33,9 @@ rm -rf /usr/share/bash-completion /usr/share/zsh /usr/share/gitweb /usr/share/pi
 find /var/log /var/cache -type f -delete
 mkdir -p /usr/share/man /usr/share/locale
 
+# pip then installs below /workspace, because nothing else is writable; no other package manager is left to protect.
+rm -f /usr/lib/python3.*/EXTERNALLY-MANAGED
+
 # The root file system is read-only for agents, so Python would compile missing bytecode again on every start.
 python3 -m compileall -q /usr/lib/python3.* -x 'lib2to3/tests|/test/'
 

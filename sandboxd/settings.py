@@ -59,9 +59,10 @@ class Settings(BaseSettings):
     blob_cache_mb: int = Field(default=1024, ge=0)
     """The most text, in MiB, that the blob cache keeps beyond what live mirrors show."""
     image: str | None = None
-    """The image of sandboxes that do not name one. The default is the image that `sandboxd image build` builds."""
+    """The image of sandboxes that do not name one: an image of the engine, or the variant `dev` or `interpreter`. The
+    default is the image that `sandboxd image build` builds."""
     build_image: bool = False
-    """Whether `sandboxd serve` builds the default image if the engine does not have it."""
+    """Whether `sandboxd serve` builds this image if it is ours and the engine does not have it."""
     runtime: str | None = None
     """The OCI runtime of containers, by the engine's name for it: `runsc` for gVisor. None is the engine's default."""
     pool: int = Field(default=2, ge=0, le=1000)

@@ -12,7 +12,7 @@ from typing import TypeVar
 import docker
 import pytest
 
-from sandboxd.image import default_image
+from sandboxd.image import default_image, variant_image
 from scripts import engine
 from tests.engines import CannotServe, Podman, PrivateEngine, SecondDocker, gvisor
 
@@ -63,6 +63,15 @@ def agent_image(docker_client: docker.DockerClient) -> str:
     tag = default_image()
     if not docker_client.images.list(name=tag):
         pytest.fail(f"cannot find {tag} in the engine: run `make image`", pytrace=False)
+    return tag
+
+
+@pytest.fixture(scope="session")
+def interpreter_image(docker_client: docker.DockerClient) -> str:
+    """The tag of the variant `interpreter`, which the engine has."""
+    tag = variant_image("interpreter")
+    if not docker_client.images.list(name=tag):
+        pytest.fail(f"cannot find {tag} in the engine: run `make image IMAGE=interpreter`", pytrace=False)
     return tag
 
 

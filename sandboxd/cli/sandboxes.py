@@ -18,7 +18,12 @@ def create(
     session: Annotated[str | None, typer.Argument(help="The session's id; a random one by default.")] = None,
     user: Annotated[str, typer.Option("--user", "-u", help="The user whose memory the sandbox shows.")] = "default",
     agent: Annotated[str | None, typer.Option(help="The agent that works in the sandbox.")] = None,
-    image: Annotated[str | None, typer.Option(help="The container image; the daemon's default if not given.")] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            help="An image of the engine, or the variant dev or interpreter; the daemon's default if not given."
+        ),
+    ] = None,
     env: Annotated[list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE; may be repeated.")] = None,
     memory_mb: Annotated[int | None, typer.Option(help="Memory limit in MiB.")] = None,
     cpus: Annotated[float | None, typer.Option(help="CPU limit; 0.5 is half a core.")] = None,

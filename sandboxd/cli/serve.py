@@ -47,7 +47,7 @@ def serve(
     image: Annotated[str | None, typer.Option(help="The image of sandboxes that do not name one.")] = None,
     build_image: Annotated[
         bool | None,
-        typer.Option("--build-image", help="Build the default image first if the engine does not have it."),
+        typer.Option("--build-image", help="Build the image first if the engine does not have it."),
     ] = None,
     pool: Annotated[int | None, typer.Option(help="How many sandboxes to keep warm; 0 for none.")] = None,
     json: Json = False,
@@ -110,19 +110,21 @@ def load_settings(as_json: bool, **options: Any) -> Settings:
 
 
 def _require_image(settings: Settings, missing: str | None) -> None:
-    """Offer to build the default image if it is missing; only that one can be built here."""
+    """Offer to build the image of new sandboxes if it is missing and one of ours: no other can be built here."""
     if missing is None:
         return
-    if settings.image is not None:
-        raise EngineRefused(f"cannot serve: image {missing} is not in the engine; pull it, or leave --image out")
-    from sandboxd.cli.image import build_default
+    from sandboxd.cli.image import build_image
+    from sandboxd.image import build_command
 
+    command = build_command(missing)
+    if command is None:
+        raise EngineRefused(f"cannot serve: image {missing} is not in the engine; pull it, or leave --image out")
     if settings.build_image or (_is_terminal() and _wants_build(missing)):
-        build_default()
+        build_image(settings.image)
         return
+    what = f"the default image {missing}" if settings.image is None else f"image {missing}"
     raise EngineRefused(
-        f"cannot serve: the default image {missing} is not in the engine; build it with `sandboxd image build`, "
-        "or serve with --build-image"
+        f"cannot serve: {what} is not in the engine; build it with `{command}`, or serve with --build-image"
     )
 
 

@@ -27,7 +27,7 @@ from sandboxd.daemon.host import diagnose_agent_user, diagnose_host, diagnose_op
 from sandboxd.engine.protocol import Engine, Finding
 from sandboxd.engine.selection import select_engine
 from sandboxd.errors import SandboxdError
-from sandboxd.image import default_image
+from sandboxd.image import build_command, resolve_image
 from sandboxd.sandboxes.runtime_probe import check_runtime
 from sandboxd.settings import Settings
 from sandboxd.workspace import Workspaces
@@ -109,7 +109,7 @@ async def _examine_engine(settings: Settings, state: Path) -> list[Finding]:
     findings = [Finding("engine choice", verdict, f"{engine.name}, because {selection.why}", advice)]
     try:
         findings += await engine.diagnose()
-        findings.append(await _examine_image(engine, settings.image or default_image(engine.name)))
+        findings.append(await _examine_image(engine, resolve_image(settings.image, engine.name)))
         findings.append(await _examine_runtime(engine, settings, state))
     except SandboxdError as error:
         findings.append(Finding("engine", "missing", str(error), "start the engine and try again"))
@@ -172,7 +172,8 @@ async def _examine_workspaces(settings: Settings) -> list[Finding]:
 async def _examine_image(engine: Engine, image: str) -> Finding:
     if await engine.has_image(image):
         return Finding("image", "ok", f"{image} is in the engine")
-    advice = "run `sandboxd image build`" if image == default_image() else "pull it, or give another --image"
+    command = build_command(image)
+    advice = f"run `{command}`" if command else "pull it, or give another --image"
     return Finding("image", "missing", f"{image} is not in the engine", advice)
 
 

@@ -16,7 +16,7 @@ from sandboxd.api.guard import read_token
 from sandboxd.api.tls import read_tls
 from sandboxd.engine.selection import select_engine
 from sandboxd.errors import Conflict, HostIO
-from sandboxd.image import default_image
+from sandboxd.image import resolve_image
 from sandboxd.settings import Settings
 
 
@@ -41,7 +41,7 @@ async def _missing_image(settings: Settings) -> str | None:
     with tempfile.TemporaryDirectory(prefix="sandboxd-preflight-") as state:  # a daemon may be using the real one
         selection = await select_engine(settings.engine, Path(state), fallback=settings.engine_fallback)
         try:
-            image = settings.image or default_image(selection.engine.name)
+            image = resolve_image(settings.image, selection.engine.name)
             return None if await selection.engine.has_image(image) else image
         finally:
             await selection.engine.aclose()

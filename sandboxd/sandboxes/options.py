@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from sandboxd.image import is_same_image
 from sandboxd.models.sandbox import SandboxPatch, SandboxRequest
 from sandboxd.sandboxes.lifecycle import Options, Record
 
@@ -36,7 +37,7 @@ def differences(record: Record, request: SandboxRequest, image: str) -> dict[str
     variables are returned.
     """
     found: dict[str, dict[str, Any]] = {}
-    if request.image is not None and image != record.shape.image:
+    if request.image is not None and not is_same_image(image, record.shape.image):
         found["image"] = {"is": record.shape.image, "requested": image}
     if request.limits is not None:
         now = record.shape.limits.model_dump()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from datetime import UTC, datetime
 
-from sandboxd.image import default_image
+from sandboxd.image import resolve_image
 from sandboxd.limits import Limits
 from sandboxd.sandboxes.lifecycle import Options, Origin, Owner, Record, Shape
 from sandboxd.sandboxes.options import expiry
@@ -40,7 +40,7 @@ class RecordFactory:
 
     def image(self, name: str | None) -> str:
         """Return the engine's name of the image that a request names."""
-        return name or self._settings.image or default_image(self._engine)
+        return resolve_image(name or self._settings.image, self._engine)
 
     def shape(self, image: str | None, limits: Limits) -> Shape:
         return Shape(self.image(image), limits, self._fittings)

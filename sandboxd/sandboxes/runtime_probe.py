@@ -18,7 +18,7 @@ from anyio.abc import SocketListener, SocketStream
 
 from sandboxd.engine.protocol import LABEL_INSTANCE, Container, ContainerSpec, Engine, Mount
 from sandboxd.errors import EngineRefused, EngineUnavailable, SandboxdError
-from sandboxd.image import default_image
+from sandboxd.image import resolve_image
 from sandboxd.settings import Settings
 
 ORDINARY_RUNTIMES = frozenset({"runc", "crun", "io.containerd.runc.v2"})
@@ -129,7 +129,7 @@ async def check_runtime(engine: Engine, settings: Settings, *, instance: str, st
     Only a runtime other than the usual ones is tried, and only with an image that the engine has.
     """
     runtime = await engine.find_runtime(settings.runtime)
-    image = settings.image or default_image(engine.name)
+    image = resolve_image(settings.image, engine.name)
     if runtime is None or runtime in ORDINARY_RUNTIMES or not await engine.has_image(image):
         return ""
     directory = state_dir / "runtime-probe"

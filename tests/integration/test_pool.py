@@ -108,6 +108,19 @@ def test_a_shape_without_a_warm_sandbox_starts_cold_and_is_kept_warm_after_a_sec
         assert docker("inspect", "--format", "{{.HostConfig.Memory}}", str(sandbox.container)).strip() == str(256 << 20)
 
 
+def test_a_variant_is_kept_warm_once_it_is_in_demand(daemon: RunningDaemon, interpreter_image: str) -> None:
+    wait_for_ready(daemon, 2)
+    with daemon.client() as client:
+        for session in ("s1", "s2"):
+            assert not client.ensure_sandbox(session, user="ada", image="interpreter").from_pool
+        wait_for_ready(daemon, 3)
+        sandbox = client.ensure_sandbox("s3", user="ada", image="interpreter")
+        assert sandbox.from_pool
+        assert sandbox.image == interpreter_image
+        assert not client.ensure_sandbox("s3", user="ada", image="interpreter").created
+        assert client.exec("s3", "python3 -c 'import ipykernel'").exit_code == 0
+
+
 def test_a_warm_container_that_dies_is_replaced(daemon: RunningDaemon) -> None:
     before = wait_for_ready(daemon, 2)
     victim = before.pop()

@@ -220,8 +220,22 @@ def test_the_image_has_every_tool_of_the_list(in_image: Container) -> None:
         "diff",
         "file",
         "tree",
+        "nano",
+        "pip",
     ]
     assert inside(in_image, f"for t in {' '.join(tools)}; do command -v $t >/dev/null || echo $t; done") == ""
+
+
+def test_a_virtual_environment_with_pip_is_made_offline(agent_image: str, docker_client: docker.DockerClient) -> None:
+    output = docker_client.containers.run(
+        agent_image,
+        ["bash", "-lc", "python3 -m venv venv && venv/bin/pip --version"],
+        network_mode="none",
+        read_only=True,
+        tmpfs={"/workspace": "uid=10001,exec", "/tmp": ""},
+        remove=True,
+    )
+    assert b"from /workspace/venv/" in output
 
 
 def test_no_file_in_the_image_gains_privileges_when_executed(in_image: Container) -> None:
@@ -270,6 +284,17 @@ def test_the_image_contains_nothing_of_the_machine_that_built_it(in_image: Conta
 
 def test_the_image_carries_the_hash_of_its_inputs(agent_image: str, docker_client: docker.DockerClient) -> None:
     assert docker_client.images.get(agent_image).labels[HASH_LABEL] == inputs_hash()
+
+
+def test_a_variant_has_everything_of_the_default_image_and_its_own_packages(
+    interpreter_image: str, docker_client: docker.DockerClient
+) -> None:
+    assert docker_client.images.get(interpreter_image).labels[HASH_LABEL] == inputs_hash(variant="interpreter")
+    script = "command -v rg && python3 -c 'import ipykernel, matplotlib.pyplot, numpy, pandas' && id -un"
+    output = docker_client.containers.run(
+        interpreter_image, ["bash", "-lc", script], network_mode="none", read_only=True, tmpfs={"/tmp": ""}, remove=True
+    )
+    assert output.decode().split() == ["/usr/bin/rg", "agent"]
 
 
 def test_an_import_runs_as_the_dockerfile_says() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.image import inputs_hash
+from sandboxd.image import inputs_hash, variants
 from tests.running import docker
 
 pytestmark = pytest.mark.engine
@@ -104,12 +104,13 @@ def assert_ready(daemon: subprocess.Popen[bytes]) -> None:
 
 
 def test_the_wheel_serves_a_first_command(installed: Path, places: dict[str, str], agent_image: str) -> None:
-    probe = "import sandboxd, sandboxd.image as i; print(sandboxd.__file__, i.default_image())"
+    probe = "import sandboxd, sandboxd.image as i; print(sandboxd.__file__, i.default_image(), *i.variants())"
     where = subprocess.run(
         [installed / "bin" / "python", "-c", probe], cwd="/", env=places, capture_output=True, text=True, check=True
     )
     assert where.stdout.startswith(str(installed))
     assert where.stdout.split()[1] == agent_image, "a wheel and a checkout name the same image"
+    assert where.stdout.split()[2:] == list(variants())
     assert run(installed, places, "--version").stdout.startswith("sandboxd ")
     assert run(installed, places, "image", "build").stdout == f"{agent_image}\n"
     with serving(installed, places):

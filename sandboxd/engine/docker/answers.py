@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from sandboxd.engine.docker.causes import RawAction, RawEvent, cause_of_exit
 from sandboxd.engine.protocol import LABEL_INSTANCE, Container, ContainerSpec
 from sandboxd.errors import EngineRefused, HostFull, SandboxdError
+from sandboxd.image import build_command
 from sandboxd.models.sandbox import Stats
 
 _SHORTEST_SECRET = 4  # masking shorter values would garble every word
@@ -127,7 +128,11 @@ def missing_part(spec: ContainerSpec, status_code: int | None, explanation: str)
     """Explain the two most common mistakes: an image that does not exist, or one without Python."""
     text = explanation.lower()
     if status_code == 404 and "image" in text:
-        step = "`sandboxd image build` builds the default image; any other must be pulled"
+        command = build_command(spec.image)
+        others = (
+            "`sandboxd image build` builds the default image and, with a name, its variants; any other must be pulled"
+        )
+        step = f"build it with `{command}`" if command else others
         return EngineRefused(f"cannot launch: image {spec.image} is not in the engine; {step}")
     program = spec.command[0]
     absent = re.search(r"executable file\b.*\bnot found|no such file or directory", text)

@@ -1,4 +1,4 @@
-"""Lists the agent images in a Docker or Podman engine and builds the one that this version uses.
+"""Lists the agent images in a Docker or Podman engine and builds those that this version uses.
 
 With a registry it builds the Dockerfile; without one it makes the same contents from Debian packages alone. It blocks,
 and shows its progress on stdout. It changes only the engine's images and, as root, installs the build tool on the host.
@@ -26,7 +26,17 @@ from docker.errors import DockerException, ImageNotFound
 from sandboxd import debian
 from sandboxd.engine.address import find_address
 from sandboxd.errors import EngineUnavailable
-from sandboxd.image import HASH_LABEL, INPUTS, REPOSITORY, default_image, inputs_hash
+from sandboxd.image import (
+    HASH_LABEL,
+    INPUTS,
+    REPOSITORY,
+    build_command,
+    default_image,
+    image_name,
+    inputs_hash,
+    variant_image,
+    variants,
+)
 from sandboxd.progress import SetupError, run_step, say
 
 BASE = "debian:bookworm-slim"
@@ -40,11 +50,13 @@ _NETWORK_OPTION = re.compile(r'^(Acquire::(http|https|Languages)\b\S*) "(.+)";$'
 
 @dataclass(frozen=True, slots=True)
 class BuiltImage:
+    name: str
+    """`default`, or the name of a variant."""
     tag: str
     size_mb: int
     created_at: datetime
     is_current: bool
-    """Whether this version creates sandboxes from it by default."""
+    """Whether this version creates sandboxes from it."""
 
 
 def run_lines(dockerfile: str) -> list[str]:
@@ -60,30 +72,31 @@ class ImageBuilder:
 
     def images(self) -> list[BuiltImage]:
         """Return every agent image that the engine has, newest first."""
-        current = default_image()
+        current = {default_image(), *map(variant_image, variants())}
         found = [
             BuiltImage(
+                image_name(tag) or "",
                 tag.removeprefix("localhost/"),  # Podman's prefix for images that it built itself
                 int(image.attrs["Size"]) // 1_000_000,
                 datetime.fromisoformat(image.attrs["Created"]).astimezone(UTC),
-                tag.removeprefix("localhost/") == current,
+                tag.removeprefix("localhost/") in current,
             )
             for image in self._client.images.list(name=REPOSITORY)
             for tag in image.tags
         ]
         return sorted(found, key=lambda image: image.created_at, reverse=True)
 
-    def ensure(self, source: Source = "auto", *, rebuild: bool = False) -> str:
-        """Return the default image's tag; build the image if the engine does not have it or `rebuild` is set."""
-        tag = default_image()
+    def ensure(self, variant: str | None = None, source: Source = "auto", *, rebuild: bool = False) -> str:
+        """Return the tag of the default image or of a variant; build it if the engine lacks it or `rebuild` is set."""
+        tag = default_image() if variant is None else variant_image(variant)
         if (size_mb := self._size_mb(tag)) is not None and not rebuild:
             say(f"image: {tag} ({size_mb} MB) exists")
             return tag
         started = time.monotonic()
         if self._wants_registry(source):
-            self._build_from_registry(tag)
+            self._build_from_registry(tag, variant)
         else:
-            self._build_from_packages(tag)
+            self._build_from_packages(tag, variant)
         say(f"image: {tag} ({self._size_mb(tag)} MB) built in {time.monotonic() - started:.0f} s")
         return tag
 
@@ -99,15 +112,22 @@ class ImageBuilder:
             return source == "registry"
         return self._size_mb(BASE) is not None or not _can_bootstrap()
 
-    def _build_from_registry(self, tag: str) -> None:
+    def _build_from_registry(self, tag: str, variant: str | None) -> None:
         say(f"building {tag} on {BASE}")
         started = time.monotonic()
         advice = "let the engine reach a registry that has the base image, or build from Debian packages: "
-        advice += f"`sandboxd image build --from packages`{'' if _can_bootstrap() else ' as root on Debian or Ubuntu'}"
-        labels = {HASH_LABEL: inputs_hash()}
+        advice += f"`{build_command(tag)} --from packages`{'' if _can_bootstrap() else ' as root on Debian or Ubuntu'}"
+        labels = {HASH_LABEL: inputs_hash(variant=variant)}
+        choice = {"VARIANT": variant} if variant else {}
         try:
             for event in self._client.api.build(
-                path=str(INPUTS.resolve()), tag=tag, labels=labels, rm=True, forcerm=True, decode=True
+                path=str(INPUTS.resolve()),
+                tag=tag,
+                labels=labels,
+                buildargs=choice,
+                rm=True,
+                forcerm=True,
+                decode=True,
             ):
                 if "error" in event:
                     raise SetupError(f"cannot build {tag}: {event['error'].strip()}", advice)
@@ -117,11 +137,11 @@ class ImageBuilder:
         except DockerException as error:
             raise SetupError(f"cannot build {tag}: {error}", advice) from error
 
-    def _build_from_packages(self, tag: str) -> None:
+    def _build_from_packages(self, tag: str, variant: str | None) -> None:
         if not _can_bootstrap():
             raise SetupError(
                 f"cannot build {tag} from packages: this needs mmdebstrap, or root on Debian or Ubuntu to install it",
-                "run it as root, or `sandboxd image build --from registry`",
+                f"run it as root, or `{build_command(tag)} --from registry`",
             )
         if shutil.which("mmdebstrap") is None:
             debian.install(["mmdebstrap"])
@@ -138,11 +158,13 @@ class ImageBuilder:
                     str(work / "sources.list"),
                     str(work / "apt.conf"),
                     str(work / "root.tar"),
+                    *([variant] if variant else []),
                 ],
                 cannot="cannot build the root file system",
                 advice="read the output above; apt's sources must be reachable",
             )
-            changes = [*run_lines((INPUTS / "Dockerfile").read_text()), f"LABEL {HASH_LABEL}={inputs_hash()}"]
+            label = f"LABEL {HASH_LABEL}={inputs_hash(variant=variant)}"
+            changes = [*run_lines((INPUTS / "Dockerfile").read_text()), label]
             # From a finished file, not a pipe: an interrupted build must not become an image.
             repository, _, version = tag.partition(":")
             archive = str(work / "root.tar")
