@@ -1,13 +1,14 @@
 """The errors that the daemon returns, as one tree.
 
     SandboxdError
-    ├─ RequestError      InvalidRequest · Unauthorised · Conflict: Differs · OutsideSandbox · LimitReached · Busy
+    ├─ RequestError      InvalidRequest · Unauthorised · OutsideSandbox · LimitReached · ContextUnsupported
+    │                    · Busy: ContextBusy · Conflict: Differs · ContextExists
     │                    · NotFound: SandboxNotFound · SessionNotFound · SnapshotNotFound · ProcessNotFound
-    │                      · ToolNotFound · RouteNotFound
+    │                      · ContextNotFound · ToolNotFound · RouteNotFound
     ├─ FileError         FileNotFound (also a NotFound) · IsADirectory · NotADirectory · PermissionDenied · ReadOnly
     │                    · FileExists · DirectoryNotEmpty · RangeNotSatisfiable · WorkspaceFull
     ├─ SandboxError      NotReady · Paused · Hibernated · Gone (cause: exited, oom, killed, engine, mirror)
-    │                    · ToolTimeout · NothingListens · StreamClosed
+    │                    · ToolTimeout · NothingListens · StreamClosed · ContextFailed
     ├─ DependencyError   EngineUnavailable · EngineRefused · StoreUnavailable: StoreCorrupt
     │                    · HostError: HostFull · HostBusy · HostIO · HostCorrupt
     └─ InternalError     InvalidTransition · RegistryCorrupt
@@ -73,6 +74,10 @@ class RouteNotFound(NotFound):
     code = "route.not_found"
 
 
+class ContextNotFound(NotFound):
+    code = "context.not_found"
+
+
 class Conflict(RequestError):
     code = "request.conflict"
 
@@ -98,6 +103,22 @@ class LimitReached(RequestError):
 class Busy(RequestError):
     code = "request.busy"
     retryable = True
+
+
+class ContextBusy(Busy):
+    """The context runs other code; it runs one piece of code at a time."""
+
+    code = "context.busy"
+
+
+class ContextExists(Conflict):
+    code = "context.exists"
+
+
+class ContextUnsupported(RequestError):
+    """The image of the sandbox has no kernel."""
+
+    code = "context.unsupported"
 
 
 class FileError(SandboxdError):
@@ -182,6 +203,12 @@ class Gone(SandboxError):
     def __init__(self, message: str, cause: Cause) -> None:
         super().__init__(message)
         self.cause: Cause = cause
+
+
+class ContextFailed(SandboxError):
+    """The process that serves a context has ended, or answers with something that cannot be used."""
+
+    code = "context.failed"
 
 
 class ToolTimeout(SandboxError):

@@ -19,6 +19,7 @@ from memo.limits import StoreLimits
 from sandboxd.api import (
     artifacts,
     consolidation,
+    contexts,
     events,
     exec,
     files,
@@ -55,6 +56,7 @@ ENDPOINTS = (
     *files.ENDPOINTS,
     *processes.ENDPOINTS,
     *pty.ENDPOINTS,
+    *contexts.ENDPOINTS,
     *sandboxes.ENDPOINTS,
     *snapshots.ENDPOINTS,
     *memo.ENDPOINTS,

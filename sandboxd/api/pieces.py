@@ -127,11 +127,11 @@ def _object(fields: dict[str, Any], texts: dict[str, str | bytes], is_base64: bo
     for name in list(texts):
         yield start + separator + to_json(name) + b':"'
         start, separator = b'"', b","
-        yield from _string(texts.pop(name), is_base64)
+        yield from string_pieces(texts.pop(name), is_base64)
     yield start + b"}"
 
 
-def _string(text: str | bytes, is_base64: bool) -> Iterator[bytes]:
+def string_pieces(text: str | bytes, is_base64: bool) -> Iterator[bytes]:
     """Yield the contents of a JSON string, without its quotes."""
     if isinstance(text, str):
         for start in range(0, len(text), PIECE_BYTES):

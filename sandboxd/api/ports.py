@@ -10,6 +10,7 @@ from memo.documents import ANY, HOST, Author, Document, DocumentEntry, DocumentK
 from memo.ids import OwnerId, SessionRef, TenantId, UserId
 from memo.provider import Capabilities
 from memo.sessions import Summarize
+from sandboxd.contexts.contexts import ContextRunner
 from sandboxd.events import EventBus
 from sandboxd.memory.outcomes import Committed, Queued
 from sandboxd.memory.store_client import StoreClient
@@ -20,7 +21,7 @@ from sandboxd.models.mirror import MirrorFile, RefusedWrite
 from sandboxd.models.process import Process, SignalName, SignalTarget
 from sandboxd.models.sandbox import GarbageReport, SandboxPatch, SandboxRequest, SandboxView, Stats
 from sandboxd.models.snapshot import SnapshotView
-from sandboxd.runner.calls import CommandResult, Exec, Terminal
+from sandboxd.runner.calls import CommandResult, Exec, ProcessLabel, Terminal
 from sandboxd.sandboxes.snapshots import SnapshotJob
 from sandboxd.tools.context import ToolMemory, ToolRunner
 
@@ -40,11 +41,13 @@ class FileWatch(Protocol):
         """Wait for events; none once the watch is over."""
 
 
-class SandboxRunner(ToolRunner, Protocol):
+class SandboxRunner(ToolRunner, ContextRunner, Protocol):
     """The calls that the API makes to the runner. `runner.client.RunnerClient` implements it."""
 
     def stream(self, call: Exec) -> AbstractAsyncContextManager[AsyncIterator[ExecOutput | CommandResult]]: ...
-    async def start_process(self, call: Exec, *, tty: bool | Terminal = False) -> Process: ...
+    async def start_process(
+        self, call: Exec, *, tty: bool | Terminal = False, label: ProcessLabel | None = None
+    ) -> Process: ...
     async def resize_process(self, process_id: str, rows: int, columns: int) -> None: ...
     async def signal_process(self, process_id: str, name: SignalName, to: SignalTarget | None = None) -> int: ...
     def read_file(

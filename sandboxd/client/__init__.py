@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sandboxd.models.artifact import Artifact
     from sandboxd.models.command import ExecOutput, ExecResult
     from sandboxd.models.consolidation import Consolidated, ConsolidationFailure, ConsolidationState
+    from sandboxd.models.context import Context, RunOutcome, RunOutput, RunResult
     from sandboxd.models.document import Document, DocumentInfo, Revision, Written
     from sandboxd.models.event import Event
     from sandboxd.models.files import ArchiveSummary, FileEvent, FileInfo
@@ -46,6 +47,7 @@ _HOMES = {
     "models.artifact": ("Artifact",),
     "models.command": ("ExecOutput", "ExecResult"),
     "models.consolidation": ("Consolidated", "ConsolidationFailure", "ConsolidationState"),
+    "models.context": ("Context", "RunOutcome", "RunOutput", "RunResult"),
     "models.document": ("Document", "DocumentInfo", "Revision", "Written"),
     "models.event": ("Event",),
     "models.files": ("ArchiveSummary", "FileEvent", "FileInfo"),
@@ -73,6 +75,7 @@ __all__ = [
     "Consolidated",
     "ConsolidationFailure",
     "ConsolidationState",
+    "Context",
     "Copied",
     "DaemonUnreachable",
     "Document",
@@ -88,6 +91,9 @@ __all__ = [
     "ProcessOutput",
     "RefusedWrite",
     "Revision",
+    "RunOutcome",
+    "RunOutput",
+    "RunResult",
     "Sandbox",
     "SandboxView",
     "Session",

@@ -54,6 +54,7 @@ _FAMILIES: dict[str, type[SandboxdError]] = {
     "request": RequestError,
     "session": RequestError,
     "process": RequestError,
+    "context": SandboxError,
     "tool": RequestError,
     "route": RequestError,
     "file": FileError,

@@ -18,6 +18,8 @@ from functools import cache
 from itertools import product
 from typing import Any
 
+from sandboxd.runner.inside.time_slices import OWN_TASKS
+
 ARCHITECTURES = ("SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64")
 
 
@@ -116,7 +118,7 @@ _ASK_PERSONALITY = 0xFFFF_FFFF
 _PROTOCOL_MPTCP = 262
 _NETLINK_ROUTE = 0
 _SELF = ArgumentCondition(0, 0)
-_RUNNER_TASKS_POWER = 4
+_RUNNER_TASKS_POWER = OWN_TASKS.bit_length() - 1
 
 
 def _socket_rules() -> Iterator[Rule]:
@@ -147,11 +149,15 @@ RULES: tuple[Rule, ...] = (
     # The flags of clone3 are in memory, which a filter cannot read; ENOSYS makes libc use clone instead.
     Rule(("clone3",), error=errno.ENOSYS),
     # Limits and priorities of the caller only, never of PID 1 and its threads.
-    Rule(("prlimit64", "sched_setattr", "sched_setparam", "sched_setscheduler"), (_SELF,)),
+    Rule(("prlimit64", "sched_setattr", "sched_setparam"), (_SELF,)),
     Rule(("prlimit64",), (ArgumentCondition(2, 0),)),  # without a new limit it only reads
-    # Programs pin their threads by id. Ids below 16 are the runner's: it starts first, and the kernel never reuses an
-    # id below 300.
-    *(Rule(("sched_setaffinity",), conditions) for conditions in ((_SELF,), *_at_least(0, _RUNNER_TASKS_POWER))),
+    # Programs pin their threads by id, and pthread_setschedparam names a thread by its id: libzmq, which Jupyter uses,
+    # calls it for each thread and aborts if it fails. Ids below 16 are the runner's: it starts first and uses them
+    # up, and the kernel never reuses an id below 300.
+    *(
+        Rule(("sched_setaffinity", "sched_setscheduler"), conditions)
+        for conditions in ((_SELF,), *_at_least(0, _RUNNER_TASKS_POWER))
+    ),
     Rule(("setpriority",), (ArgumentCondition(0, 0), ArgumentCondition(1, 0))),
     Rule(("ioprio_set",), (ArgumentCondition(0, 1), ArgumentCondition(1, 0))),
     *(Rule(("personality",), (ArgumentCondition(0, value),)) for value in (0, _ADDR_NO_RANDOMIZE, _ASK_PERSONALITY)),

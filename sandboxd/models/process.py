@@ -131,6 +131,9 @@ class Process(AnswerModel):
     tty: bool | None = Field(
         default=None, description="Whether it has a terminal; null if the sandbox is older than this field."
     )
+    context: str | None = Field(
+        default=None, description="The id of the context that it serves; null for a process that a client started."
+    )
     ended_by: SignalName | None = Field(
         default=None, description="In the answer to a kill: the signal that ended the last process."
     )

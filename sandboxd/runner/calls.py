@@ -43,6 +43,15 @@ class Terminal:
     columns: int = 80
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessLabel:
+    """What a process is for. The runner refuses a second one with the same kind and name, and too many of a kind."""
+
+    kind: str
+    name: str
+    most: int
+
+
 class CommandResult(ExecOutcome):
     """How a command ended, and its output as bytes."""
 

@@ -28,6 +28,7 @@ from sandboxd.runner.calls import (
     GlobResult,
     Grep,
     GrepResult,
+    ProcessLabel,
     Terminal,
     TextSlice,
     Usage,
@@ -99,7 +100,7 @@ class RunnerClient(CallChannel):
 
     def __init__(self, env: Mapping[str, str], max_timeout_s: float = DEFAULT_MAX_TIMEOUT_S) -> None:
         super().__init__(env)
-        self._max_timeout_s = max_timeout_s
+        self.max_timeout_s = max_timeout_s
         self._watches: set[FileWatch] = set()
 
     async def configure(self, env: Mapping[str, str]) -> None:
@@ -108,13 +109,13 @@ class RunnerClient(CallChannel):
         await self._ask({"op": "configure", "env": self._env}, lambda _head, _data: None)
 
     async def exec(self, call: Exec) -> CommandResult:
-        head = protocol.exec_head(call, max_timeout_s=self._max_timeout_s)
+        head = protocol.exec_head(call, max_timeout_s=self.max_timeout_s)
         return await self._ask_exec(head, call.stdin, call.timeout_s, call.max_output_bytes)
 
     @asynccontextmanager
     async def stream(self, call: Exec) -> AsyncGenerator[AsyncIterator[ExecOutput | CommandResult]]:
         """Run a command and yield its output as it arrives; the last item is the result, with empty output."""
-        head = protocol.exec_head(call, stream=True, max_timeout_s=self._max_timeout_s)
+        head = protocol.exec_head(call, stream=True, max_timeout_s=self.max_timeout_s)
         async with self._begun(head, call.stdin, wire.WINDOW_BYTES, call.timeout_s) as pending:
             items = self._stream_items(pending)
             try:
@@ -122,7 +123,9 @@ class RunnerClient(CallChannel):
             finally:
                 await items.aclose()
 
-    async def start_process(self, call: Exec, *, tty: bool | Terminal = False) -> Process:
+    async def start_process(
+        self, call: Exec, *, tty: bool | Terminal = False, label: ProcessLabel | None = None
+    ) -> Process:
         if call.stdin:
             raise InvalidRequest("cannot start a process with stdin: start it without stdin, then write to it")
         # The limits on a command's time and output do not apply to a background process.
@@ -130,6 +133,8 @@ class RunnerClient(CallChannel):
         head["op"] = "start"
         if tty:
             head.update(protocol.terminal_head(Terminal() if tty is True else tty))
+        if label is not None:
+            head.update(label=[label.kind, label.name], most=label.most, level=3)
         return await self._ask(head, lambda head, _data: protocol.read_process(head))
 
     async def list_processes(self) -> list[Process]:
@@ -408,7 +413,7 @@ class RunnerClient(CallChannel):
         return await self._ask(head, protocol.read_glob)
 
     async def grep(self, call: Grep) -> GrepResult:
-        head = protocol.grep_head(call, self._max_timeout_s)
+        head = protocol.grep_head(call, self.max_timeout_s)
         result = await self._ask_exec(head, b"", call.timeout_s, call.max_output_bytes)
         return protocol.read_grep(call, result)
 

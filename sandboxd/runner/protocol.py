@@ -15,6 +15,7 @@ from typing import Any
 
 from sandboxd.errors import (
     Busy,
+    Conflict,
     DirectoryNotEmpty,
     FileExists,
     FileNotFound,
@@ -54,6 +55,8 @@ RUNNER_DIR = Path(__file__).with_name("inside")
 """Mounted read-only at RUNNER_TARGET."""
 RUNNER_TARGET = "/run/sandboxd-runner"
 RUN_TARGET = "/run/sandboxd"
+CONTEXT = "context"
+"""The kind of a process that serves a context, in its label."""
 RUNNER_COMMAND = ("python3", "-I", "-S", "-B", f"{RUNNER_TARGET}/server.py", RUN_TARGET)
 
 Head = Mapping[str, Any]
@@ -69,7 +72,7 @@ _MAX_MESSAGE = 1_000
 _ERRORS: dict[str, type[SandboxdError]] = {
     kind.__name__: kind
     for kind in (
-        *(Busy, InvalidRequest, LimitReached, NotFound, OutsideSandbox, ProcessNotFound, SandboxError),
+        *(Busy, Conflict, InvalidRequest, LimitReached, NotFound, OutsideSandbox, ProcessNotFound, SandboxError),
         *(DirectoryNotEmpty, NothingListens, ToolTimeout),
         *(FileExists, FileNotFound, IsADirectory, NotADirectory, PermissionDenied, ReadOnly, WorkspaceFull),
     )
@@ -262,7 +265,17 @@ def read_process(head: Head) -> Process:
         exit_code=exit_code(head),
         output_bytes=integer(head, "size"),
         tty=truth(head, "tty") if "tty" in head else None,
+        context=_read_context(head.get("label")),
     )
+
+
+def _read_context(label: object) -> str | None:
+    if label is None:
+        return None
+    if not isinstance(label, list) or len(label) != 2 or not all(type(part) is str for part in label):
+        raise WireError("an invalid label")
+    kind, name = label
+    return text({"name": name}, "name", 64) if kind == CONTEXT else None
 
 
 def read_killed(head: Head, asked: SignalName) -> KilledProcess:

@@ -15,6 +15,9 @@ from typing import Any
 
 from memo.errors import MemoError
 from sandboxd.errors import (
+    ContextBusy,
+    ContextFailed,
+    ContextUnsupported,
     FileError,
     FileNotFound,
     InvalidRequest,
@@ -26,9 +29,12 @@ from sandboxd.errors import (
 from sandboxd.models.tool import ToolDescription, ToolResult
 from sandboxd.tools.context import ToolArguments, ToolContext
 
-_SUPPORT = frozenset({"context", "commands", "memory", "checklist", "processes"})
+_SUPPORT = frozenset({"context", "commands", "processes", "run_result", "memory", "checklist"})
 """Modules of this package that are not tools."""
-_FOR_THE_MODEL = (NotFound, InvalidRequest, OutsideSandbox, LimitReached, FileError, MemoError, StoreUnavailable)
+_FOR_THE_MODEL = (
+    *(NotFound, InvalidRequest, OutsideSandbox, LimitReached, FileError, MemoError, StoreUnavailable),
+    *(ContextBusy, ContextFailed, ContextUnsupported),
+)
 
 __all__ = ["Tool", "Toolbox", "run_tool"]
 

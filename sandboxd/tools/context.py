@@ -10,12 +10,12 @@ from pydantic import BaseModel, ConfigDict
 
 from memo.documents import HOST, ArtifactKey, Author, Document, DocumentKey
 from memo.ids import SessionRef
+from sandboxd.contexts.contexts import ContextRunner
 from sandboxd.errors import ReadOnly
 from sandboxd.memory.agent_memory import AgentMemory
 from sandboxd.memory.outcomes import Committed, Queued
 from sandboxd.models.files import FileInfo
 from sandboxd.models.paths import is_under
-from sandboxd.models.process import KilledProcess, Process, ProcessOutput, SignalName
 from sandboxd.models.sandbox import SandboxView
 from sandboxd.runner.calls import CommandResult, Edited, Exec, GlobResult, Grep, GrepResult, TextSlice
 from sandboxd.runner.inside.container_paths import SKILLS, WORKSPACE
@@ -24,17 +24,11 @@ MODEL_CHARS = 30_000
 """The most output that a model is shown. The rest is cut from the middle, which matters least."""
 
 
-class ToolRunner(Protocol):
+class ToolRunner(ContextRunner, Protocol):
     """The calls a tool may make to the runner. `runner.client.RunnerClient` implements it."""
 
     async def exec(self, call: Exec) -> CommandResult: ...
-    async def start_process(self, call: Exec, *, tty: bool = False) -> Process: ...
-    async def list_processes(self) -> list[Process]: ...
-    async def read_process(
-        self, process_id: str, offset: int = 0, limit: int = 262_144, wait_s: float = 0
-    ) -> ProcessOutput: ...
     async def write_process(self, process_id: str, data: bytes, *, eof: bool = False) -> int: ...
-    async def kill_process(self, process_id: str, name: SignalName = "KILL", grace_s: float = 0) -> KilledProcess: ...
     async def read_text(self, path: str, offset: int = 1, limit: int = 2000) -> TextSlice: ...
     async def write_file(
         self,

@@ -116,6 +116,7 @@ def system_calls() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
     os.sched_setaffinity(0, os.sched_getaffinity(0))
+    os.sched_setscheduler(threading.get_native_id(), os.SCHED_OTHER, os.sched_param(0))  # as pthread_setschedparam does
     os.nice(1)
     signal.setitimer(signal.ITIMER_REAL, 0)
 

@@ -107,7 +107,7 @@ def test_the_probes_succeed_in_a_weak_container(weak_report: Report, probe_repor
         "no interface but lo",
         "limits of PID 1 are out of reach",
         "processors of PID 1 and its threads are out of reach",
-        "scheduling of PID 1 is out of reach",
+        "scheduling of PID 1 and its threads is out of reach",
         "priority of all processes of this user is out of reach",
         "disk priority of all processes of this user is out of reach",
         "the mark of a call cannot be changed",

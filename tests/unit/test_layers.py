@@ -51,7 +51,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         # the parts of a sandbox, and the clients, which import only the base
         ("engine workspace", "runner", "memory", "client"),
         ("settings",),
-        ("sandboxes",),
+        ("sandboxes", "contexts"),
         ("tools", "consolidation"),
         ("api",),
         ("daemon",),

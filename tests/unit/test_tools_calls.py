@@ -45,7 +45,7 @@ def test_the_tools_have_the_names_and_arguments_that_agents_expect() -> None:
     assert set(TOOLBOX) >= {"Bash", "Python", "Read", "Write", "Edit", "Glob", "Grep"}
     fields = {name: set(tool.describe().input_schema["properties"]) for name, tool in TOOLBOX.items()}
     assert fields["Bash"] == {"command", "working_directory", "timeout", "run_in_background"}
-    assert fields["Python"] == {"code", "working_directory", "timeout"}
+    assert fields["Python"] == {"code", "working_directory", "timeout", "context"}
     assert fields["Read"] == {"file_path", "offset", "limit"}
     assert fields["Write"] == {"file_path", "contents"}
     assert fields["Edit"] == {"file_path", "old_string", "new_string", "replace_all"}

@@ -9,6 +9,7 @@ from typing import Self
 from sandboxd.client._async.artifacts import AsyncArtifactCalls
 from sandboxd.client._async.commands import AsyncCommandCalls
 from sandboxd.client._async.consolidation import AsyncConsolidationCalls
+from sandboxd.client._async.contexts import AsyncContextCalls
 from sandboxd.client._async.daemon import AsyncDaemonCalls
 from sandboxd.client._async.documents import AsyncDocumentCalls
 from sandboxd.client._async.files import AsyncFileCalls
@@ -26,6 +27,7 @@ class AsyncClient(
     AsyncSandboxCalls,
     AsyncSnapshotCalls,
     AsyncCommandCalls,
+    AsyncContextCalls,
     AsyncFileCalls,
     AsyncToolCalls,
     AsyncDocumentCalls,

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from sandboxd.client._async.client import AsyncClient
 from sandboxd.client._async.commands import AsyncSandboxCommands
+from sandboxd.client._async.contexts import AsyncSandboxContexts
 from sandboxd.client._async.documents import AsyncSandboxMemo
 from sandboxd.client._async.files import AsyncSandboxFiles
 from sandboxd.client._async.processes import AsyncSandboxPty
@@ -35,6 +36,7 @@ class AsyncSandbox:
         self._owns_client = owns_client
         session, tenant = view.session, view.tenant
         self.commands = AsyncSandboxCommands(client, session, tenant)
+        self.contexts = AsyncSandboxContexts(client, session, tenant)
         self.files = AsyncSandboxFiles(client, session, tenant)
         self.memo = AsyncSandboxMemo(client, session, tenant, view.user)
         self.pty = AsyncSandboxPty(client, session, tenant)

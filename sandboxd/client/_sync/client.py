@@ -10,6 +10,7 @@ from typing import Self
 from sandboxd.client._sync.artifacts import ArtifactCalls
 from sandboxd.client._sync.commands import CommandCalls
 from sandboxd.client._sync.consolidation import ConsolidationCalls
+from sandboxd.client._sync.contexts import ContextCalls
 from sandboxd.client._sync.daemon import DaemonCalls
 from sandboxd.client._sync.documents import DocumentCalls
 from sandboxd.client._sync.files import FileCalls
@@ -27,6 +28,7 @@ class Client(
     SandboxCalls,
     SnapshotCalls,
     CommandCalls,
+    ContextCalls,
     FileCalls,
     ToolCalls,
     DocumentCalls,

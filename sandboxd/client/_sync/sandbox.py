@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from sandboxd.client._sync.client import Client
 from sandboxd.client._sync.commands import SandboxCommands
+from sandboxd.client._sync.contexts import SandboxContexts
 from sandboxd.client._sync.documents import SandboxMemo
 from sandboxd.client._sync.files import SandboxFiles
 from sandboxd.client._sync.processes import SandboxPty
@@ -36,6 +37,7 @@ class Sandbox:
         self._owns_client = owns_client
         session, tenant = view.session, view.tenant
         self.commands = SandboxCommands(client, session, tenant)
+        self.contexts = SandboxContexts(client, session, tenant)
         self.files = SandboxFiles(client, session, tenant)
         self.memo = SandboxMemo(client, session, tenant, view.user)
         self.pty = SandboxPty(client, session, tenant)

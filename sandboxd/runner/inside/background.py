@@ -44,6 +44,8 @@ class Background:
         self._hub = runner.hub
         self._command = (head.get("shell") or " ".join(head["argv"]))[:MAX_COMMAND_CHARACTERS]
         self._is_tty = bool(head.get("tty"))
+        self.label: tuple[str, str] | None = tuple(head["label"]) if "label" in head else None
+        """The kind and name of a process that the daemon started for itself, such as a context."""
         self._started_at = time.time()
         self._ring = bytearray()
         self._dropped_bytes = 0
@@ -102,6 +104,7 @@ class Background:
             "code": self._exit_code,
             "size": self.end,
             "tty": self._is_tty,
+            **({"label": self.label} if self.label else {}),
         }
 
     def has_news(self, offset: int) -> bool:
@@ -222,6 +225,8 @@ class Processes:
         self._all: dict[str, Background] = {}
 
     def start(self, head: dict[str, Any]) -> dict[str, Any]:
+        if "label" in head:
+            self._check_label((head["label"][0], head["label"][1]), head["most"])
         if len(self._all) >= MAX_PROCESSES:
             finished = next((process for process in self._all.values() if not process.is_running), None)
             if finished is None:
@@ -234,6 +239,13 @@ class Processes:
         self._number += 1
         self._all[process.id] = process
         return process.describe()
+
+    def _check_label(self, label: tuple[str, str], most: int) -> None:
+        labels = [process.label for process in self._all.values() if process.label and process.is_running]
+        if label in labels:
+            raise Failure("Conflict", f"cannot start the {label[0]} {label[1]}: it exists already")
+        if sum(other[0] == label[0] for other in labels) >= most:
+            raise Failure("LimitReached", f"cannot start another {label[0]}: {most} are open; remove one first")
 
     def describe(self) -> list[dict[str, Any]]:
         return [process.describe() for process in self._all.values()]

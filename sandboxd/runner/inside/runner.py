@@ -23,7 +23,7 @@ from .core import RunnerCore
 from .failure import Failure, reason_of
 from .greeting import read_secret
 from .streams import Stream
-from .time_slices import take_short_turns
+from .time_slices import take_short_turns, use_up_own_ids
 from .transfers import FileCall, Reading, Removing, Writing
 from .tree import count_others
 from .watch_calls import Watching
@@ -308,6 +308,7 @@ def serve(run_dir: str) -> int:
     harden()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     runner = Runner(run_dir, read_secret(run_dir))
+    use_up_own_ids()
     gc.freeze()  # everything loaded so far stays, so the collector need not scan it again
     runner.connection.connect()
     runner.hub.run()

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 VERSION = 1
 LEVEL = 3
 """What a runner supports beyond its version, as reported in its greeting. 1: merged output, signals, terminal options,
-long command lines. 2: list, remove, mkdir and move. 3: streams, archives and watches of directories. A container
-outlives the daemon that started it, so its runner may have a lower level."""
+long command lines. 2: list, remove, mkdir and move. 3: streams, archives, watches of directories, labels of processes.
+A container outlives the daemon that started it, so its runner may have a lower level."""
 
 HEADER = struct.Struct("!BIII")  # kind, call, size of the head, size of the data
 HEADER_BYTES = HEADER.size

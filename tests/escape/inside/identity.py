@@ -146,11 +146,12 @@ def affinity_of_init() -> Outcome:
 def scheduling_of_init() -> Outcome:
     """Try every scheduling call that takes a pid, with a policy or an address that the kernel checks only later."""
     numbers = {"sched_setscheduler": (144, 119), "sched_setparam": (142, 118), "sched_setattr": (314, 274)}
-    outcomes = [try_call(pair[0 if IS_X86 else 1], (1, NOWHERE, 0)) for pair in numbers.values()]
-    return all(ok for ok, _detail in outcomes), " ".join(detail for _ok, detail in outcomes)
+    tasks = [1, *(int(name) for name in os.listdir("/proc/1/task"))]
+    outcomes = [try_call(pair[0 if IS_X86 else 1], (task, NOWHERE, 0)) for pair in numbers.values() for task in tasks]
+    return all(ok for ok, _detail in outcomes), " ".join(sorted({detail for _ok, detail in outcomes}))
 
 
-PROBES["scheduling of PID 1 is out of reach"] = scheduling_of_init
+PROBES["scheduling of PID 1 and its threads is out of reach"] = scheduling_of_init
 for _name, _which, _who in (
     ("PID 1", os.PRIO_PROCESS, 1),
     ("the process group of PID 1", os.PRIO_PGRP, 1),
