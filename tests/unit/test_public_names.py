@@ -60,10 +60,10 @@ PUBLIC: dict[str, str] = {
     "sandboxd": "SandboxManager",
     "sandboxd.client": """
         AnswerLost ArchiveSummary Artifact AsyncClient AsyncCommandHandle AsyncSandbox AsyncTerminal Client
-        CommandHandle Compaction Consolidated ConsolidationFailure ConsolidationState Copied DaemonUnreachable
+        CommandHandle Compaction Consolidated ConsolidationFailure ConsolidationState Context Copied DaemonUnreachable
         Document DocumentInfo Event ExecOutput ExecResult FileEvent FileInfo ForkView MirrorFile Process ProcessOutput
-        RefusedWrite Revision Sandbox SandboxView Session ShortenedMessages SnapshotProgress SnapshotView Stats
-        Terminal ToolDescription ToolResult WriteIncomplete Written
+        RefusedWrite Revision RunOutcome RunOutput RunResult Sandbox SandboxView Session ShortenedMessages
+        SnapshotProgress SnapshotView Stats Terminal ToolDescription ToolResult WriteIncomplete Written
     """,
     "sandboxd.engine.bubblewrap": "BubblewrapEngine",
     "sandboxd.engine.docker": "DockerEngine find_socket",
