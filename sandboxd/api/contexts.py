@@ -19,16 +19,7 @@ from sandboxd.api.problems import problem_of
 from sandboxd.api.requests import MAX_JSON_BYTES, read_json, read_optional_json, session_ref, wants_events
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.api.streams import EVENTS_HEAD, Source, Streamed, sse
-from sandboxd.contexts.contexts import (
-    create_context,
-    get_context,
-    interrupt_context,
-    list_contexts,
-    remove_context,
-    restart_context,
-    run_code,
-    stream_code,
-)
+from sandboxd.contexts import contexts
 from sandboxd.errors import ContextNotFound, SandboxdError
 from sandboxd.models.context import Context, ContextBody, ContextList, RunBody, RunOutcome, RunOutput, RunResult
 
@@ -44,27 +35,27 @@ def _context_id(request: Request) -> str:
     return context
 
 
-async def add_context(services: Services, request: Request) -> Response:
+async def create_context(services: Services, request: Request) -> Response:
     ref = session_ref(request)
     body = await read_optional_json(request, ContextBody)
     with await services.manager.call(ref) as runner, services.watch.guard(request.receive):
         request.scope[BEGUN] = True
-        context = await create_context(runner, body.name)
+        context = await contexts.create_context(runner, body.name)
     services.manager.events.publish("context", tenant=ref.tenant, session=ref.session, context=context.id)
     return json_answer(context, 201)
 
 
-async def read_contexts(services: Services, request: Request) -> Response:
+async def list_contexts(services: Services, request: Request) -> Response:
     with await services.manager.call(session_ref(request)) as runner:
-        return json_answer(ContextList(items=await list_contexts(runner)))
+        return json_answer(ContextList(items=await contexts.list_contexts(runner)))
 
 
-async def read_context(services: Services, request: Request) -> Response:
+async def get_context(services: Services, request: Request) -> Response:
     with await services.manager.call(session_ref(request)) as runner:
-        return json_answer(await get_context(runner, _context_id(request)))
+        return json_answer(await contexts.get_context(runner, _context_id(request)))
 
 
-async def run_in_context(services: Services, request: Request) -> Response:
+async def run_code(services: Services, request: Request) -> Response:
     ref, name = session_ref(request), _context_id(request)
     body = await read_json(request, RunBody, MAX_RUN_JSON_BYTES)
     memory = allotment(request)
@@ -74,7 +65,7 @@ async def run_in_context(services: Services, request: Request) -> Response:
     memory.take(2 * body.max_output_bytes)
     with await services.manager.call(ref) as runner, services.watch.guard(request.receive):
         request.scope[BEGUN] = True
-        result = await run_code(runner, name, body)
+        result = await contexts.run_code(runner, name, body)
     _announce(services, ref, name, result)
     size = sum(_size(output) for output in result.outputs)
     if size <= SMALL_BYTES:
@@ -86,7 +77,7 @@ async def run_in_context(services: Services, request: Request) -> Response:
 async def _events(services: Services, request: Request, ref: SessionRef, name: str, body: RunBody) -> Source:
     with await services.manager.call(ref) as runner:
         request.scope[BEGUN] = True
-        async with stream_code(runner, name, body) as items:
+        async with contexts.stream_code(runner, name, body) as items:
             yield EVENTS_HEAD
             try:
                 async for item in items:
@@ -139,24 +130,24 @@ def _is_long(value: Any) -> bool:
     return isinstance(value, str) and len(value) > SMALL_BYTES
 
 
-async def interrupt(services: Services, request: Request) -> Response:
+async def interrupt_context(services: Services, request: Request) -> Response:
     name = _context_id(request)
     with await services.manager.call(session_ref(request)) as runner:
-        return json_answer(await interrupt_context(runner, name))
+        return json_answer(await contexts.interrupt_context(runner, name))
 
 
-async def restart(services: Services, request: Request) -> Response:
-    name = _context_id(request)
-    with await services.manager.call(session_ref(request)) as runner:
-        request.scope[BEGUN] = True
-        return json_answer(await restart_context(runner, name))
-
-
-async def delete_context(services: Services, request: Request) -> Response:
+async def restart_context(services: Services, request: Request) -> Response:
     name = _context_id(request)
     with await services.manager.call(session_ref(request)) as runner:
         request.scope[BEGUN] = True
-        await remove_context(runner, name)
+        return json_answer(await contexts.restart_context(runner, name))
+
+
+async def remove_context(services: Services, request: Request) -> Response:
+    name = _context_id(request)
+    with await services.manager.call(session_ref(request)) as runner:
+        request.scope[BEGUN] = True
+        await contexts.remove_context(runner, name)
     return Response(status_code=204)
 
 
@@ -167,7 +158,7 @@ ENDPOINTS = (
     Endpoint(
         "POST",
         f"{_CONTEXT}/run",
-        run_in_context,
+        run_code,
         "context",
         Access.WRITE,
         "Run code in a context. With `Accept: text/event-stream` its outputs come as they are made: events `output`, "
@@ -181,7 +172,7 @@ ENDPOINTS = (
     Endpoint(
         "POST",
         _CONTEXTS,
-        add_context,
+        create_context,
         "context",
         Access.WRITE,
         "Start a context, a process that runs code and keeps its variables between runs",
@@ -190,12 +181,12 @@ ENDPOINTS = (
         answers={201: Context},
         repeatable=False,
     ),
-    Endpoint("GET", _CONTEXTS, read_contexts, "context", Access.READ, "Contexts", answers={200: ContextList}),
-    Endpoint("GET", _CONTEXT, read_context, "context", Access.READ, "Return a context", answers={200: Context}),
+    Endpoint("GET", _CONTEXTS, list_contexts, "context", Access.READ, "Contexts", answers={200: ContextList}),
+    Endpoint("GET", _CONTEXT, get_context, "context", Access.READ, "Return a context", answers={200: Context}),
     Endpoint(
         "POST",
         f"{_CONTEXT}/interrupt",
-        interrupt,
+        interrupt_context,
         "context",
         Access.WRITE,
         "Interrupt the code that a context runs; its variables are kept",
@@ -205,7 +196,7 @@ ENDPOINTS = (
     Endpoint(
         "POST",
         f"{_CONTEXT}/restart",
-        restart,
+        restart_context,
         "context",
         Access.WRITE,
         "Restart a context without its variables; everything that its code has started is ended",
@@ -215,7 +206,7 @@ ENDPOINTS = (
     Endpoint(
         "DELETE",
         _CONTEXT,
-        delete_context,
+        remove_context,
         "context",
         Access.WRITE,
         "End a context and everything that its code has started",

@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "create": "sandboxes:create",
     "ls": "sandboxes:ls",
     "exec": "exec:execute",
+    "run": "run:run",
     "shell": "shell:shell",
     "cp": "cp:copy",
     "attach": "shell:attach",

@@ -30,6 +30,7 @@ COMMANDS = (
     "create",
     "ls",
     "exec",
+    "run",
     "shell",
     "cp",
     "attach",

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from sandboxd.errors import InvalidRequest
-from sandboxd.runner.calls import Exec, Terminal
+from sandboxd.runner.calls import Exec, ProcessLabel, Terminal
 from sandboxd.runner.client import RunnerClient
 from sandboxd.runner.inside import wire
 from sandboxd.runner.protocol import Hello, read_hello
@@ -57,6 +57,7 @@ async def test_an_earlier_runner_is_not_sent_calls_that_it_does_not_support() ->
         lambda: client.stat("/workspace/a", follow=False),
         lambda: client.read_archive("/workspace/a").__aenter__(),
         lambda: client.write_archive("/workspace/a", no_pieces()),
+        lambda: client.start_process(Exec("true"), label=ProcessLabel("context", "a", 1)),
     ):
         with pytest.raises(InvalidRequest, match="an earlier version of sandboxd started"):
             await ask()

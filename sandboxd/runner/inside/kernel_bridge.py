@@ -16,6 +16,7 @@ import time
 
 from .kernel_outputs import Outputs
 from .kernel_process import Kernel, KernelFailed
+from .marks import read_marks_as_a_marked_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -216,6 +217,7 @@ def report(message: dict[str, Any]) -> None:
 
 def main(name: str) -> int:
     """Serve on the abstract socket of this name, which no file stands for, so that no agent removes it by mistake."""
+    read_marks_as_a_marked_process()
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind("\0" + name)
     with tempfile.TemporaryDirectory(prefix=".context-", dir="/tmp") as directory:

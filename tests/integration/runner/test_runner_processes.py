@@ -5,10 +5,10 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from sandboxd.errors import Busy, InvalidRequest, LimitReached, NotReady, ProcessNotFound
+from sandboxd.errors import Busy, Conflict, InvalidRequest, LimitReached, NotReady, ProcessNotFound
 from sandboxd.models.process import SignalName
 from sandboxd.runner import client
-from sandboxd.runner.calls import Exec, Terminal
+from sandboxd.runner.calls import Exec, ProcessLabel, Terminal
 from sandboxd.runner.client import RunnerClient
 from tests.integration.runner.box import HANG_S, Box
 
@@ -299,3 +299,21 @@ async def test_a_terminal_has_the_requested_options(runner: RunnerClient) -> Non
     assert b"24 80" in text
     named = await runner.start_process(Exec("echo $TERM", env={"TERM": "mine"}), tty=Terminal("vt100"))
     assert b"mine" in await read_until(runner, named.id, b"mine")
+
+
+async def test_a_label_is_unique_among_running_processes_and_its_kind_is_bounded(runner: RunnerClient) -> None:
+    first = await runner.start_process(Exec("sleep 1000"), label=ProcessLabel("context", "a", 2))
+    assert first.context == "a"
+    with pytest.raises(Conflict, match="it exists already"):
+        await runner.start_process(Exec("sleep 1000"), label=ProcessLabel("context", "a", 2))
+    second = await runner.start_process(Exec("sleep 1000"), label=ProcessLabel("context", "b", 2))
+    with pytest.raises(LimitReached, match="2 are open"):
+        await runner.start_process(Exec("sleep 1000"), label=ProcessLabel("context", "c", 2))
+    await runner.kill_process(first.id)
+    third = await runner.start_process(Exec("sleep 1000"), label=ProcessLabel("context", "a", 2))
+    listed = {
+        process.id: process.context for process in await runner.list_processes() if process.context and process.running
+    }
+    assert listed == {second.id: "b", third.id: "a"}
+    for process in (second, third):
+        await runner.kill_process(process.id)
