@@ -200,16 +200,19 @@ class Snapshots:
 
     async def remove(self, ref: SessionRef, snapshot_id: str) -> None:
         record = self._find(ref, snapshot_id)
-        removing = self._records[record.id] = replace(record, phase="removing")
-        try:
-            await self._reserve.spend_on(partial(self._table.save, removing))
-            await failpoints.reach("snapshot.removing")
-            await self._discard(removing)
-        except (SandboxdError, OSError) as error:
-            self._records[record.id] = record  # it is still there, and the removal can be repeated
-            raise host_error(f"remove snapshot {snapshot_id}", error) if isinstance(error, OSError) else error from None
-        self._announce("removed", record)
-        await failpoints.reach("snapshot.removed")
+        with anyio.CancelScope(shield=True):  # a caller that leaves must not leave half of it
+            try:
+                removing = self._records[record.id] = replace(record, phase="removing")
+                await self._reserve.spend_on(partial(self._table.save, removing))
+                await failpoints.reach("snapshot.removing")
+                await self._discard(removing)
+            except (SandboxdError, OSError) as error:
+                self._records[record.id] = record  # the removal can be repeated; the next start repeats it too
+                if isinstance(error, OSError):
+                    raise host_error(f"remove snapshot {snapshot_id}", error) from error
+                raise
+            self._announce("removed", record)
+            await failpoints.reach("snapshot.removed")
 
     def _format_for(self, sandbox: Sandbox) -> SnapshotFormat:
         if self._workspaces.kind == "loop":

@@ -60,6 +60,8 @@ class Workspaces:
         self._threads = anyio.CapacityLimiter(4)
         self._copies = anyio.Semaphore(_COPIES_AT_ONCE)
         self._copying: dict[str, anyio.CancelScope] = {}
+        self._checked: set[str] = set()
+        """Workspaces that were made from a copy, which is clean, and were never mounted."""
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
     async def open(self) -> None:
@@ -133,10 +135,14 @@ class Workspaces:
         if (home / _IMAGE).exists() and not loop.is_mounted(files):
             if is_new:
                 loop.mount_image(home / _IMAGE, files)
+            elif workspace_id in self._checked:
+                loop.mount_image(home / _IMAGE, files)
+                images.remove_lost_and_found(files)
             elif not loop.mount_again(home / _IMAGE, files):
                 images.check(home / _IMAGE)
                 loop.mount_image(home / _IMAGE, files)
                 images.remove_lost_and_found(files)
+        self._checked.discard(workspace_id)
         images.make_temporary(files)
         return files
 
@@ -146,6 +152,7 @@ class Workspaces:
         home = self._root / workspace_id
         async with self._alone(workspace_id):
             await self._run(f"fill workspace {workspace_id}", self._make, home, 0, source, takes)
+            self._checked.add(workspace_id)
 
     def _make(self, home: Path, disk_mb: int, source: Path | None = None, takes: bool = False) -> None:
         draft = self._root / f"{_DRAFT}{secrets.token_hex(8)}"
@@ -227,6 +234,7 @@ class Workspaces:
 
     def _remove(self, workspace_id: str) -> bool:
         home = self._root / workspace_id
+        self._checked.discard(workspace_id)
         self._unmount(home / _FILES)
         draft = self._root / f"{_DRAFT}{secrets.token_hex(8)}"
         try:

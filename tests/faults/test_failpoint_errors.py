@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -127,6 +128,31 @@ async def test_an_error_at_a_pause_or_a_hibernation_has_a_code_and_loses_nothing
         await manage(lambda: client.destroy_sandbox("s1"))
 
 
+async def test_an_error_at_a_snapshot_or_a_fork_has_a_code_and_leaves_nothing(home: Path) -> None:
+    async with running(home) as client:
+        await manage(lambda: client.ensure_sandbox("s1", user="ada"))
+        await client.exec("s1", "echo kept > /workspace/file")
+        for point in points_of("snapshot"):
+            await check(point, lambda: client.take_snapshot("s1"))
+            for snapshot in await client.list_snapshots("s1"):
+                await check(point, partial(client.remove_snapshot, "s1", snapshot.id))
+            for snapshot in await client.list_snapshots("s1"):
+                await manage(partial(client.remove_snapshot, "s1", snapshot.id))
+            assert list((home / "data" / "snapshots").iterdir()) == []
+        for point in points_of("fork", "snapshot"):
+            await check(point, lambda: client.fork("s1", ["s2", "s3"]))
+            left = [view.session for view in await client.list_sandboxes()]
+            assert left in (["s1"], ["s1", "s2", "s3"]), point
+            for session in left[1:]:
+                await manage(partial(client.destroy_sandbox, session))
+            assert len(list((home / "data" / "workspaces").glob("[!.]*"))) == 1, point
+            assert list((home / "data" / "workspaces").glob(".new-*")) == [], point
+        assert (await client.exec("s1", "cat /workspace/file")).stdout == "kept\n"
+        await manage(lambda: client.fork("s1", ["s2", "s3"]))
+        for name in ("s1", "s2", "s3"):
+            await manage(partial(client.destroy_sandbox, name))
+
+
 async def test_an_error_at_the_claim_of_a_warm_sandbox_has_a_code(home: Path) -> None:
     async with running(home, pool=1) as client:
         for point in points_of("claim"):
@@ -158,7 +184,8 @@ async def test_an_error_at_a_write_or_refresh_of_memory_has_a_code(home: Path) -
 
 
 async def test_an_error_at_start_does_not_affect_other_sandboxes(home: Path) -> None:
-    known = ("claim", "create", "destroy", "hibernate", "outbox", "pause", "refresh", "resume", "writeback")
+    asked = ("claim", "create", "destroy", "fork", "hibernate", "pause", "resume", "snapshot")
+    known = (*asked, "outbox", "refresh", "writeback")
     at_start = [point for point in sorted(failpoints.POINTS) if point.split(".")[0] not in known]
     assert {"reconcile.planned", "reconcile.acted"} <= set(at_start)
     async with running(home) as client:
