@@ -218,7 +218,9 @@ class Forks:
         source, progress = group.source, CopyProgress()
         with source.in_use():
             if self._workspaces.kind == "loop":
-                await self._workspaces.copy(source.record.id, group.staging, freeze_s=self._freeze_s, progress=progress)
+                await self._workspaces.copy(
+                    source.record.id, group.staging, freeze_s=self._freeze_s, progress=progress, to_keep=False
+                )
             else:
                 with source.call() as runner:
                     await save_archive(runner, group.staging, source.record.shape.limits.disk_mb, progress)

@@ -1,4 +1,4 @@
-"""A consistent copy of a workspace's image: frozen while it is copied, thawed in every case, then repaired.
+"""A consistent copy of a workspace's image: frozen while it is copied, and thawed in every case.
 
 Only the copy itself happens while the workspace is frozen. The daemon writes nothing to it meanwhile, and a caller that
 is cancelled ends the copy after one piece.
@@ -26,8 +26,14 @@ from sandboxd.workspace.images import CopyProgress
 T = TypeVar("T")
 
 
-async def copy_image(image: Path, files: Path, target: Path, *, freeze_s: float, progress: CopyProgress) -> None:
-    """Copy `image`, which may be mounted on `files`, to the new file `target`; leave no file if it fails."""
+async def copy_image(
+    image: Path, files: Path, target: Path, *, freeze_s: float, progress: CopyProgress, to_keep: bool
+) -> None:
+    """Copy `image`, which may be mounted on `files`, to the new file `target`; leave no file if it fails.
+
+    A copy `to_keep` is repaired and on disk. Repairing frees what was deleted but still open; without it a copy is
+    consistent too, and is repaired when it is mounted for the second time.
+    """
     # Threads of its own: while a workspace is frozen, its copy must not wait for the threads of other work.
     threads = anyio.CapacityLimiter(1)
     try:
@@ -36,7 +42,8 @@ async def copy_image(image: Path, files: Path, target: Path, *, freeze_s: float,
             await _in_thread(threads, images.copy_sparse, image, target, progress, _check(target, limit_s))
             await failpoints.reach("snapshot.copied")
         await failpoints.reach("snapshot.thawed")
-        await _in_thread(threads, _finish, target)
+        if to_keep:
+            await _in_thread(threads, _finish, target)
     except BaseException:
         with anyio.CancelScope(shield=True):
             await _in_thread(threads, lambda: target.unlink(missing_ok=True))

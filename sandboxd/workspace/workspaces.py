@@ -60,8 +60,8 @@ class Workspaces:
         self._threads = anyio.CapacityLimiter(4)
         self._copies = anyio.Semaphore(_COPIES_AT_ONCE)
         self._copying: dict[str, anyio.CancelScope] = {}
-        self._checked: set[str] = set()
-        """Workspaces that were made from a copy, which is clean, and were never mounted."""
+        self._never_mounted: set[str] = set()
+        """Workspaces that were made from a copy, which is consistent, and were never mounted."""
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
     async def open(self) -> None:
@@ -135,14 +135,14 @@ class Workspaces:
         if (home / _IMAGE).exists() and not loop.is_mounted(files):
             if is_new:
                 loop.mount_image(home / _IMAGE, files)
-            elif workspace_id in self._checked:
+            elif workspace_id in self._never_mounted:
                 loop.mount_image(home / _IMAGE, files)
                 images.remove_lost_and_found(files)
             elif not loop.mount_again(home / _IMAGE, files):
                 images.check(home / _IMAGE)
                 loop.mount_image(home / _IMAGE, files)
                 images.remove_lost_and_found(files)
-        self._checked.discard(workspace_id)
+        self._never_mounted.discard(workspace_id)
         images.make_temporary(files)
         return files
 
@@ -152,7 +152,7 @@ class Workspaces:
         home = self._root / workspace_id
         async with self._alone(workspace_id):
             await self._run(f"fill workspace {workspace_id}", self._make, home, 0, source, takes)
-            self._checked.add(workspace_id)
+            self._never_mounted.add(workspace_id)
 
     def _make(self, home: Path, disk_mb: int, source: Path | None = None, takes: bool = False) -> None:
         draft = self._root / f"{_DRAFT}{secrets.token_hex(8)}"
@@ -184,10 +184,13 @@ class Workspaces:
         """Return a path for a temporary image. The next start removes what is left there."""
         return self._root / f"{_DRAFT}{secrets.token_hex(8)}"
 
-    async def copy(self, workspace_id: str, target: Path, *, freeze_s: float, progress: CopyProgress) -> None:
-        """Copy the image of a workspace to a new file, in one consistent and repaired state, or leave no file.
+    async def copy(
+        self, workspace_id: str, target: Path, *, freeze_s: float, progress: CopyProgress, to_keep: bool = True
+    ) -> None:
+        """Copy the image of a workspace to a new file, in one consistent state, or leave no file.
 
-        A mounted workspace is frozen meanwhile, for at most `freeze_s` seconds: its processes wait when they write.
+        One `to_keep` is also checked and written to disk, which takes longer than the copy. A mounted workspace is
+        frozen meanwhile, for at most `freeze_s` seconds: its processes wait when they write.
         """
         _check(workspace_id)
         home = self._root / workspace_id
@@ -195,7 +198,8 @@ class Workspaces:
             try:
                 with anyio.CancelScope() as scope:
                     self._copying[workspace_id] = scope
-                    await copy_image(home / _IMAGE, home / _FILES, target, freeze_s=freeze_s, progress=progress)
+                    image, files = home / _IMAGE, home / _FILES
+                    await copy_image(image, files, target, freeze_s=freeze_s, progress=progress, to_keep=to_keep)
             except OSError as error:
                 what = f"copy workspace {workspace_id}"
                 if error.errno == errno.ETIMEDOUT:
@@ -234,7 +238,7 @@ class Workspaces:
 
     def _remove(self, workspace_id: str) -> bool:
         home = self._root / workspace_id
-        self._checked.discard(workspace_id)
+        self._never_mounted.discard(workspace_id)
         self._unmount(home / _FILES)
         draft = self._root / f"{_DRAFT}{secrets.token_hex(8)}"
         try:

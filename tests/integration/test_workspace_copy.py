@@ -150,6 +150,29 @@ async def test_a_copy_frees_what_was_deleted_but_open(workspaces: Workspaces, tm
     assert (status.f_blocks - status.f_bfree) * status.f_frsize < 8 * 1024 * 1024
 
 
+async def test_a_fast_copy_is_consistent_and_repaired_at_its_second_mount(
+    workspaces: Workspaces, tmp_path: Path
+) -> None:
+    files = await workspaces.create("w1", DISK_MB)
+    with writing(files) as database, open(files / "open", "wb") as deleted:
+        deleted.write(bytes(64 * 1024 * 1024))
+        deleted.flush()
+        (files / "open").unlink()
+        await workspaces.copy("w1", tmp_path / "copy", freeze_s=30, progress=CopyProgress(), to_keep=False)
+    await workspaces.make_from("w2", tmp_path / "copy", takes=True)
+    copied = await workspaces.create("w2", DISK_MB)
+    for _ in range(2):
+        assert {"memo", database.name} <= set(os.listdir(copied)) <= {"memo", database.name, f"{database.name}-journal"}
+        with contextlib.closing(sqlite3.connect(copied / database.name)) as db:
+            assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        (copied / "written").write_bytes(os.urandom(1024 * 1024))
+        (copied / "written").unlink()
+        await workspaces.rest("w2")
+        copied = await workspaces.create("w2", DISK_MB)
+    status = os.statvfs(copied)
+    assert (status.f_blocks - status.f_bfree) * status.f_frsize < 32 * 1024 * 1024
+
+
 async def test_a_workspace_at_rest_is_copied_without_a_freeze(workspaces: Workspaces, tmp_path: Path) -> None:
     files = await workspaces.create("w1", DISK_MB)
     (files / "file").write_text("kept")
