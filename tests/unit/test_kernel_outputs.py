@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandboxd.contexts.bridge_lines import MAX_LINE_BYTES, OutputReader
@@ -38,6 +38,7 @@ def stream(text: str, name: str = "stdout") -> tuple[str, dict[str, Any]]:
     return "stream", {"name": name, "text": text}
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(max_size=200), max_size=8), st.integers(0, 400))
 def test_printed_text_is_kept_up_to_the_bound_and_not_beyond(texts: list[str], most: int) -> None:
     lines, truncated = lines_of(most, *map(stream, texts))
