@@ -127,6 +127,11 @@ class Forks:
         for fork in self._unfinished.values():
             self._tasks.start_soon(self._resume, fork)
 
+    @property
+    def under_way(self) -> int:
+        """How many forks are being made."""
+        return len(self._jobs)
+
     def begin(self, source: Sandbox, plan: ForkPlan) -> ForkJob:
         """Begin a fork, or return the one under way with the same id."""
         if (job := self._jobs.get(plan.id)) is None:

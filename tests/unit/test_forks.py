@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -259,10 +260,19 @@ async def test_concurrent_calls_with_one_key_share_one_fork(world: World) -> Non
     assert len(world.table.launched) == 2
 
 
+async def fork_and_leave(world: World, *sessions: str, request: str | None = None) -> None:
+    """Ask for a fork and disconnect once it is under way."""
+    with anyio.fail_after(HANG_S):
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(partial(fork, world, *sessions, request=request))
+            while not world.manager._forks.under_way:
+                await anyio.sleep(0.01)
+            callers.cancel_scope.cancel()
+
+
 async def test_a_fork_goes_on_when_its_caller_leaves(world: World) -> None:
     failpoints.arm("fork.copied=delay(200)")
-    with anyio.move_on_after(0.05):
-        await fork(world, "s2")
+    await fork_and_leave(world, "s2")
     await world.wait_for("s2", "ready")
     assert await run(world, "cat file", "s2") == "first\n"
 
@@ -272,8 +282,7 @@ async def test_a_daemon_that_stops_during_a_fork_leaves_all_of_it_or_nothing(
     world: World, store: BaseStore, point: str
 ) -> None:
     failpoints.arm(f"{point}=delay(600000)")
-    with anyio.move_on_after(0.05):  # the caller leaves, and the fork goes on
-        await fork(world, "s2", "s3", request="key-1")
+    await fork_and_leave(world, "s2", "s3", request="key-1")
     with anyio.fail_after(HANG_S):
         while not await _is_at(world, store, point):
             await anyio.sleep(0.02)

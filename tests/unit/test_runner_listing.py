@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandboxd.models.files import decode_path
@@ -45,6 +45,7 @@ def read_pages(path: str, limit: int) -> list[list[bytes]]:
     raise AssertionError("the pages do not end")
 
 
+@settings(deadline=None)
 @given(st.sets(NAMES, max_size=30), st.integers(1, 12))
 def test_the_pages_are_the_whole_directory_in_order(names: set[bytes], limit: int) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as path:
