@@ -23,12 +23,12 @@ import os, socket, socketserver, sys
 class Handler(socketserver.BaseRequestHandler):
     def handle(self):
         {handle}
-class Threaded(socketserver.ThreadingMixIn, socketserver.{kind}):
+class Server(socketserver.{kind}):
     daemon_threads = True
     request_queue_size = 256
     allow_reuse_address = True
-Threaded.address_family = socket.{family}
-server = Threaded({address!r}, Handler)
+Server.address_family = socket.{family}
+server = Server({address!r}, Handler)
 print("listening", flush=True)
 server.serve_forever()
 """
@@ -36,7 +36,7 @@ ECHO = "while (data := self.request.recv(65536)): self.request.sendall(data)"
 
 
 async def serve(
-    runner: RunnerClient, address: object, handle: str = ECHO, family: str = "AF_INET", kind: str = "TCPServer"
+    runner: RunnerClient, address: object, handle: str = ECHO, family: str = "AF_INET", kind: str = "ThreadingTCPServer"
 ) -> str:
     """Start a server inside, and return its process once it listens."""
     code = SERVER.format(handle=handle, kind=kind, family=family, address=address)
@@ -56,8 +56,8 @@ async def receive_all(stream: RunnerStream) -> bytes:
 @pytest.mark.parametrize(
     ("address", "family", "kind", "target"),
     [
-        (("127.0.0.1", 8101), "AF_INET", "TCPServer", {"port": 8101}),
-        ("/tmp/echo.sock", "AF_UNIX", "UnixStreamServer", {"unix": "/tmp/echo.sock"}),
+        (("127.0.0.1", 8101), "AF_INET", "ThreadingTCPServer", {"port": 8101}),
+        ("/tmp/echo.sock", "AF_UNIX", "ThreadingUnixStreamServer", {"unix": "/tmp/echo.sock"}),
     ],
     ids=["port", "unix"],
 )
