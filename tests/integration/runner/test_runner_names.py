@@ -304,7 +304,8 @@ async def test_excess_removals_are_refused_and_the_others_finish(runner: RunnerC
     async with anyio.create_task_group() as tasks:
         for number in range(1, 13):
             tasks.start_soon(remove, number)
-    assert len(await names(runner, "/workspace/few")) == refused == 4
+    assert len(await names(runner, "/workspace/few")) == refused
+    assert 1 <= refused <= 4  # fewer if a removal ends before the last request arrives
     await runner.remove("/workspace/few", recursive=True)
 
 
