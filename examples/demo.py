@@ -131,7 +131,7 @@ def tour(root: Path) -> None:
         show(client.exec("research", "curl -sS http://example.invalid; touch /etc/x; unshare -r true").stderr)
 
         say("The tools that agents use")
-        client.tool("research", "Write", {"file_path": "/workspace/plan.md", "contents": "# Plan\n- measure\n- cut\n"})
+        client.tool("research", "Write", {"file_path": "/workspace/plan.md", "content": "# Plan\n- measure\n- cut\n"})
         client.tool(
             "research",
             "Edit",

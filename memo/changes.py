@@ -23,6 +23,8 @@ class Change:
     revision: int
     sha256: str
     at: datetime
+    deleted: bool = False
+    """Whether this revision deleted the document. A move is a deletion and a new revision under the other name."""
 
 
 class ChangeFeed(Protocol):

@@ -1,4 +1,4 @@
-"""Documents and artifacts as values: their keys, their revisions, and the rules of compare-and-swap and redaction.
+"""Documents and artifacts as values: keys, revisions, and the rules of compare-and-swap, deletion and redaction.
 
 Pure. A store keeps these values and follows the decisions of the functions below.
 """
@@ -11,12 +11,14 @@ from enum import Enum, StrEnum
 from typing import Final, Literal, NamedTuple, Self
 
 from memo.content import Document, sha256_of, summary_of, unified_diff
-from memo.errors import InvalidKey, Redacted, RevisionConflict
-from memo.ids import Id, OwnerId, SessionId, SessionRef, TenantId, ToolCallId, UserId
+from memo.document_names import RESERVED_NAMES, DocumentName
+from memo.errors import Absent, InvalidContent, InvalidKey, Redacted, RevisionConflict
+from memo.ids import OwnerId, SessionId, SessionRef, TenantId, ToolCallId, UserId
 
 __all__ = [
     "ABSENT",
     "ANY",
+    "EMPTY_SHA256",
     "HOST",
     "NOTES",
     "RESERVED_NAMES",
@@ -31,12 +33,17 @@ __all__ = [
     "DocumentName",
     "Expect",
     "Expected",
+    "MovedDocument",
     "Revision",
     "Scope",
+    "absent_error",
+    "check_deletion",
     "conflict",
+    "deletion_of",
     "is_expected",
     "redacted_error",
     "redaction_targets",
+    "reused_request",
     "sha256_of",
     "summary_of",
     "unified_diff",
@@ -54,28 +61,10 @@ class Scope(StrEnum):
         raise InvalidKey("cannot use this scope: it must be session or user")
 
 
-# Names with another meaning in a session's directory, in a mirror or in a filesystem store.
-RESERVED_NAMES: Final = frozenset(
-    {"tool-results", "session.jsonl", "messages.jsonl", "messages.compactions", "trace", "orchestration"}
-)
-
-
-class DocumentName(Id):
-    """A file name that is safe in every directory: one component, ASCII, never hidden, never reserved."""
-
-    __slots__ = ()
-    noun = "document name"
-
-    def __new__(cls, text: object) -> Self:
-        name = super().__new__(cls, text)
-        if name.lower() in RESERVED_NAMES:
-            raise InvalidKey(f"cannot use this document name: {name} is reserved")
-        return name
-
-
 NOTES: Final = DocumentName("NOTES.md")
 TODO: Final = DocumentName("TODO.md")
 USER: Final = DocumentName("USER.md")
+EMPTY_SHA256: Final = sha256_of(b"")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -131,7 +120,7 @@ HOST: Final = Author()
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """The metadata of one committed state, without its text."""
+    """The metadata of one committed state, without its text. A deletion is a revision with an empty text."""
 
     revision: int
     actor: str
@@ -141,6 +130,16 @@ class Revision:
     sha256: str
     size_bytes: int
     redacted: bool = False
+    deleted: bool = False
+    moved: DocumentName | None = None
+    """The other name of a move: where a deleted document went, or where this text came from."""
+
+
+class MovedDocument(NamedTuple):
+    """The outcome of a move: the deletion of the old name, and the document under the new one."""
+
+    deletion: Revision
+    document: Document
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,36 +174,89 @@ ABSENT: Final = Expect.ABSENT
 Expected = int | Literal[Expect.ANY, Expect.ABSENT]
 
 
-def is_expected(current: int | None, expected: Expected) -> bool:
-    """Return whether a write that expects `expected` may replace revision `current` (None or 0: never written)."""
+def is_expected(current: int | None, expected: Expected, *, deleted: bool = False) -> bool:
+    """Return whether a change that expects `expected` may follow revision `current` (None or 0: never written).
+
+    A document that is `deleted` counts as absent. Whoever expects the revision of the deletion knows of it.
+    """
     if expected is ANY:
         return True
-    if expected is ABSENT:
-        return current is None
+    if expected is ABSENT or expected == 0:
+        return not current or deleted
     return (current or 0) == expected
 
 
-def conflict(key: DocumentKey, expected: Expected, current: Document | None) -> RevisionConflict:
+def conflict(
+    key: DocumentKey, expected: Expected, current: Document | None, *, deletion: int | None = None, verb: str = "write"
+) -> RevisionConflict:
     wanted = f"revision {expected}" if isinstance(expected, int) else expected.value
-    found = "it was never written" if current is None else f"it is at revision {current.revision}"
-    return RevisionConflict(f"cannot write {key.name}: expected {wanted}, but {found}", current)
+    if current is not None:
+        found = f"it is at revision {current.revision}"
+    elif deletion is not None:
+        found = f"it was deleted in revision {deletion}"
+    else:
+        found = "it was never written"
+    return RevisionConflict(
+        f"cannot {verb} {key.name}: expected {wanted}, but {found}", current, deletion=None if current else deletion
+    )
+
+
+def absent_error(verb: str, name: DocumentName, deletion: Revision | None = None) -> Absent:
+    """Return the error for a document that is needed and does not exist; say so if it was deleted."""
+    if deletion is None:
+        return Absent(f"cannot {verb} {name}: it does not exist")
+    where = f"moved to {deletion.moved}" if deletion.moved is not None else "deleted"
+    return Absent(
+        f"cannot {verb} {name}: it was {where} in revision {deletion.revision}; an earlier revision can be restored"
+    )
+
+
+def check_deletion(
+    verb: str, key: DocumentKey, newest: Revision | None, current: Document | None, expected: Expected
+) -> Document:
+    """Return the document that a deletion or a move may remove, or raise Absent or RevisionConflict."""
+    if newest is None or current is None:
+        raise absent_error(verb, key.name, newest)
+    if not is_expected(newest.revision, expected):
+        raise conflict(key, expected, current, verb=verb)
+    return current
+
+
+def deletion_of(revision: int, author: Author, at: datetime, moved: DocumentName | None = None) -> Revision:
+    return Revision(
+        revision,
+        author.actor,
+        None if author.session is None else SessionId(author.session),
+        author.reason,
+        at,
+        EMPTY_SHA256,
+        0,
+        deleted=True,
+        moved=moved,
+    )
+
+
+def reused_request(name: DocumentName) -> InvalidContent:
+    """Return the error for a request id that comes again with another verb, which is not a retry."""
+    return InvalidContent(f"cannot change {name}: its request id was used for another change; use a new one")
 
 
 def redaction_targets(revisions: list[Revision], revision: int) -> list[int]:
     """Return the revisions that hold the text of `revision`, or [] if it does not exist.
 
     Every revision with the same text is redacted too, or the secret would survive in a copy. Readers see the newest
-    revision, so a write must replace its text first.
+    revision, so a write or a deletion must replace its text first. A deletion has no text.
     """
-    chosen = next((r for r in revisions if r.revision == revision), None)
+    texts = [r for r in revisions if not r.deleted]
+    chosen = next((r for r in texts if r.revision == revision), None)
     if chosen is None:
         return []
     newest = max(revisions, key=lambda r: r.revision)
-    if newest.sha256 == chosen.sha256 and not newest.redacted:
+    if newest.sha256 == chosen.sha256 and not newest.redacted and not newest.deleted:
         raise RevisionConflict(
             f"cannot redact revision {revision}: revision {newest.revision} has the same text; write a new one first"
         )
-    return [r.revision for r in revisions if r.sha256 == chosen.sha256]
+    return [r.revision for r in texts if r.sha256 == chosen.sha256]
 
 
 def redacted_error(name: DocumentName, revision: int) -> Redacted:

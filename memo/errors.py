@@ -1,8 +1,8 @@
 """Everything that can go wrong with memory, as one error tree.
 
     MemoError
-    ├─ InvalidKey · InvalidContent · TooLarge · Unsupported
-    ├─ Absent (needed, but never written) · Redacted · SessionTaken
+    ├─ InvalidKey · InvalidContent · TooLarge · TooMany · Unsupported
+    ├─ Absent (needed, but never written or deleted) · Redacted · SessionTaken · NameTaken
     ├─ RevisionConflict   the document has a newer revision; `current` holds it
     ├─ LeaseLost (memo.leases)   another holder has the lease, or it has expired
     ├─ BudgetSpent · ProfileRefused · SummariserError (memo.consolidation)
@@ -13,7 +13,7 @@
        └─ Corrupt       the stored data cannot be read
 
 Every error has a stable `code`, says whether a retry can help (`retryable`), and its message starts with "cannot".
-`None` always means "never written"; an outage always raises one of these.
+`None` always means "there is no document"; an outage always raises one of these.
 """
 
 from __future__ import annotations
@@ -40,6 +40,12 @@ class TooLarge(MemoError):
     code = "memo.too_large"
 
 
+class TooMany(MemoError):
+    """The owner has as many documents as the limit allows."""
+
+    code = "memo.too_many"
+
+
 class Absent(MemoError):
     code = "memo.absent"
 
@@ -54,14 +60,21 @@ class SessionTaken(MemoError):
     code = "memo.session_taken"
 
 
+class NameTaken(MemoError):
+    """A document or a directory of this name exists."""
+
+    code = "memo.name_taken"
+
+
 class RevisionConflict(MemoError):
-    """`current` is the newest document, or None if it was never written."""
+    """`current` is the newest document, or None if there is none; `deletion` is the revision that deleted it."""
 
     code = "memo.conflict"
 
-    def __init__(self, message: str, current: Document | None = None) -> None:
+    def __init__(self, message: str, current: Document | None = None, *, deletion: int | None = None) -> None:
         super().__init__(message)
         self.current = current
+        self.deletion = deletion
 
 
 class Unsupported(MemoError):

@@ -1,4 +1,4 @@
-"""Size limits of what a store accepts, in bytes of UTF-8.
+"""Limits of what a store accepts: sizes in bytes of UTF-8, and the number of documents.
 
 Checked before anything is written. Values that are too large, or not text, are refused, never trimmed or repaired.
 """
@@ -18,6 +18,8 @@ class StoreLimits:
     artifact_bytes: int = 16 * MIB
     message_bytes: int = 16 * MIB
     """One message, envelope, event or state, as JSON."""
+    documents: int = 1000
+    """How many documents a session or a user may have. Deleted ones, NOTES.md, TODO.md and USER.md do not count."""
 
 
 def check_size(noun: str, size_bytes: int, limit_bytes: int) -> None:

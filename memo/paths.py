@@ -1,6 +1,6 @@
 """The grammar of memo paths: key ⇄ path in a container. No other module parses or builds these paths.
 
-    /workspace/memo/session/<name>                      a document of the session
+    /workspace/memo/session/<name>                      a document of the session; a name may have several segments
     /workspace/memo/session/tool-results/<call>.txt     an artifact
     /workspace/memo/user/<name>                         a document of the session's user
 
@@ -64,10 +64,12 @@ def parse_path(path: str) -> MemoPath:
     if not isinstance(path, str) or not path.startswith(MEMO_ROOT + "/"):
         raise InvalidKey(f"cannot use this path: it is not under {MEMO_ROOT}")
     match path[len(MEMO_ROOT) + 1 :].split("/"):
-        case ["session" | "user" as scope, name]:
-            return DocumentPath(Scope(scope), DocumentName(name))
         case ["session", "tool-results", file] if file.endswith(ARTIFACT_SUFFIX):
             return ArtifactPath(ToolCallId(file.removesuffix(ARTIFACT_SUFFIX)))
+        case ["session", "tool-results", *_]:
+            pass
+        case ["session" | "user" as scope, *segments] if segments:
+            return DocumentPath(Scope(scope), DocumentName("/".join(segments)))
     raise InvalidKey(
         "cannot use this memo path: expected session/<name>, user/<name> or session/tool-results/<tool call id>.txt"
     )

@@ -1,7 +1,7 @@
 """The contract of a memo provider: small capabilities, all optional except the first.
 
 Any object with the methods is a provider; there is no base class to inherit. `capabilities_of` determines once what a
-provider can do. In every method None means "never written"; every failure is an exception.
+provider can do. In every method None means "never written" or "deleted"; every failure is an exception.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from memo.documents import (
     Document,
     DocumentEntry,
     DocumentKey,
+    DocumentName,
     Expected,
+    MovedDocument,
     Revision,
     Scope,
 )
@@ -62,12 +64,16 @@ class RevisionedDocuments(Protocol):
     """Documents with revisions and compare-and-swap."""
 
     async def read_document(self, key: DocumentKey, revision: int | None = None) -> Document | None:
-        """Return the newest revision, or the given one; None if it was never written."""
+        """Return the newest revision, or the given one; None if it was never written, or is a deletion."""
 
     async def write_document(
         self, key: DocumentKey, content: str, *, expected: Expected = ANY, author: Author = HOST
     ) -> Document:
-        """Commit a new revision if the newest is `expected`, else raise RevisionConflict and change nothing."""
+        """Commit a new revision if the newest is `expected`, else raise RevisionConflict and change nothing.
+
+        A deleted document is absent and is created again; its revisions continue to grow. A name cannot be both a
+        document and a directory of documents: raise NameTaken. Raise TooMany over the limit of documents.
+        """
 
     async def append_document(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Document:
         """Commit the newest text plus `content` as a new revision, atomically."""
@@ -80,9 +86,35 @@ class RequestFinder(Protocol):
         """Return the revision of the document that this request id committed, or None if it committed none."""
 
 
+class DocumentDeleter(Protocol):
+    """Deletion as a revision. Only for stores with revisions."""
+
+    async def delete_document(self, key: DocumentKey, *, expected: Expected = ANY, author: Author = HOST) -> Revision:
+        """Commit a deletion if the newest revision is `expected`, else raise RevisionConflict and change nothing.
+
+        Then the document reads as None and is not listed; its history stays and can be restored. Raise Absent if there
+        is no document.
+        """
+
+
+class DocumentMover(Protocol):
+    """Renaming within an owner. Only for stores with revisions."""
+
+    async def move_document(
+        self, key: DocumentKey, to: DocumentName, *, expected: Expected = ANY, author: Author = HOST
+    ) -> MovedDocument:
+        """Delete the document and commit its text under the other name, in one step, if it is at `expected`.
+
+        Raise Absent if there is no document, and NameTaken if the other name has one.
+        """
+
+
 class DocumentLister(Protocol):
     async def list_documents(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> list[DocumentEntry]:
-        """Return every document of the owner, by name."""
+        """Return every document of the owner, by name.
+
+        The library's own stores also take `prefix`, and then return only the names that start with it.
+        """
 
 
 class DocumentHistory(Protocol):
@@ -146,6 +178,8 @@ class MemoProvider(
     ArtifactLister,
     RevisionedDocuments,
     RequestFinder,
+    DocumentDeleter,
+    DocumentMover,
     DocumentLister,
     DocumentHistory,
     RichArtifacts,
@@ -172,6 +206,8 @@ class Capabilities:
     rich_artifacts: bool
     snapshots: bool
     changes: bool
+    delete_documents: bool
+    move_documents: bool
 
     def missing(self) -> list[str]:
         return [field.name for field in fields(self) if not getattr(self, field.name)]
@@ -190,6 +226,8 @@ _METHODS: dict[str, tuple[str, ...]] = {
     "rich_artifacts": ("write_artifact", "read_artifacts", "read_artifact_range", "list_artifacts"),
     "snapshots": ("list_memory", "read_memory"),
     "changes": ("changes", "last_change"),
+    "delete_documents": ("delete_document",),
+    "move_documents": ("move_document",),
 }
 
 

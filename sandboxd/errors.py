@@ -2,14 +2,15 @@
 
     SandboxdError
     ├─ RequestError      InvalidRequest · Unauthorised · OutsideSandbox · LimitReached · ContextUnsupported
-    │                    · Busy: ContextBusy · Conflict: Differs · ContextExists
+    │                    · PreviewUnsupported · CallCancelled · Busy: ContextBusy · Conflict: Differs · ContextExists
     │                    · NotFound: SandboxNotFound · SessionNotFound · SnapshotNotFound · ProcessNotFound
     │                      · ContextNotFound · ToolNotFound · RouteNotFound
     ├─ FileError         FileNotFound (also a NotFound) · IsADirectory · NotADirectory · PermissionDenied · ReadOnly
     │                    · FileExists · DirectoryNotEmpty · RangeNotSatisfiable · WorkspaceFull
     ├─ SandboxError      NotReady · Paused · Hibernated · Gone (cause: exited, oom, killed, engine, mirror)
-    │                    · ToolTimeout · NothingListens · StreamClosed · ContextFailed
-    ├─ DependencyError   EngineUnavailable · EngineRefused · StoreUnavailable: StoreCorrupt
+    │                    · ToolTimeout · NothingListens · StreamClosed · BadAnswer · ContextFailed
+    ├─ DependencyError   EngineUnavailable · EngineRefused · CredentialUnavailable
+    │                    · StoreUnavailable: StoreCorrupt
     │                    · HostError: HostFull · HostBusy · HostIO · HostCorrupt
     └─ InternalError     InvalidTransition · RegistryCorrupt
 
@@ -42,6 +43,12 @@ class InvalidRequest(RequestError):
 
 class Unauthorised(RequestError):
     code = "request.unauthorised"
+
+
+class CallCancelled(RequestError):
+    """The call was cancelled by its id."""
+
+    code = "request.cancelled"
 
 
 class NotFound(RequestError):
@@ -119,6 +126,12 @@ class ContextUnsupported(RequestError):
     """The image of the sandbox has no kernel."""
 
     code = "context.unsupported"
+
+
+class PreviewUnsupported(RequestError):
+    """The daemon does not serve previews."""
+
+    code = "preview.unsupported"
 
 
 class FileError(SandboxdError):
@@ -228,6 +241,12 @@ class StreamClosed(SandboxError):
     code = "port.stream_closed"
 
 
+class BadAnswer(SandboxError):
+    """The server in the sandbox did not answer, or not with HTTP that can be passed on."""
+
+    code = "port.bad_answer"
+
+
 class DependencyError(SandboxdError):
     code = "dependency.error"
     retryable = True
@@ -240,6 +259,12 @@ class EngineUnavailable(DependencyError):
 class EngineRefused(DependencyError):
     code = "engine.refused"
     retryable = False
+
+
+class CredentialUnavailable(DependencyError):
+    """The source of a credential's secret gives none, or one that cannot be used."""
+
+    code = "credential.unavailable"
 
 
 class StoreUnavailable(DependencyError):

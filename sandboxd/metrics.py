@@ -39,6 +39,7 @@ class Metrics:
         dropped: Callable[[], int],
         pool: Callable[[], PoolFigures] = PoolFigures,
         outbox: Callable[[], Mapping[str, int]] = dict,
+        egress: Callable[[], Mapping[str, int]] = dict,
         tasks: Callable[[], int] = int,
     ) -> None:
         self._registry = CollectorRegistry()
@@ -50,6 +51,7 @@ class Metrics:
         self._registry.register(_Observed(states, dropped, tasks))
         self._registry.register(_ObservedPool(pool))
         self._registry.register(_ObservedOutbox(outbox))
+        self._registry.register(_ObservedEgress(egress))
         ProcessCollector(registry=self._registry)
         self._counters: dict[tuple[str, str], Counter] = {}
         self._histograms: dict[str, Histogram] = {}
@@ -143,6 +145,22 @@ class _ObservedOutbox(Collector):
         for state, count in self._outbox().items():
             writes.add_metric((state,), count)
         yield writes
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+
+class _ObservedEgress(Collector):
+    def __init__(self, egress: Callable[[], Mapping[str, int]]) -> None:
+        self._egress = egress
+
+    def collect(self) -> Iterator[Metric]:
+        connections = CounterMetricFamily(
+            "sandboxd_egress_connections", "Connections of sandboxes, by decision.", labels=("decision",)
+        )
+        for decision, count in self._egress().items():
+            connections.add_metric((decision,), count)
+        yield connections
 
     def describe(self) -> Iterator[Metric]:
         return iter(())

@@ -19,6 +19,7 @@ from sandboxd.consolidation_settings import ConsolidationOptions
 from sandboxd.errors import InvalidRequest
 from sandboxd.limits import Limits
 from sandboxd.models.command import DEFAULT_MAX_TIMEOUT_S, MAX_TIMEOUT_S
+from sandboxd.network_settings import NetworkOptions
 from sandboxd.places import default_data, default_socket
 from sandboxd.settings_sources import PREFIX, Environment, SettingsFiles, describe
 from sandboxd.wire_limits import WireLimits
@@ -81,6 +82,8 @@ class Settings(BaseSettings):
     """Default limits of a sandbox; a create request may set its own."""
     consolidation: ConsolidationOptions = ConsolidationOptions()
     """Consolidation, which makes a user's USER.md from their sessions in the background."""
+    network: NetworkOptions = NetworkOptions()
+    """What sandboxes may reach, and the credentials that the daemon adds for them."""
     idle_timeout_s: float = Field(default=1800, ge=0)
     """A sandbox without calls or running processes for this many seconds hibernates: its container goes, its workspace
     stays, and the next call resumes it. 0 means never. A create request may set its own."""
@@ -114,6 +117,9 @@ class Settings(BaseSettings):
     writing, showing and comparing grows with the size, and large texts are merged less often. A store made by a
     `python:` factory has its own limit as well. Do not set it below the size of a stored document, which could then be
     neither read nor shown."""
+    max_documents: int = Field(default=StoreLimits().documents, ge=1, le=4_000)
+    """The most documents that a session or a user may have. Deleted ones, `NOTES.md`, `TODO.md` and `USER.md` do not
+    count. A store made by a `python:` factory has its own limit."""
     max_calls: int = Field(default=1024, ge=4)
     """The most requests in flight; one tenant may use three quarters of them."""
     wire: WireLimits = WireLimits()
@@ -173,7 +179,7 @@ class Settings(BaseSettings):
 
     @property
     def store_limits(self) -> StoreLimits:
-        return StoreLimits(document_bytes=self.max_document_bytes)
+        return StoreLimits(document_bytes=self.max_document_bytes, documents=self.max_documents)
 
     @property
     def uid(self) -> int:

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 _MOST_CONNECTIONS = 4096
 _MOST_UNAUTHENTICATED = 256
+_MOST_PREVIEW = 128
 
 
 class WireLimits(BaseModel):
@@ -17,6 +18,8 @@ class WireLimits(BaseModel):
     max_unauthenticated: int | None = Field(default=None, ge=1)
     """Open TCP connections that have not sent a valid token. The default is a quarter of `max_connections`, at most
     256."""
+    max_preview_connections: int | None = Field(default=None, ge=1)
+    """Open TCP connections that show previews. The default is an eighth of `max_connections`, at most 128."""
     head_timeout_s: float = Field(default=10, gt=0)
     """How long, in seconds, a new connection may stay silent, and a request's line and headers may take to arrive."""
     body_timeout_s: float = Field(default=20, gt=0)
@@ -38,6 +41,10 @@ class WireLimits(BaseModel):
 
     def unauthenticated(self, open_files: int) -> int:
         return self.max_unauthenticated or max(2, min(_MOST_UNAUTHENTICATED, self.tcp_connections(open_files) // 4))
+
+    def guests(self, open_files: int) -> int:
+        """Return how many TCP connections may show previews."""
+        return self.max_preview_connections or max(2, min(_MOST_PREVIEW, self.tcp_connections(open_files) // 8))
 
 
 def _quarter(open_files: int) -> int:

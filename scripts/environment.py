@@ -2,7 +2,8 @@
 
 Each is brought up to date only when its requirement files or pyproject.toml change; the machine's own pip configuration
 decides where packages come from. Usage: `environment run`, `environment dev` (adds the tools) or `environment suites`
-(what tests/suites runs: the packages of other projects, whose pins exclude some of ours, and not this package).
+(what tests/suites runs: the packages of other projects, whose pins exclude some of ours, and of ours only what the
+client needs).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ REQUIREMENTS = {"run": "requirements.txt", "dev": "requirements-dev.txt", "suite
 
 def wanted_stamp(kind: str) -> str:
     """Return the kind and a hash of everything that determines the environment's contents."""
-    inputs = {"requirements-suites.txt"} if kind == "suites" else {"requirements.txt", "pyproject.toml"}
+    inputs = {"pyproject.toml"} if kind == "suites" else {"requirements.txt", "pyproject.toml"}
     digest = hashlib.sha256()
     for name in sorted({*inputs, REQUIREMENTS[kind]}):
         digest.update((ROOT / name).read_bytes())
@@ -62,13 +63,12 @@ def build(kind: str) -> None:
             cannot="cannot install the requirements",
             advice=advice,
         )
-        if kind != "suites":
-            run_step(
-                "installing sandboxd into .venv",
-                [*pip, "--no-deps", "-e", str(ROOT)],
-                cannot="cannot install sandboxd",
-                advice=advice,
-            )
+        run_step(
+            f"installing sandboxd into {venv.name}",
+            [*pip, "--no-deps", "-e", str(ROOT)],
+            cannot="cannot install sandboxd",
+            advice=advice,
+        )
         stamp.write_text(wanted_stamp(kind))
 
 

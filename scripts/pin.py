@@ -27,15 +27,20 @@ _OPTIONS = [
     "--no-emit-trusted-host",
 ]
 
+OWN_EXTRAS = ("retry",)
+"""The extras that .venv has. The others are frameworks, whose pins exclude some of ours: .venv-suites has those."""
+
 
 def _verb(arguments: Sequence[str]) -> int:
     content = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project, groups = content["project"], content["dependency-groups"]
-    extras = [package for packages in project["optional-dependencies"].values() for package in packages]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+    frameworks = [package for name, packages in extras.items() if name not in OWN_EXTRAS for package in packages]
+    own = [package for name in OWN_EXTRAS for package in extras[name]]
     inputs = {
         "requirements.txt": project["dependencies"],
-        "requirements-dev.txt": [*project["dependencies"], *extras, *groups["dev"]],
-        "requirements-suites.txt": groups["suites"],
+        "requirements-dev.txt": [*project["dependencies"], *own, *groups["dev"]],
+        "requirements-suites.txt": [*frameworks, *groups["suites"]],
     }
     with tempfile.TemporaryDirectory(prefix="sandboxd-pin-") as name:
         work = Path(name)

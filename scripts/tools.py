@@ -1,7 +1,7 @@
 """`make tools`: install the programs that tests need besides the engine, as root on Debian or Ubuntu.
 
-Without a required program the suite cannot run. An optional one is another engine for the conformance suite; if it
-cannot be installed, its tests are skipped with the reason.
+Without a required program the suite cannot run. An optional one is another engine for the conformance suite, or a
+browser; if it cannot be installed, its tests are skipped with the reason.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ PACKAGE_OF = {
     "git": "git",
 }
 _OPTIONAL: dict[str, Callable[[], None]] = {
+    "chromium": lambda: debian.install(["chromium"]),
     "podman": lambda: debian.install(["podman"]),
     # Debian 12's own runsc does not run under a current kernel.
     "runsc": lambda: debian.install_from_backports("runsc"),

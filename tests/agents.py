@@ -15,7 +15,7 @@ from memo.documents import DocumentKey
 from memo.ids import SessionRef, UserId
 from sandboxd.memory import Memory
 from sandboxd.models.tool import ToolResult
-from sandboxd.tools import Toolbox, run_tool
+from sandboxd.tools import Toolbox
 from sandboxd.tools.context import ToolContext
 from tests.world.world import World, open_world
 
@@ -35,10 +35,9 @@ class Agent:
         return self.world.memory
 
     async def call(self, tool: str, request: str | None = None, **arguments: Any) -> ToolResult:
-        found = TOOLBOX[tool]
         with await self.world.manager.call(self.ref) as runner:
             context = ToolContext(self.ref, runner, self.memory, self.world.manager, request)
-            return await run_tool(found, context, found.arguments.model_validate(arguments))
+            return await TOOLBOX.call(tool, arguments, context)
 
     async def read(self, path: str = USER_MD, **arguments: Any) -> ToolResult:
         return await self.call("Read", file_path=path, **arguments)

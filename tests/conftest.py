@@ -11,10 +11,15 @@ from typing import TypeVar
 
 import docker
 import pytest
+from hypothesis import HealthCheck, settings
 
 from sandboxd.image import default_image, variant_image
 from scripts import engine
 from tests.engines import CannotServe, Podman, PrivateEngine, SecondDocker, gvisor
+
+# Examples are drawn and run on machines of any load, so nothing here depends on how long that takes.
+settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any load")
 
 AnEngine = TypeVar("AnEngine", bound=PrivateEngine)
 T = TypeVar("T")

@@ -7,6 +7,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,12 @@ from sandboxd.engine.protocol import LABEL_INSTANCE
 from tests.ordinary_user import ordinary_environment, public_python
 
 READY_S = 60
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
 
 
 class RunningDaemon:

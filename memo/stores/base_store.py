@@ -18,6 +18,7 @@ from memo.changes import ChangeStream
 from memo.compaction import Compaction, CompactionOptions, cut_index, is_due, plan_compaction
 from memo.documents import (
     ANY,
+    EMPTY_SHA256,
     HOST,
     ArtifactEntry,
     ArtifactKey,
@@ -25,7 +26,9 @@ from memo.documents import (
     Document,
     DocumentEntry,
     DocumentKey,
+    DocumentName,
     Expected,
+    MovedDocument,
     Revision,
     Scope,
     unified_diff,
@@ -80,7 +83,19 @@ class BaseStore(ABC):
     async def append_document(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Document: ...
 
     @abstractmethod
-    async def list_documents(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> list[DocumentEntry]: ...
+    async def delete_document(
+        self, key: DocumentKey, *, expected: Expected = ANY, author: Author = HOST
+    ) -> Revision: ...
+
+    @abstractmethod
+    async def move_document(
+        self, key: DocumentKey, to: DocumentName, *, expected: Expected = ANY, author: Author = HOST
+    ) -> MovedDocument: ...
+
+    @abstractmethod
+    async def list_documents(
+        self, tenant: TenantId, owner: OwnerId, scope: Scope, prefix: str = ""
+    ) -> list[DocumentEntry]: ...
 
     @abstractmethod
     async def document_history(self, key: DocumentKey, limit: int | None = None) -> list[Revision]: ...
@@ -89,8 +104,8 @@ class BaseStore(ABC):
     async def redact_document(self, key: DocumentKey, revision: int, *, author: Author = HOST) -> list[int]: ...
 
     async def diff_document(self, key: DocumentKey, before: int, after: int) -> str:
-        old = await self._revision(key, before) if before else None
-        return unified_diff(key.name, old, await self._revision(key, after))
+        old = await self._state_at(key, before) if before else None
+        return unified_diff(key.name, old, await self._state_at(key, after))
 
     async def restore_document(self, key: DocumentKey, revision: int, *, author: Author = HOST) -> Document:
         old = await self._revision(key, revision)  # revisions never change, so this needs no transaction
@@ -99,8 +114,20 @@ class BaseStore(ABC):
     async def _revision(self, key: DocumentKey, revision: int) -> Document:
         document = await self.read_document(key, revision)
         if document is None:
+            if await self._is_deletion(key, revision):
+                raise Absent(f"cannot restore revision {revision} of {key.name}: it is a deletion; name an earlier one")
             raise Absent(f"cannot find revision {revision} of {key.name}")
         return document
+
+    async def _state_at(self, key: DocumentKey, revision: int) -> Document:
+        """Return a revision for comparison: a deletion counts as an empty text."""
+        document = await self.read_document(key, revision)
+        if document is None and await self._is_deletion(key, revision):
+            return Document("", revision, EMPTY_SHA256)
+        return document or await self._revision(key, revision)
+
+    async def _is_deletion(self, key: DocumentKey, revision: int) -> bool:
+        return any(r.revision == revision and r.deleted for r in await self.document_history(key))
 
     async def read_memory_document(self, tenant: str, owner: str, scope: str, name: str) -> str | None:
         document = await self.read_document(DocumentKey.of(tenant, owner, scope, name))

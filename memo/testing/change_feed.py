@@ -6,11 +6,12 @@ A feed with a gap fails the check instead of hanging it.
 from __future__ import annotations
 
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Any
 
 import anyio
 
-from memo.documents import ABSENT, ArtifactKey, DocumentKey
+from memo.documents import ABSENT, ArtifactKey, DocumentKey, DocumentName
 from memo.errors import RevisionConflict
 from memo.testing.promises import Factory, Promise, expect, expect_equal, fresh, keep, together
 
@@ -121,10 +122,28 @@ async def concurrent_changes_are_all_reported_to_every_reader(store: Any) -> Non
         expect_equal(len(seen), 10, "the number of changes of one document")
 
 
+async def deletions_and_moves_are_reported(store: Any) -> None:
+    if not callable(getattr(store, "delete_document", None)):
+        return  # optional
+    start, key, to = await store.last_change(), _key("a.md"), DocumentName("b.md")
+    first = await store.write_document(key, "one")
+    expected: list[tuple[Any, int, bool]] = [(key, first.revision, False)]
+    if callable(getattr(store, "move_document", None)):
+        moved = await store.move_document(key, to)
+        key_after = replace(key, name=to)
+        expected += [(key, moved.deletion.revision, True), (key_after, moved.document.revision, False)]
+        key = key_after
+    deletion = await store.delete_document(key)
+    expected.append((key, deletion.revision, True))
+    seen = [(change.key, change.revision, change.deleted) for change in await _read(store, start)]
+    expect_equal(seen, expected, "the changes")
+
+
 FEED_PROMISES: tuple[Promise, ...] = (
     every_change_is_reported_once_in_order_with_key_and_revision,
     a_feed_continues_from_any_cursor,
     a_refused_write_is_not_reported,
     a_waiting_reader_is_woken,
     concurrent_changes_are_all_reported_to_every_reader,
+    deletions_and_moves_are_reported,
 )

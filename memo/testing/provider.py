@@ -16,6 +16,7 @@ import anyio.lowlevel
 from memo.errors import MemoError
 from memo.provider import capabilities_of
 from memo.testing.artifacts import ARTIFACT_PROMISES, RICH_ARTIFACT_PROMISES, SNAPSHOT_PROMISES
+from memo.testing.deletions import DELETION_PROMISES, MOVE_PROMISES
 from memo.testing.promises import Factory, Promise, expect, expect_equal, fresh, keep, keep_one, made, together
 from memo.testing.revisions import HISTORY_PROMISES, LISTING_PROMISES, REVISION_PROMISES
 
@@ -41,6 +42,10 @@ async def check_provider(make: Factory, *, outage: Outage | None = None) -> None
         await keep(make, LISTING_PROMISES)
     if has.history and has.revisions:
         await keep(make, HISTORY_PROMISES)
+    if has.delete_documents and has.revisions and has.list_documents and has.history:
+        await keep(make, DELETION_PROMISES)
+        if has.move_documents:
+            await keep(make, MOVE_PROMISES)
     if has.rich_artifacts:
         await keep(make, RICH_ARTIFACT_PROMISES)
     if has.snapshots and has.rich_artifacts and has.revisions:
@@ -92,6 +97,16 @@ async def tenants_owners_scopes_and_names_are_separate(provider: Any) -> None:
         await provider.write_memory_document(*key, "/".join(key))
     for key in keys:
         expect_equal(await provider.read_memory_document(*key), "/".join(key), f"the text of {'/'.join(key)}")
+
+
+async def a_name_may_have_several_segments(provider: Any) -> None:
+    tenant, session = fresh("t"), fresh("s")
+    names = ("memories/projects/x.md", "memories/projects/y.md", "memories/x.md", "x.md", "a/b/c/d/e/f/g/h")
+    for name in names:
+        await provider.write_memory_document(tenant, session, "session", name, f"text of {name}")
+    for name in names:
+        seen = await provider.read_memory_document(tenant, session, "session", name)
+        expect_equal(seen, f"text of {name}", f"the text of {name}")
 
 
 async def invalid_text_raises_and_changes_nothing(provider: Any) -> None:
@@ -149,6 +164,7 @@ async def concurrent_appends_are_all_kept(provider: Any) -> None:
 WRITE_PROMISES: tuple[Promise, ...] = (
     a_written_document_reads_back_exactly,
     tenants_owners_scopes_and_names_are_separate,
+    a_name_may_have_several_segments,
     invalid_text_raises_and_changes_nothing,
     readers_never_see_half_a_document,
 )

@@ -48,6 +48,8 @@ def _verbs() -> list[Verb]:
         Verb("write_document", document, True, (0,), 1),
         Verb("append_document", document, True, (0,), 1),
         Verb("find_request", ("key", "request"), key=(0,)),
+        Verb("delete_document", ("key",), True, (0,)),
+        Verb("move_document", ("key", "to"), True, (0,)),
         Verb("list_documents", ("tenant", "owner", "scope"), key=(0, 1, 2)),
         Verb("document_history", ("key", "limit"), key=(0,)),
         Verb("diff_document", ("key", "before", "after"), key=(0,)),

@@ -22,6 +22,8 @@ SOCKET_SHARE = 0.25
 MAX_SESSION_SOCKETS = 64
 """The most WebSockets of one session. Each has up to two calls to the runner under way, which accepts 255."""
 
+TENANT = "sandboxd.tenant"
+"""Scope key of the tenant of a request that does not name it in its path."""
 _PREFIX = "/v1/tenants/"
 _SEAT = "sandboxd.seat"
 
@@ -126,7 +128,7 @@ class AdmissionMiddleware:
         self._sockets = sockets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        tenant = tenant_of(scope["path"]) if scope["type"] == "http" else None
+        tenant = tenant_in(scope) if scope["type"] == "http" else None
         if tenant is None:
             await self._app(scope, receive, send)
             return
@@ -143,8 +145,14 @@ def seat_of(scope: Scope) -> Seat:
     return found
 
 
+def tenant_in(scope: Scope) -> str | None:
+    """Return the tenant of a request, or None for one without a tenant: health, metrics, events."""
+    known: str | None = scope.get(TENANT)
+    return known or tenant_of(scope["path"])
+
+
 def tenant_of(path: str) -> str | None:
-    """Return the tenant in a path, or None for a path without one: health, metrics, events."""
+    """Return the tenant in a path, or None for a path without one."""
     if not path.startswith(_PREFIX):
         return None
     return path[len(_PREFIX) :].partition("/")[0]

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from starlette.middleware import Middleware
-from starlette.routing import Router
-from starlette.types import Receive, Scope, Send
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memo.limits import StoreLimits
 from sandboxd.api import (
     artifacts,
+    calls,
     consolidation,
     contexts,
+    egress,
     events,
     exec,
     files,
@@ -27,19 +29,23 @@ from sandboxd.api import (
     memo,
     messages,
     mirror,
+    ports,
     processes,
     pty,
     sandboxes,
     sessions,
     snapshots,
     tools,
+    tunnels,
 )
 from sandboxd.api.admission import MAX_CALLS, SOCKET_SHARE, Admission, AdmissionMiddleware, Sockets
 from sandboxd.api.boundary import Boundary
 from sandboxd.api.budget import BudgetMiddleware, ByteBudget
+from sandboxd.api.calls import CallMiddleware, CallTable
+from sandboxd.api.contracts import Manager, Memory
 from sandboxd.api.feed import EventFeed
 from sandboxd.api.openapi import describe
-from sandboxd.api.ports import Manager, Memory
+from sandboxd.api.previews import VisitMiddleware
 from sandboxd.api.routes import EndpointRoute, Services
 from sandboxd.api.watch import DisconnectWatch
 from sandboxd.consolidation.service import ConsolidationService
@@ -47,6 +53,7 @@ from sandboxd.errors import RouteNotFound
 from sandboxd.idempotency import IdempotencyStore
 from sandboxd.metrics import Metrics
 from sandboxd.models.health import Readiness
+from sandboxd.network.previews import Previews
 from sandboxd.tools import Toolbox
 
 # Routes are tried in this order, so those of the hot path come first.
@@ -57,6 +64,9 @@ ENDPOINTS = (
     *processes.ENDPOINTS,
     *pty.ENDPOINTS,
     *contexts.ENDPOINTS,
+    *ports.ENDPOINTS,
+    *tunnels.ENDPOINTS,
+    *egress.ENDPOINTS,
     *sandboxes.ENDPOINTS,
     *snapshots.ENDPOINTS,
     *memo.ENDPOINTS,
@@ -65,6 +75,7 @@ ENDPOINTS = (
     *messages.ENDPOINTS,
     *consolidation.ENDPOINTS,
     *sessions.ENDPOINTS,
+    *calls.ENDPOINTS,
     *events.ENDPOINTS,
     *health.ENDPOINTS,
 )
@@ -83,6 +94,8 @@ def create_app(
     consolidator: ConsolidationService | None = None,
     max_calls: int = MAX_CALLS,
     budget: ByteBudget | None = None,
+    previews: Previews | None = None,
+    mcp: ASGIApp | None = None,
 ) -> Router:
     watch = DisconnectWatch()
 
@@ -104,9 +117,14 @@ def create_app(
         memory=memory,
         store_limits=store_limits or StoreLimits(),
         consolidation=consolidator,
+        previews=previews,
     )
+    visits = []
+    if previews is not None:
+        desk = ports.PreviewDesk(manager, previews, metrics)
+        visits.append(Middleware(VisitMiddleware, partial(ports.show_preview, manager, previews), desk))
     return Router(
-        [EndpointRoute(endpoint, services) for endpoint in ENDPOINTS],
+        [*(EndpointRoute(endpoint, services) for endpoint in ENDPOINTS), *_mcp_routes(mcp)],
         redirect_slashes=False,
         default=_refuse_unknown_route,
         lifespan=lifespan,
@@ -114,8 +132,15 @@ def create_app(
             Middleware(BudgetMiddleware, budget or ByteBudget()),
             Middleware(Boundary),
             Middleware(AdmissionMiddleware, Admission(max_calls), Sockets(max(1, int(max_calls * SOCKET_SHARE)))),
+            *visits,
+            Middleware(CallMiddleware, CallTable()),
         ],
     )
+
+
+def _mcp_routes(mcp: ASGIApp | None) -> list[Route]:
+    """Return the route of the MCP server, which answers every method itself and is not part of the OpenAPI document."""
+    return [] if mcp is None else [Route("/mcp", mcp)]
 
 
 async def _refuse_unknown_route(scope: Scope, receive: Receive, send: Send) -> None:

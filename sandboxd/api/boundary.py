@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memo.errors import MemoError, RevisionConflict
 from sandboxd.api.budget import allotment_of
+from sandboxd.api.previews import VISIT
 from sandboxd.api.problems import large_problem, problem, render
 from sandboxd.api.refusals import ClientLeft, MethodNotAllowed, UpgradeRequired
 from sandboxd.api.request_path import check_path
@@ -37,7 +38,8 @@ class Boundary:
             await send(message)
 
         try:
-            check_path(scope["raw_path"])
+            if VISIT not in scope:  # its host name says which tenant it is, whatever its path
+                check_path(scope["raw_path"])
             await self._app(scope, receive, watched)
             return
         except ClientLeft:

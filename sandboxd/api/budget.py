@@ -11,7 +11,7 @@ import anyio
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sandboxd.api.admission import tenant_of
+from sandboxd.api.admission import tenant_in
 from sandboxd.errors import Busy, InvalidRequest
 
 MIB = 1024 * 1024
@@ -113,7 +113,7 @@ class BudgetMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        memory = Allotment(self._budget, tenant_of(scope["path"]) or "")
+        memory = Allotment(self._budget, tenant_in(scope) or "")
         scope[_ALLOTMENT] = memory
         try:
             await self._app(scope, receive, send)

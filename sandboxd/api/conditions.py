@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from memo.documents import ABSENT, ANY, DocumentKey, Expected, conflict
-from sandboxd.api.ports import Memory
+from sandboxd.api.contracts import Memory
 from sandboxd.api.requests import header
 from sandboxd.errors import InvalidRequest
 from sandboxd.models.document import MAX_REVISION
@@ -37,7 +37,12 @@ def read_condition(request: Request) -> Condition:
 
 
 async def expectation(condition: Condition, memory: Memory, key: DocumentKey) -> Expected:
-    """Return the revision for the store to compare. Existence can be checked first: a document is never deleted."""
-    if condition.must_exist and await memory.read(key) is None:
-        raise conflict(key, ANY, None)
-    return condition.expected
+    """Return the revision for the store to compare. For a document that must exist it is the newest one, because the
+    document may be deleted in the meantime."""
+    if not condition.must_exist:
+        return condition.expected
+    document = await memory.read(key)
+    if document is None:
+        deletion = await memory.deletion(key)
+        raise conflict(key, ANY, None, deletion=None if deletion is None else deletion.revision)
+    return document.revision

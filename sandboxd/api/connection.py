@@ -139,6 +139,11 @@ class HttpConnection(HttpToolsProtocol):
             if self._part == "body":
                 self._table.begin_body(self)
 
+    def welcome(self) -> None:
+        """Record that the current request names a preview."""
+        if not self._is_trusted:
+            self._table.welcome(self)
+
     @property
     def is_upgradable(self) -> bool:
         """Whether the running request is the last in HTTP, and all of it has arrived."""

@@ -7,10 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sandboxd.api.feed import EventFeed
-from sandboxd.api.requests import header, read_query
+from sandboxd.api.requests import last_event_id, read_query
 from sandboxd.api.routes import Access, Endpoint, Services
 from sandboxd.api.streams import EVENTS_HEAD, KEEP_ALIVE, KEEP_ALIVE_S, Source, Streamed
-from sandboxd.errors import InvalidRequest
 from sandboxd.events import MAX_BATCH
 from sandboxd.models.event import EventsQuery
 
@@ -18,10 +17,8 @@ from sandboxd.models.event import EventsQuery
 async def follow_events(services: Services, request: Request) -> Response:
     query = read_query(request, EventsQuery)
     after = query.after
-    if (last := header(request, b"last-event-id")) is not None:
-        if not (last.isascii() and last.isdecimal() and len(last) <= 19):
-            raise InvalidRequest("cannot resume: Last-Event-ID must be the id of an event, a whole number")
-        after = int(last)
+    if (last := last_event_id(request)) is not None:
+        after = last
     feed = services.feed
     return Streamed(_follow(feed, after) if query.follow else _recent(feed, after), services.watch)
 

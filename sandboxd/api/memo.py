@@ -1,21 +1,23 @@
-"""Documents of a session and of a user: list, read, write with compare-and-swap, append, history, diff, restore.
+"""Documents of a session and of a user: list, read, write, append, delete, move, history, diff, restore.
 
-The same functions serve both; the path says whose document it is. Every write goes through `Memory`, never to the
-store directly.
+The same functions serve both; the path says whose document it is. A name may contain slashes, so the routes about a
+document come before those of the document itself. Every write goes through `Memory`, never to the store directly.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from memo.documents import DocumentKey, DocumentName, Scope
-from memo.errors import Absent
+from memo.documents import ABSENT, DocumentKey, DocumentName, Scope, absent_error
+from memo.errors import Absent, RevisionConflict
 from memo.ids import OwnerId, SessionId, SessionRef, TenantId, UserId
+from sandboxd.api.answers import json_answer
 from sandboxd.api.budget import allotment
-from sandboxd.api.conditions import expectation, read_condition
+from sandboxd.api.conditions import Condition, expectation, read_condition
+from sandboxd.api.contracts import Memory
 from sandboxd.api.memory import (
     AUTHOR_HEADERS,
     MAX_TEXT_BYTES,
@@ -32,13 +34,17 @@ from sandboxd.api.once import BEGUN
 from sandboxd.api.pieces import list_answer
 from sandboxd.api.requests import MAX_JSON_BYTES, read_json, read_query, session_ref
 from sandboxd.api.routes import SESSION, USER, Access, Endpoint, Services
-from sandboxd.errors import InvalidRequest
+from sandboxd.errors import Busy, InvalidRequest
 from sandboxd.models.document import (
+    Deletion,
     DiffQuery,
     DocumentInfo,
     DocumentList,
+    DocumentMove,
     History,
     HistoryQuery,
+    ListQuery,
+    Moved,
     QueuedWrite,
     ReadQuery,
     RestoreBody,
@@ -49,6 +55,7 @@ from sandboxd.models.document import (
 )
 
 MARKDOWN = "text/markdown"
+_MOST_TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +86,15 @@ async def _key(services: Services, request: Request, query: ScopeQuery) -> tuple
     return DocumentKey(owner.tenant, owner.owner, owner.scope, name), owner.session
 
 
-def _absent(key: DocumentKey) -> Absent:
-    return Absent(f"cannot find {key.name}: it does not exist")
+async def _absent(memory: Memory, key: DocumentKey) -> Absent:
+    return absent_error("find", key.name, await memory.deletion(key))
 
 
 async def list_documents(services: Services, request: Request) -> Response:
     memory = memory_of(services)
-    owner = await _owner(services, request, read_query(request, ScopeQuery))
-    found = await memory.list(owner.tenant, owner.owner, owner.scope)
+    query = read_query(request, ListQuery)
+    owner = await _owner(services, request, query)
+    found = await memory.list(owner.tenant, owner.owner, owner.scope, query.prefix)
     if not found and owner.scope is Scope.SESSION:
         await require_session(services, session_ref(request))
     return await list_answer(map(DocumentInfo.of, found), allotment(request))
@@ -100,7 +108,7 @@ async def read_document(services: Services, request: Request) -> Response:
     if document is None:
         if query.revision is not None:
             raise Absent(f"cannot find revision {query.revision} of {key.name}")
-        raise _absent(key)
+        raise await _absent(memory, key)
     if session is not None and query.revision is None:
         memory.agents.saw(SessionRef(key.tenant, session), key, document)
     return text_answer(request, document.content, MARKDOWN, document.revision)
@@ -113,9 +121,15 @@ async def write_document(services: Services, request: Request) -> Response:
     condition = read_condition(request)
     text = await read_text(request, "document", services.store_limits.document_bytes)
     author = author_of(request, "put", text, session)
-    expected = await expectation(condition, memory, key)
-    request.scope[BEGUN] = True
-    return written(await memory.write(key, text, expected=expected, author=author, merge=query.merge))
+    for _ in range(_MOST_TRIES):
+        expected = await expectation(condition, memory, key)
+        request.scope[BEGUN] = True
+        try:
+            return written(await memory.write(key, text, expected=expected, author=author, merge=query.merge))
+        except RevisionConflict:
+            if not condition.must_exist:  # else it only must exist, at whatever revision
+                raise
+    raise Busy(f"cannot write {key.name}: others write it all the time; try again")
 
 
 async def append_document(services: Services, request: Request) -> Response:
@@ -127,13 +141,46 @@ async def append_document(services: Services, request: Request) -> Response:
     return written(await memory.append(key, text, author=author))
 
 
+async def delete_document(services: Services, request: Request) -> Response:
+    memory = memory_of(services)
+    key, session = await _key(services, request, read_query(request, ScopeQuery))
+    condition = _of_existing(request)
+    author = author_of(request, "delete", str(condition.expected), session)
+    request.scope[BEGUN] = True
+    deletion = await memory.delete(key, expected=condition.expected, author=author)
+    return json_answer(Deletion(name=key.name, revision=deletion.revision))
+
+
+async def move_document(services: Services, request: Request) -> Response:
+    memory = memory_of(services)
+    owner = await _owner(services, request, read_query(request, ScopeQuery))
+    condition = _of_existing(request)
+    body = await read_json(request, DocumentMove)
+    source, target = DocumentName(body.source), DocumentName(body.target)
+    author = author_of(request, "move", f"{source} {target} {condition.expected}", owner.session)
+    key = DocumentKey(owner.tenant, owner.owner, owner.scope, source)
+    request.scope[BEGUN] = True
+    moved = (await memory.move(key, target, expected=condition.expected, author=author)).document
+    answer = json_answer(Moved(name=target, revision=moved.revision, sha256=moved.sha256))
+    answer.headers["etag"] = f'"{moved.revision}"'
+    return answer
+
+
+def _of_existing(request: Request) -> Condition:
+    """Return the condition of a request that needs a document: If-Match, if any."""
+    condition = read_condition(request)
+    if condition.expected is ABSENT:
+        raise InvalidRequest("cannot use If-None-Match here: the document must exist; send If-Match or neither")
+    return condition
+
+
 async def list_history(services: Services, request: Request) -> Response:
     memory = memory_of(services)
     query = read_query(request, HistoryQuery)
     key, _ = await _key(services, request, query)
     revisions = await memory.history(key, query.limit)
     if not revisions:
-        raise _absent(key)
+        raise await _absent(memory, key)
     return await list_answer(map(Revision.of, revisions), allotment(request))
 
 
@@ -143,9 +190,9 @@ async def diff_document(services: Services, request: Request) -> Response:
     key, _ = await _key(services, request, query)
     after = query.after
     if after is None:
-        newest = await memory.read(key)
+        newest = next(iter(await memory.history(key, 1)), None)
         if newest is None:
-            raise _absent(key)
+            raise await _absent(memory, key)
         after = newest.revision
     before = after - 1 if query.before is None else query.before
     return text_answer(request, await memory.diff(key, before, after), "text/x-diff")
@@ -163,7 +210,7 @@ async def restore_document(services: Services, request: Request) -> Response:
 def _endpoints(base: str, whose: str, prefix: str) -> tuple[Endpoint, ...]:
     memo = f"{base}/memo"
     document = f"{memo}/{{name}}"
-    return (
+    parts = (
         Endpoint(
             "GET",
             memo,
@@ -171,7 +218,7 @@ def _endpoints(base: str, whose: str, prefix: str) -> tuple[Endpoint, ...]:
             "memo",
             Access.READ,
             f"List the documents of the {whose}",
-            query=ScopeQuery,
+            query=ListQuery,
             answers={200: DocumentList},
             operation_id=f"list{prefix}_documents",
         ),
@@ -253,7 +300,40 @@ def _endpoints(base: str, whose: str, prefix: str) -> tuple[Endpoint, ...]:
             headers=AUTHOR_HEADERS,
             operation_id=f"restore{prefix}_document",
         ),
+        Endpoint(
+            "DELETE",
+            document,
+            delete_document,
+            "memo",
+            Access.WRITE,
+            "Delete a document, as a revision: its history stays, and an earlier revision can be restored. With "
+            "If-Match, only if it is still that revision: else 412 `memo.conflict`",
+            query=ScopeQuery,
+            answers={200: Deletion},
+            repeatable=remembers_requests,
+            headers=("If-Match", *AUTHOR_HEADERS),
+            operation_id=f"delete{prefix}_document",
+        ),
+        Endpoint(
+            "POST",
+            f"{base}/memo-move",
+            move_document,
+            "memo",
+            Access.WRITE,
+            "Rename a document. Its history stays under the old name. 409 `memo.name_taken` if the new name exists",
+            body_limit=MAX_JSON_BYTES,
+            body=DocumentMove,
+            query=ScopeQuery,
+            answers={200: Moved},
+            repeatable=remembers_requests,
+            headers=("If-Match", *AUTHOR_HEADERS),
+            operation_id=f"move{prefix}_document",
+        ),
     )
+    deep = [replace(part, deep_parameter="name") for part in parts if part.path.startswith(f"{memo}/")]
+    # A name may contain slashes, so the longer paths are tried first.
+    deep.sort(key=lambda part: part.path == document)
+    return (*(part for part in parts if not part.path.startswith(f"{memo}/")), *deep)
 
 
 ENDPOINTS = (*_endpoints(SESSION, "session", ""), *_endpoints(USER, "user", "_user"))

@@ -17,7 +17,7 @@ from memo.ids import SessionId, SessionRef, UserId
 from sandboxd.api import pieces
 from sandboxd.api.answers import json_answer
 from sandboxd.api.budget import allotment
-from sandboxd.api.ports import Memory
+from sandboxd.api.contracts import Memory
 from sandboxd.api.refusals import BodyTooLarge, UnsupportedMediaType
 from sandboxd.api.requests import header, read_body
 from sandboxd.api.routes import Services

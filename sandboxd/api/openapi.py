@@ -23,7 +23,8 @@ def describe(endpoints: Sequence[Endpoint], version: str) -> dict[str, Any]:
     """Return the OpenAPI document of these endpoints."""
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+        for method, name in endpoint.operations.items():
+            paths.setdefault(endpoint.public_path, {})[method.lower()] = _operation(endpoint, name)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -36,11 +37,11 @@ def describe(endpoints: Sequence[Endpoint], version: str) -> dict[str, Any]:
     }
 
 
-def _operation(endpoint: Endpoint) -> dict[str, Any]:
+def _operation(endpoint: Endpoint, name: str) -> dict[str, Any]:
     described: dict[str, Any] = {
         "tags": [endpoint.kind],
         "summary": endpoint.summary,
-        "operationId": endpoint.operation_id or endpoint.run.__name__,
+        "operationId": name,
         "parameters": [*_path_parameters(endpoint), *_query_parameters(endpoint), *_header_parameters(endpoint)],
         "responses": {str(status): _answer(answer) for status, answer in endpoint.answers.items()},
     }
@@ -112,7 +113,7 @@ def _answer(answer: type[BaseModel] | str | None) -> dict[str, Any]:
 def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     return [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in re.findall(r"{(\w+)}", endpoint.path)
+        for name in re.findall(r"{(\w+)}", endpoint.public_path)
     ]
 
 

@@ -1,180 +1,153 @@
-"""What the routes need from the rest of the daemon, as Protocols: the manager, its runners and memory."""
+"""The ports of a sandbox: what listens inside, requests to it, and preview URLs for browsers."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Protocol
+import re
 
-from memo.documents import ANY, HOST, Author, Document, DocumentEntry, DocumentKey, Expected, Revision, Scope
-from memo.ids import OwnerId, SessionRef, TenantId, UserId
-from memo.provider import Capabilities
-from memo.sessions import Summarize
-from sandboxd.contexts.contexts import ContextRunner
-from sandboxd.events import EventBus
-from sandboxd.memory.outcomes import Committed, Queued
-from sandboxd.memory.store_client import StoreClient
-from sandboxd.models.command import ExecOutput
-from sandboxd.models.files import ArchiveSummary, DirectoryPage, FileEvent, FileInfo
-from sandboxd.models.fork import ForkRequest, ForkView
-from sandboxd.models.mirror import MirrorFile, RefusedWrite
-from sandboxd.models.process import Process, SignalName, SignalTarget
-from sandboxd.models.sandbox import GarbageReport, SandboxPatch, SandboxRequest, SandboxView, Stats
-from sandboxd.models.snapshot import SnapshotView
-from sandboxd.runner.calls import CommandResult, Exec, ProcessLabel, Terminal
-from sandboxd.sandboxes.snapshots import SnapshotJob
-from sandboxd.tools.context import ToolMemory, ToolRunner
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
 
+from memo.ids import SessionRef
+from sandboxd.api.answers import json_answer
+from sandboxd.api.contracts import Manager
+from sandboxd.api.port_headers import INNER_AUTHORIZATION, PortPlace
+from sandboxd.api.port_proxy import PortAnswer, PortTarget
+from sandboxd.api.previews import Visit
+from sandboxd.api.request_path import inner_path
+from sandboxd.api.requests import header, read_optional_json, session_ref
+from sandboxd.api.routes import ANY, SESSION, Access, Endpoint, Services
+from sandboxd.errors import InvalidRequest, PreviewUnsupported, SandboxNotFound
+from sandboxd.metrics import Metrics
+from sandboxd.models.network import PortList, Preview, PreviewRequest
+from sandboxd.network.previews import PreviewGrant, Previews
 
-class FileReader(Protocol):
-    """An open file of the container: its metadata, then its bytes."""
-
-    @property
-    def stat(self) -> FileInfo: ...
-    def __aiter__(self) -> AsyncIterator[bytes]: ...
+_PORT = f"{SESSION}/ports/{{port}}"
+_KIND = "port"
 
 
-class FileWatch(Protocol):
-    """A directory being watched."""
-
-    async def batch(self) -> list[FileEvent]:
-        """Wait for events; none once the watch is over."""
-
-
-class SandboxRunner(ToolRunner, ContextRunner, Protocol):
-    """The calls that the API makes to the runner. `runner.client.RunnerClient` implements it."""
-
-    def stream(self, call: Exec) -> AbstractAsyncContextManager[AsyncIterator[ExecOutput | CommandResult]]: ...
-    async def start_process(
-        self, call: Exec, *, tty: bool | Terminal = False, label: ProcessLabel | None = None
-    ) -> Process: ...
-    async def resize_process(self, process_id: str, rows: int, columns: int) -> None: ...
-    async def signal_process(self, process_id: str, name: SignalName, to: SignalTarget | None = None) -> int: ...
-    def read_file(
-        self, path: str, offset: int = 0, length: int | None = None
-    ) -> AbstractAsyncContextManager[FileReader]: ...
-    async def stat(self, path: str, *, follow: bool = True) -> FileInfo: ...
-    async def list_directory(self, path: str, after: str = "", limit: int = 10_000) -> DirectoryPage: ...
-    async def remove(self, path: str, *, recursive: bool = False) -> None: ...
-    async def make_directory(self, path: str, *, parents: bool = False) -> tuple[FileInfo, bool]: ...
-    async def move(self, source: str, target: str, *, replace: bool = False) -> FileInfo: ...
-    def read_archive(
-        self, path: str, *, hold_processes: bool = False
-    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]: ...
-    async def write_archive(self, path: str, data: AsyncIterable[bytes]) -> ArchiveSummary: ...
-    def watch_directory(self, path: str, *, recursive: bool = False) -> AbstractAsyncContextManager[FileWatch]: ...
+def read_port(request: Request) -> int:
+    """Return the port in the path; raise InvalidRequest if it is not one."""
+    text: str = request.scope["path_params"]["port"]
+    if re.fullmatch(r"[1-9][0-9]{0,4}", text) is None or int(text) > 65_535:
+        raise InvalidRequest("cannot use this port: it must be a number from 1 to 65535")
+    return int(text)
 
 
-class SnapshotCatalogue(Protocol):
-    """The snapshots that are ready. `snapshots.Snapshots` implements it."""
-
-    def of_session(self, ref: SessionRef) -> list[SnapshotView]: ...
-    def get(self, ref: SessionRef, snapshot_id: str) -> SnapshotView: ...
-    async def remove(self, ref: SessionRef, snapshot_id: str) -> None: ...
+async def list_ports(services: Services, request: Request) -> Response:
+    with await services.manager.call(session_ref(request)) as runner, services.watch.guard(request.receive):
+        return json_answer(PortList(items=await runner.list_ports()))
 
 
-class Manager(Protocol):
-    """The sandboxes. `manager.SandboxManager` implements it."""
-
-    @property
-    def events(self) -> EventBus: ...
-
-    async def ensure_sandbox(self, ref: SessionRef, request: SandboxRequest) -> SandboxView:
-        """Return the session's sandbox once it is ready; `created` says whether this call created it."""
-
-    def check_room(self) -> None:
-        """Raise if the host has no room for another sandbox."""
-
-    def check_snapshot(self, ref: SessionRef, request: SandboxRequest) -> None:
-        """Raise if the request names a snapshot that it cannot have."""
-
-    @property
-    def snapshots(self) -> SnapshotCatalogue: ...
-
-    async def take_snapshot(self, ref: SessionRef, name: str | None, request: str | None = None) -> SnapshotJob:
-        """Begin a snapshot of the session's workspace; a repeated `request` returns the same one."""
-
-    async def fork(self, ref: SessionRef, asked: ForkRequest, request: str | None = None) -> ForkView:
-        """Make new sessions as copies of this one; a repeated `request` returns the same ones."""
-
-    def get(self, ref: SessionRef) -> SandboxView:
-        """Return the session's sandbox, or raise NotFound."""
-
-    def of_tenant(self, tenant: TenantId) -> list[SandboxView]:
-        """Return every sandbox of the tenant."""
-
-    async def update(self, ref: SessionRef, patch: SandboxPatch) -> SandboxView:
-        """Change the options of the session's sandbox."""
-
-    async def pause(self, ref: SessionRef) -> SandboxView:
-        """Freeze every process of the sandbox."""
-
-    async def resume(self, ref: SessionRef) -> SandboxView:
-        """Return the sandbox once it is ready, whether it was paused or hibernated."""
-
-    async def hibernate(self, ref: SessionRef) -> SandboxView:
-        """Remove the sandbox's container and keep its workspace."""
-
-    async def destroy(self, ref: SessionRef) -> None:
-        """Remove the sandbox, or raise NotFound."""
-
-    async def call(self, ref: SessionRef) -> AbstractContextManager[SandboxRunner]:
-        """Return the sandbox's runner for one call, once it is resumed if it may be.
-
-        Raises NotFound, NotReady, Paused, Hibernated or Gone.
-        """
-
-    async def stats(self, ref: SessionRef) -> Stats:
-        """Return the sandbox's current resource usage."""
-
-    async def collect_garbage(self) -> GarbageReport:
-        """Reconcile registry, engine and disk now, remove orphans, and return the report."""
+async def proxy(services: Services, request: Request) -> Response:
+    scope = request.scope
+    raw: bytes = scope["raw_path"]
+    path = inner_path(raw)
+    prefix = raw.removesuffix(path) if raw.endswith(path) else raw
+    place = PortPlace(
+        read_port(request), prefix.decode("latin-1"), header(request, b"host") or "localhost", scope["scheme"]
+    )
+    return PortAnswer(services.manager, PortTarget(session_ref(request), place, path))
 
 
-class Memory(ToolMemory, Protocol):
-    """The store, and the mirrors of live sandboxes. `memory.Memory` implements it.
+async def make_preview(services: Services, request: Request) -> Response:
+    ref, port = session_ref(request), read_port(request)
+    body = await read_optional_json(request, PreviewRequest)
+    if services.previews is None:
+        raise PreviewUnsupported(
+            "cannot make a preview URL: the daemon shows previews on its TCP listener only; start it with --tcp and "
+            "--token-file, and if that is not a loopback address, set network.preview_host to a name whose "
+            "subdomains lead there"
+        )
+    grant = await services.previews.grant(ref, _identity(services.manager, ref), port, body.ttl_s)
+    return json_answer(Preview(url=services.previews.url(grant), expires_at=grant.expires_at), 201)
 
-    Every write goes through it: store first, then mirrors, then the answer.
-    """
 
-    @property
-    def capabilities(self) -> Capabilities: ...
+def _identity(manager: Manager, ref: SessionRef) -> str:
+    """Return what tells a sandbox from a later one of the same session."""
+    return manager.get(ref).created_at.isoformat()
 
-    @property
-    def client(self) -> StoreClient:
-        """The store, for data that is not mirrored: sessions, messages, usage."""
 
-    async def read(self, key: DocumentKey, revision: int | None = None) -> Document | None:
-        """Return the newest or the given revision; None if it was never written."""
+def show_preview(manager: Manager, previews: Previews, visit: Visit, scope: Scope) -> PortAnswer:
+    """Return the answer to a request on a preview's own host."""
+    scheme = previews.address.scheme
+    place = PortPlace(visit.grant.port, "", visit.host, scheme)
+    return PortAnswer(manager, PortTarget(visit.grant.ref, place, scope["raw_path"] or b"/"))
 
-    async def write(
-        self,
-        key: DocumentKey,
-        content: str,
-        *,
-        expected: Expected = ANY,
-        author: Author = HOST,
-        merge: bool = False,
-    ) -> Committed | Queued:
-        """Commit if the revision is still `expected`, then update the mirrors; raise RevisionConflict if it is not."""
 
-    async def append(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Committed | Queued: ...
-    async def list(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> Sequence[DocumentEntry]: ...
-    async def history(self, key: DocumentKey, limit: int | None = None) -> Sequence[Revision]: ...
-    async def diff(self, key: DocumentKey, before: int, after: int) -> str: ...
-    async def restore(self, key: DocumentKey, revision: int, author: Author = HOST) -> Committed | Queued: ...
+class PreviewDesk:
+    """Knows whether a preview's sandbox still exists, and counts visits."""
 
-    async def compact(self, ref: SessionRef, summarize: Summarize, **options: Any) -> bool:
-        """Compact the session's log if due, and update its notes in the mirrors; return whether it was due."""
+    def __init__(self, manager: Manager, previews: Previews, metrics: Metrics) -> None:
+        self._manager = manager
+        self._previews = previews
+        self._metrics = metrics
 
-    async def refresh(self, ref: SessionRef, path: str | None = None, content: str | None = None) -> int:
-        """Refresh the session's mirror from the store; return how many files changed, 0 without a live sandbox."""
+    def clock(self) -> float:
+        return self._previews.clock()
 
-    async def refresh_user(self, tenant: TenantId, user: UserId, name: str, content: str | None = None) -> int:
-        """Refresh one document of a user in every live mirror; return how many files changed."""
+    async def check(self, grant: PreviewGrant) -> None:
+        try:
+            is_same = _identity(self._manager, grant.ref) == grant.sandbox
+        except SandboxNotFound:
+            is_same = False
+        if not is_same:
+            await self._previews.forget(grant)
+            raise SandboxNotFound("cannot show this preview: its sandbox was removed")
 
-    async def inspect(self, ref: SessionRef) -> Sequence[MirrorFile]:
-        """Compare every file of the session's mirror with the store."""
+    def record(self, outcome: str, seconds: float) -> None:
+        self._metrics.record("preview", outcome, seconds)
 
-    def refused(self, ref: SessionRef | None = None) -> Sequence[RefusedWrite]:
-        """Return queued writes that the store permanently rejected: those of one session and its user, or all."""
+
+_PROXIED = (
+    "The request goes to the server that listens on this port of a loopback address in the sandbox, and its answer "
+    "comes back, both as they arrive; a WebSocket is passed through. Path and query are passed on byte for byte, but "
+    "the path must not contain `.` and `..` segments. The server sees `Host: localhost:PORT`, `X-Forwarded-Host`, "
+    "`X-Forwarded-Proto` and `X-Forwarded-Prefix`. Authorization is the daemon's: to send one to the server, use "
+    f"`{INNER_AUTHORIZATION.decode().title()}`. Redirects to the server and its cookies are changed to stay below this "
+    "path. `POST …/ports/PORT/preview` is the daemon's own. An Idempotency-Key is passed on and has no effect here."
+)
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        f"{SESSION}/ports",
+        list_ports,
+        _KIND,
+        Access.READ,
+        "List the ports that processes in the sandbox listen on",
+        answers={200: PortList},
+    ),
+    Endpoint(
+        "POST",
+        f"{_PORT}/preview",
+        make_preview,
+        _KIND,
+        Access.WRITE,
+        "Make a URL that shows a port in a browser, without a token, until it expires",
+        body=PreviewRequest,
+        answers={201: Preview},
+        repeatable=False,
+    ),
+    Endpoint(
+        ANY,
+        _PORT,
+        proxy,
+        _KIND,
+        Access.PROXY,
+        "Send a request for / to a server in the sandbox",
+        answers={200: None, 101: None},
+        description=_PROXIED,
+        operation_id="proxy_root",
+    ),
+    Endpoint(
+        ANY,
+        f"{_PORT}/{{rest:rest}}",
+        proxy,
+        _KIND,
+        Access.PROXY,
+        "Send a request to a server in the sandbox",
+        answers={200: None, 101: None},
+        description=_PROXIED,
+    ),
+)

@@ -42,6 +42,7 @@ STATUS_BY_CODE = {
     "request.timeout": 408,
     "request.conflict": 409,
     "request.busy": 409,
+    "request.cancelled": 409,
     "request.outcome_unknown": 409,
     "sandbox.differs": 409,
     "sandbox.hibernated": 409,
@@ -63,6 +64,8 @@ STATUS_BY_CODE = {
     "sandbox.error": 502,
     "port.closed": 502,
     "port.stream_closed": 502,
+    "port.bad_answer": 502,
+    "preview.unsupported": 409,
     "sandbox.not_ready": 503,
     "sandbox.paused": 503,
     "sandbox.tool_timeout": 504,
@@ -70,6 +73,7 @@ STATUS_BY_CODE = {
     "dependency.error": 503,
     "engine.unavailable": 503,
     "engine.refused": 502,
+    "credential.unavailable": 503,
     "store.unavailable": 503,
     "store.error": 502,
     "store.corrupt": 502,
@@ -94,6 +98,8 @@ STATUS_BY_CODE = {
     "memo.absent": 404,
     "memo.redacted": 410,
     "memo.session_taken": 409,
+    "memo.name_taken": 409,
+    "memo.too_many": 409,
     "memo.invalid_content": 400,
     "memo.unsupported": 501,
     "memo.error": 400,
@@ -135,6 +141,8 @@ def _members(error: SandboxdError | MemoError) -> dict[str, Any]:
             "sha256": None if now is None else now.sha256,
             "text": None if now is None else now.content,
         }
+        if error.deletion is not None:
+            current["deletion"] = error.deletion
         copy = error.copy if isinstance(error, WriteConflict) else None
         return current if copy is None else {**current, "copy": copy.name}
     if isinstance(error, ProviderError | WriteOutcomeUnknown):

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memo.ids import SessionRef
-from sandboxd.api.ports import SandboxRunner
+from sandboxd.api.contracts import SandboxRunner
 from sandboxd.api.processes import check_process_id
 from sandboxd.api.requests import describe, read_query, session_ref
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services

@@ -46,6 +46,16 @@ def header(request: Request, name: bytes) -> str | None:
     return None
 
 
+def last_event_id(request: Request) -> int | None:
+    """Return the id of the last event that a client has seen, if it resumes a stream of events."""
+    last = header(request, b"last-event-id")
+    if last is None:
+        return None
+    if not (last.isascii() and last.isdecimal() and len(last) <= 19):
+        raise InvalidRequest("cannot resume: Last-Event-ID must be the id of an event, a whole number")
+    return int(last)
+
+
 def wants_events(request: Request) -> bool:
     return "text/event-stream" in (header(request, b"accept") or "")
 
@@ -157,11 +167,16 @@ async def read_json_line(request: Request, model: type[M], limit: int) -> tuple[
 
 async def read_json_objects(request: Request, model: type[M], limit: int) -> M:
     """Read a body of objects that are kept as given, and reserve the larger memory of parsed JSON."""
+    return _validated(model, await read_json_bytes(request, limit))
+
+
+async def read_json_bytes(request: Request, limit: int) -> bytes:
+    """Read a body that is JSON of any shape, and reserve the memory that it takes once it is parsed."""
     _refuse_other_media(request)
     raw = await read_body(request, limit)
     if len(raw) > SMALL_BYTES:
         allotment(request).take(_JSON_WEIGHT * len(raw) + _CONTAINER_BYTES * (raw.count(b"{") + raw.count(b"[")))
-    return _validated(model, raw)
+    return raw
 
 
 async def read_optional_json(request: Request, model: type[M], limit: int = MAX_JSON_BYTES) -> M:

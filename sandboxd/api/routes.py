@@ -2,11 +2,12 @@
 
 Starlette matches the path; the request then goes straight to `run(services, request)`. Access is part of the
 declaration: a route that reads never takes an Idempotency-Key, every route that writes does, and one that opens a
-WebSocket, which may write, does not.
+WebSocket or passes requests on to a server in a sandbox, which may write, does not.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from enum import Enum
 from typing import Any, Literal
 
 from pydantic import BaseModel
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -21,9 +23,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memo.errors import MemoError
 from memo.limits import StoreLimits
+from sandboxd.api.contracts import Manager, Memory
 from sandboxd.api.feed import EventFeed
 from sandboxd.api.once import answer_once
-from sandboxd.api.ports import Manager, Memory
 from sandboxd.api.refusals import ClientLeft, MethodNotAllowed
 from sandboxd.api.upgraded import UPGRADE
 from sandboxd.api.watch import DisconnectWatch
@@ -32,16 +34,39 @@ from sandboxd.errors import InternalError, InvalidRequest, SandboxdError, host_e
 from sandboxd.idempotency import IdempotencyStore
 from sandboxd.metrics import Metrics
 from sandboxd.models.health import Readiness
+from sandboxd.network.previews import Previews
 from sandboxd.tools import Toolbox
 
 SESSION = "/v1/tenants/{tenant}/sessions/{session}"
 USER = "/v1/tenants/{tenant}/users/{user}"
 
 
+class _AnyText(Convertor[str]):
+    """The rest of a path, whatever it contains: Starlette's own `path` stops at a line break."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("rest", _AnyText())
+
+
 class Access(Enum):
     READ = "read"
     WRITE = "write"
     SOCKET = "socket"
+    PROXY = "proxy"
+    """Requests and WebSockets alike, which a server in the sandbox answers."""
+
+
+ANY = "ANY"
+"""The method of an endpoint that takes every method."""
+_USUAL_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +86,8 @@ class Services:
     memory: Memory | None = None
     store_limits: StoreLimits = field(default_factory=StoreLimits)
     consolidation: ConsolidationService | None = None
+    previews: Previews | None = None
+    """None if this daemon serves no previews."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +99,7 @@ class Endpoint:
 
     method: str
     path: str
+    """With its parameters in braces, as OpenAPI describes it."""
     run: Callable[[Services, Request], Awaitable[Response]]
     kind: str
     access: Access
@@ -95,22 +123,42 @@ class Endpoint:
     """What its summary does not say."""
     operation_id: str = ""
     """Its name in the OpenAPI document if not its function's name: two routes may share a function."""
+    deep_parameter: str = ""
+    """The parameter of its path whose value may contain slashes."""
+
+    @property
+    def route(self) -> str:
+        """The path as Starlette matches it."""
+        return self.path.replace(f"{{{self.deep_parameter}}}", f"{{{self.deep_parameter}:path}}")
+
+    @property
+    def operations(self) -> dict[str, str]:
+        """The methods that the OpenAPI document lists, each with the name of its operation."""
+        name = self.operation_id or self.run.__name__
+        if self.method != ANY:
+            return {self.method: name}
+        return {method: f"{name}_{method.lower()}" for method in _USUAL_METHODS}
+
+    @property
+    def public_path(self) -> str:
+        """The path without the types of its parameters."""
+        return re.sub(r"{(\w+):\w+}", r"{\1}", self.path)
 
 
 class EndpointRoute(Route):
     """The Starlette route of an endpoint. A wrong method raises, so that the boundary answers it like any error."""
 
     def __init__(self, endpoint: Endpoint, services: Services) -> None:
-        super().__init__(endpoint.path, endpoint.run, methods=[endpoint.method])
+        super().__init__(endpoint.route, endpoint.run, methods=[endpoint.method])
         self._method = endpoint.method
-        self._is_socket = endpoint.access is Access.SOCKET
-        self.methods = {endpoint.method}  # Starlette adds HEAD to GET
+        self._takes_sockets = endpoint.access in (Access.SOCKET, Access.PROXY)
+        self.methods = None if endpoint.method == ANY else {endpoint.method}  # Starlette adds HEAD to GET
         self.app = _serve(endpoint, services)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != self._method:
+        if self._method not in (scope["method"], ANY):
             raise MethodNotAllowed(self._method)
-        if UPGRADE in scope and not self._is_socket:
+        if UPGRADE in scope and not self._takes_sockets:
             raise InvalidRequest("cannot open a WebSocket here: this route answers requests; leave out the upgrade")
         await self.app(scope, receive, send)
 

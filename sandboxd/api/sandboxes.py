@@ -31,6 +31,7 @@ async def ensure_sandbox(services: Services, request: Request) -> Response:
     if not _is_there(services, ref):  # a running sandbox does not need the store, which may be unavailable
         services.manager.check_room()  # before anything is written
         services.manager.check_snapshot(ref, wanted)
+        await services.manager.check_network(ref, wanted)
         await introduce_session(services, ref, wanted.user, wanted.agent)
     view = await services.manager.ensure_sandbox(ref, wanted)
     return json_answer(view, 201 if view.created else 200)
@@ -126,7 +127,7 @@ ENDPOINTS = (
         update_sandbox,
         "sandbox",
         Access.WRITE,
-        "Change how long the sandbox lives, how it is resumed, and its labels",
+        "Change how long the sandbox lives, how it is resumed, its labels, and what it may reach",
         body_limit=MAX_JSON_BYTES,
         body=SandboxPatch,
         answers={200: SandboxView},

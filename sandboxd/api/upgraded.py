@@ -81,6 +81,12 @@ class UpgradedStream:
         self.send_nowait(data)
         await self._flow.drain()
 
+    async def flush(self) -> None:
+        """Wait until the client's kernel has taken everything that was sent. Nothing may be sent afterwards."""
+        if not self._is_over:
+            self._transport.set_write_buffer_limits(high=0)
+            await self._flow.drain()
+
     def send_nowait(self, data: bytes) -> None:
         """Send a few bytes without waiting for the client to read."""
         if data and not self._is_over:

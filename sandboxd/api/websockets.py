@@ -27,7 +27,6 @@ from websockets.typing import Subprotocol
 from sandboxd.api.admission import seat_of
 from sandboxd.api.budget import allotment
 from sandboxd.api.refusals import ClientLeft, UpgradeRequired
-from sandboxd.api.requests import header
 from sandboxd.api.upgraded import UPGRADE, UpgradedStream
 from sandboxd.errors import InvalidRequest, SandboxdError
 from sandboxd.websocket_codec import FAILED, GOING_AWAY, LOST, NORMAL, WebSocketCodec
@@ -154,33 +153,48 @@ class Handshake:
             raise UpgradeRequired("cannot answer this request: this route speaks WebSocket; connect with its client")
         if problem is not None:
             raise InvalidRequest(f"cannot open a WebSocket: {str(problem)[:200]}")
-        self._connection = request.scope[UPGRADE]
-        # The parser takes a body for the first bytes of the other protocol, where a proxy would take it for a body.
-        has_body = header(request, b"content-length") not in (None, "0") or header(request, b"transfer-encoding")
-        if has_body or not self._find_connection().is_upgradable:
-            raise InvalidRequest("cannot open a WebSocket: the request has a body; send it without one")
         allotment(request).take(_MESSAGES_HELD * max_message_bytes)
-        seat_of(request.scope).move_to_sockets(request.scope["path_params"]["session"])
+        self._upgrade = claim_upgrade(request.scope, request.scope["path_params"]["session"])
 
     async def serve(self, talk: Callable[[WebSocket], Awaitable[None]]) -> Response:
         """Accept the socket and run `talk` on it. Return the response for the route to return: all has been sent."""
-        stream = self._find_connection().upgrade(self._response.serialize())
+        stream = self._upgrade(self._response.serialize())
         await WebSocket(stream, self._library.subprotocol, self._max_message_bytes).run(talk)
         return _Answered()
 
-    def _find_connection(self) -> UpgradableConnection:
-        connection: UpgradableConnection | None = self._connection()
+
+def claim_upgrade(scope: Scope, session: str) -> Callable[[bytes], UpgradedStream]:
+    """Give a request for an upgrade its place among the open sockets of a session.
+
+    Return the function that answers it with a head and takes over the connection. Raise InvalidRequest if the request
+    has a body, Busy or LimitReached if there is no room.
+    """
+    find: Callable[[], UpgradableConnection | None] = scope[UPGRADE]
+
+    def find_connection() -> UpgradableConnection:
+        connection = find()
         if connection is None or connection.transport.is_closing():
             raise ClientLeft
         return connection
+
+    # The parser takes a body for the first bytes of the other protocol, where a proxy would take it for a body.
+    has_body = any(
+        name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
+        for name, value in scope["headers"]
+    )
+    if has_body or not find_connection().is_upgradable:
+        raise InvalidRequest("cannot open a WebSocket: the request has a body; send it without one")
+    seat_of(scope).move_to_sockets(session)
+    return lambda head: find_connection().upgrade(head)
 
 
 def _as_handshake(request: Request) -> HandshakeRequest:
     scope = request.scope
     headers = Headers((name.decode("ascii"), value.decode("latin-1")) for name, value in scope["headers"])
-    return HandshakeRequest(
-        path=scope["path"], headers=headers, method=scope["method"], protocol=f"HTTP/{scope['http_version']}"
-    )
+    handshake = HandshakeRequest(scope["path"], headers)
+    # Fields of websockets 17, which checks them; older versions leave that to the server.
+    handshake.method, handshake.protocol = scope["method"], f"HTTP/{scope['http_version']}"
+    return handshake
 
 
 class _Answered(Response):

@@ -10,7 +10,7 @@ from sandboxd.cli.connection import connected
 from sandboxd.cli.memo_edit import edit
 from sandboxd.cli.memo_files import export_all, import_all
 from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json, Tenant
-from sandboxd.cli.output import print_json, print_table
+from sandboxd.cli.output import print_json, print_line, print_table
 from sandboxd.cli.place import (
     Actor,
     File,
@@ -22,10 +22,12 @@ from sandboxd.cli.place import (
     print_written,
     read_input,
 )
+from sandboxd.models.document import Revision
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Memory: the documents of a session, or with --user of a user.\n\n"
+    "A name is a path of up to eight segments, such as memories/projects/x.md.\n\n"
     "Example: sandboxd memo cat demo NOTES.md    or    sandboxd memo cat --user alice USER.md",
 )
 
@@ -33,6 +35,9 @@ app = typer.Typer(
 @app.command("ls")
 def ls(
     words: Annotated[list[str] | None, typer.Argument(metavar="[SESSION]", help="Leave it out with --user.")] = None,
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", help="Only documents whose names start with this, such as memories/.")
+    ] = None,
     user: User = None,
     tenant: Tenant = "default",
     daemon: Daemon = DEFAULT_DAEMON,
@@ -40,11 +45,11 @@ def ls(
 ) -> None:
     """List the documents.
 
-    Example: sandboxd memo ls demo
+    Example: sandboxd memo ls demo --prefix memories/
     """
     place = find_place(words, user)
     with connected(daemon, tenant, json) as client:
-        found = client.list_memo(place.owner, scope=place.scope)
+        found = client.list_memo(place.owner, scope=place.scope, prefix=prefix)
     if json:
         print_json({"items": found})
         return
@@ -141,6 +146,67 @@ def append(
     print_written(place.words[0], written, json)
 
 
+IfRevision = Annotated[
+    int | None, typer.Option("--if-revision", min=1, help="Only if the document is at this revision.")
+]
+
+
+@app.command("rm")
+def rm(
+    words: Words = None,
+    if_revision: IfRevision = None,
+    actor: Actor = None,
+    reason: Reason = None,
+    user: User = None,
+    tenant: Tenant = "default",
+    daemon: Daemon = DEFAULT_DAEMON,
+    json: Json = False,
+) -> None:
+    """Delete a document. Its history stays, and `memo restore` brings an earlier revision back.
+
+    Example: sandboxd memo rm demo memories/projects/x.md
+    """
+    place = find_place(words, user, "NAME")
+    name = place.words[0]
+    with connected(daemon, tenant, json) as client:
+        deleted = client.delete_memo(
+            place.owner, name, scope=place.scope, expected=if_revision, actor=actor, reason=reason
+        )
+    if json:
+        print_json({"name": name, "revision": deleted.revision, "deleted": True})
+    else:
+        print_line(f"{name} is deleted; `memo restore` with revision {deleted.revision - 1} brings it back")
+
+
+@app.command("mv")
+def mv(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[SESSION] NAME NEW-NAME", help="Leave SESSION out with --user.")
+    ] = None,
+    if_revision: IfRevision = None,
+    actor: Actor = None,
+    reason: Reason = None,
+    user: User = None,
+    tenant: Tenant = "default",
+    daemon: Daemon = DEFAULT_DAEMON,
+    json: Json = False,
+) -> None:
+    """Rename a document. Its history stays under the old name.
+
+    Example: sandboxd memo mv demo plan.md memories/projects/plan.md
+    """
+    place = find_place(words, user, "NAME", "NEW-NAME")
+    name, new_name = place.words
+    with connected(daemon, tenant, json) as client:
+        moved = client.move_memo(
+            place.owner, name, new_name, scope=place.scope, expected=if_revision, actor=actor, reason=reason
+        )
+    if json:
+        print_json({"name": moved.name, "revision": moved.revision, "sha256": moved.sha256, "moved_from": name})
+    else:
+        print_line(f"{name} is now {moved.name}, at revision {moved.revision}")
+
+
 @app.command("history")
 def history(
     words: Words = None,
@@ -169,7 +235,7 @@ def history(
             one.actor,
             one.session or "",
             str(one.size),
-            "redacted" if one.redacted else one.reason,
+            _what(one),
         )
         for one in found
     ]
@@ -225,6 +291,17 @@ def restore(
     with connected(daemon, tenant, json) as client:
         written = client.restore_memo(place.owner, name, int(number), scope=place.scope, actor=actor, reason=reason)
     print_written(name, written, json)
+
+
+def _what(revision: Revision) -> str:
+    """Return what the table says about a revision besides its author."""
+    parts = [
+        "redacted" if revision.redacted else "",
+        f"moved to {revision.moved_to}" if revision.moved_to else "deleted" if revision.deleted else "",
+        f"moved from {revision.moved_from}" if revision.moved_from else "",
+        "" if revision.redacted else revision.reason,
+    ]
+    return "; ".join(part for part in parts if part)
 
 
 app.command("edit")(edit)

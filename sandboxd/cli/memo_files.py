@@ -1,6 +1,6 @@
 """`memo export` and `memo import`: all documents and artifacts of a session, or all documents of a user, as files.
 
-    DIRECTORY/NAME                      a document
+    DIRECTORY/NAME                      a document; a name with several segments is a path
     DIRECTORY/tool-results/ID.txt       an artifact of the session
 
 An export can be imported into another session or another daemon.
@@ -14,6 +14,8 @@ from typing import Annotated
 
 import typer
 
+from memo.document_names import DocumentName
+from memo.errors import InvalidKey
 from sandboxd.cli.connection import connected
 from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json, Tenant
 from sandboxd.cli.output import print_json, print_line
@@ -65,7 +67,7 @@ def import_all(
     if not root.is_dir():
         raise InvalidRequest(f"cannot import from {root}: it is not a directory; name one that `memo export` wrote")
     # Read everything before writing, so that a file that is not text does not leave a partial import.
-    documents = [(path.name, _text(path)) for path in _files(root)]
+    documents = [(_name(path.relative_to(root)), _text(path)) for path in _documents(root)]
     artifacts = [(path.name.removesuffix(SUFFIX), _text(path)) for path in _files(root / ARTIFACTS)]
     if artifacts and place.scope == "user":
         raise InvalidRequest(f"cannot import {root / ARTIFACTS} for a user: only a session has tool results; name one")
@@ -94,8 +96,33 @@ def _write_all(client: Client, place: Place, root: Path) -> list[str]:
 
 
 def _write(root: Path, name: str, text: str) -> str:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / name).write_bytes(text.encode())
     return name
+
+
+def _name(path: Path) -> DocumentName:
+    try:
+        return DocumentName(path.as_posix())
+    except InvalidKey as error:
+        raise InvalidRequest(f"{error}: rename {path}, or move it away") from None
+
+
+def _documents(root: Path) -> Iterator[Path]:
+    """Yield the regular files of a tree that are not hidden, without the tool results, by name."""
+    for path in sorted(root.iterdir()):
+        if path.name != ARTIFACTS:
+            yield from _below(path)
+
+
+def _below(path: Path) -> Iterator[Path]:
+    if path.name.startswith("."):
+        return
+    if path.is_file():
+        yield path
+    elif path.is_dir() and not path.is_symlink():  # a link could lead back to a directory above
+        for child in sorted(path.iterdir()):
+            yield from _below(child)
 
 
 def _files(directory: Path) -> Iterator[Path]:

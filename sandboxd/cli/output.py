@@ -41,6 +41,7 @@ _NEXT_STEPS = {
     "consolidation.summariser": "`sandboxd consolidate --status` shows the reason and the time of the next try.",
     "consolidation.summariser_unavailable": "`sandboxd consolidate --status` shows the time of the next try.",
     "store.unavailable": "`sandboxd doctor` shows what is wrong with the store.",
+    "port.closed": "`sandboxd ports SESSION` lists the ports that are listened on.",
     "engine.unavailable": "`sandboxd doctor` shows what is wrong with the engine.",
     "engine.refused": "`sandboxd doctor` shows what is wrong with the engine.",
 }

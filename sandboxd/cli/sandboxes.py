@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -37,6 +37,17 @@ def create(
         str | None, typer.Option(help="auto: the next call resumes it. manual: only `sandboxd resume` does.")
     ] = None,
     label: Annotated[list[str] | None, typer.Option("--label", "-l", help="NAME=VALUE; may be repeated.")] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(help="HOST[:PORT], *.HOST or preset:NAME that it may reach; may be repeated. `none` for nothing."),
+    ] = None,
+    allow_private: Annotated[
+        list[str] | None,
+        typer.Option(help="HOST[:PORT] that it may reach even at a private address; may be repeated."),
+    ] = None,
+    credential: Annotated[
+        list[str] | None, typer.Option(help="A credential of the daemon that it may use; may be repeated.")
+    ] = None,
     from_snapshot: Annotated[
         str | None, typer.Option(help="Begin with the files of this snapshot; `sandboxd snapshot ls` lists them.")
     ] = None,
@@ -53,8 +64,9 @@ def create(
 ) -> None:
     """Create a session's sandbox, or return the existing one.
 
-    A sandbox that is hibernated or whose container died starts again with its files. The time limits, labels and
-    --resume of an existing one are changed; another image, environment or other limits need --recreate.
+    A sandbox that is hibernated or whose container died starts again with its files. The time limits, labels,
+    --resume and network access of an existing one are changed; another image, environment or other limits need
+    --recreate.
 
     Example: sandboxd create demo --user alice --memory-mb 256
     """
@@ -72,6 +84,7 @@ def create(
             ttl_s=ttl,
             resume=_parse_resume(resume),
             labels=parse_pairs(label, "--label") if label else None,
+            network=_parse_network(allow or [], allow_private or [], credential or []),
             from_snapshot=from_snapshot,
             recreate=recreate,
         )
@@ -186,6 +199,22 @@ def parse_pairs(pairs: list[str] | None, option: str) -> dict[str, str]:
             raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint=option)
         parsed[name] = value
     return parsed
+
+
+def _parse_network(
+    allow: list[str], private: list[str], credentials: list[str]
+) -> Literal["none"] | dict[str, Any] | None:
+    """Return the network access that the options ask for; None if they say nothing of it."""
+    if not (allow or private or credentials):
+        return None
+    if allow == ["none"] and not (private or credentials):
+        return "none"
+    items: list[str | dict[str, Any]] = [*allow]
+    for text in private:
+        host, separator, port = text.rpartition(":")
+        is_port = bool(separator) and port.isascii() and port.isdecimal() and not host.endswith(":")
+        items.append({"host": host, "port": int(port), "private": True} if is_port else {"host": text, "private": True})
+    return {"allow": items, "credentials": credentials}
 
 
 def _parse_resume(text: str | None) -> Resume | None:

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import json as jsonlib
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 import typer
 
 from sandboxd.cli.connection import connected
 from sandboxd.cli.options import DEFAULT_DAEMON, Daemon, Json, Session, Tenant
 from sandboxd.cli.output import FAILED, fail, print_json, print_line, print_table
-from sandboxd.errors import InvalidRequest, NotFound
-from sandboxd.models.tool import ToolDescription
-
-_NOUNS = {
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-    "array": "a JSON array",
-    "object": "a JSON object",
-}
+from sandboxd.errors import InvalidRequest
+from sandboxd.models.tool import ToolDescription, ToolFormat
 
 
 def tool(
@@ -30,6 +21,10 @@ def tool(
     name: Annotated[str | None, typer.Argument(help="The tool; lists the tools if not given.")] = None,
     arguments: Annotated[
         list[str] | None, typer.Argument(help="NAME=VALUE pairs, one JSON object, or `-` to read one from stdin.")
+    ] = None,
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", metavar="API", help="List the tools as JSON for an API: anthropic, openai or mcp."),
     ] = None,
     tenant: Tenant = "default",
     daemon: Daemon = DEFAULT_DAEMON,
@@ -40,25 +35,33 @@ def tool(
     Example: sandboxd tool demo Read file_path=/workspace/notes.txt limit=10
     """
     with connected(daemon, tenant, json, session=session) as client:
+        if format_ is not None:
+            if name is not None:
+                fail(InvalidRequest("cannot use --format with a tool: it is for the list of tools"), json)
+            print_json(client.tools(session, format=_parse_format(format_)))
+            return
         tools = {one.name: one for one in client.tools(session)}
         if name is None:
             _print_tools(list(tools.values()), json)
             return
-        if name not in tools:
-            near = difflib.get_close_matches(name.lower(), [known.lower() for known in tools], 1)
-            meant = next((f"; did you mean {known}?" for known in tools if [known.lower()] == near), "")
-            step = f"`sandboxd tool {session}` lists the tools."
-            fail(NotFound(f"cannot find a tool {name}{meant}"), json, next_step=step)
-        schema = tools[name].input_schema
+        schema = tools[name].input_schema if name in tools else {}
         try:
-            result = client.tool(session, name, parse_arguments(arguments or [], schema))
+            given = parse_arguments(arguments or [], schema)
         except InvalidRequest as error:
             fail(error, json, next_step=_describe(name, schema))
+        result = client.tool(session, name, given)
     if json:
         print_json(result)
     else:
         print_line(result.content)
     raise typer.Exit(0 if result.ok else FAILED)
+
+
+def _parse_format(text: str) -> ToolFormat:
+    for known in get_args(ToolFormat):
+        if text == known:
+            return cast(ToolFormat, known)
+    raise InvalidRequest(f"cannot use the format {text}: choose one of {', '.join(get_args(ToolFormat))}")
 
 
 def _print_tools(tools: list[ToolDescription], as_json: bool) -> None:
@@ -69,7 +72,10 @@ def _print_tools(tools: list[ToolDescription], as_json: bool) -> None:
 
 
 def parse_arguments(words: list[str], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tool's arguments: one JSON object as it is, or pairs whose values are parsed by the schema."""
+    """Return a tool's arguments: one JSON object as it is, or pairs whose values are parsed by the schema.
+
+    Whether a value suits its argument is left to the daemon, which tells a person the same as a model.
+    """
     if len(words) == 1 and (words[0] == "-" or words[0].lstrip().startswith("{")):
         return _parse_object(sys.stdin.read() if words[0] == "-" else words[0])
     properties: Mapping[str, Any] = schema.get("properties", {})
@@ -78,14 +84,14 @@ def parse_arguments(words: list[str], schema: Mapping[str, Any]) -> dict[str, An
         name, separator, text = word.partition("=")
         if not separator:
             raise InvalidRequest(f"cannot use {word!r} as an argument: it is neither NAME=VALUE nor a JSON object")
-        values[name] = _parse_value(name, text, _types(properties.get(name, {"type": "string"})))
+        values[name] = _parse_value(text, _types(properties.get(name, {"type": "string"})))
     return values
 
 
 def _parse_object(text: str) -> dict[str, Any]:
     try:
         values = jsonlib.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"cannot use these arguments as JSON: {error}") from None
     if not isinstance(values, dict):
         raise InvalidRequest("cannot use these arguments: they are not a JSON object")
@@ -100,23 +106,14 @@ def _types(field: Mapping[str, Any]) -> list[str]:
     return [kind] if isinstance(kind, str) else list(kind)
 
 
-def _parse_value(name: str, text: str, types: list[str]) -> Any:
-    """Parse a value: as text wherever text is allowed, else as JSON of the right type."""
+def _parse_value(text: str, types: list[str]) -> Any:
+    """Parse a value: as text wherever text is allowed, else as JSON if it is JSON."""
     if "string" in types:
         return text
     try:
-        value = jsonlib.loads(text)
-    except ValueError:
-        value = text
-    if types and _type_of(value) not in types and not (_type_of(value) == "integer" and "number" in types):
-        wanted = " or ".join(_NOUNS.get(kind, kind) for kind in types)
-        raise InvalidRequest(f"cannot use {name}={text}: it must be {wanted}")
-    return value
-
-
-def _type_of(value: Any) -> str:
-    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
-    return names.get(type(value), "null")
+        return jsonlib.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _describe(name: str, schema: Mapping[str, Any]) -> str:

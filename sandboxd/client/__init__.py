@@ -14,11 +14,15 @@ from sandboxd.client.errors import AnswerLost, DaemonUnreachable, WriteIncomplet
 
 if TYPE_CHECKING:
     from sandboxd.client._async.client import AsyncClient
+    from sandboxd.client._async.ports import AsyncTunnel
     from sandboxd.client._async.processes import AsyncCommandHandle, AsyncTerminal
     from sandboxd.client._async.sandbox import AsyncSandbox
     from sandboxd.client._sync.client import Client
+    from sandboxd.client._sync.ports import Tunnel
     from sandboxd.client._sync.processes import CommandHandle, Terminal
     from sandboxd.client._sync.sandbox import Sandbox
+    from sandboxd.client.async_forwarder import AsyncForwarder
+    from sandboxd.client.forwarder import Forwarder
     from sandboxd.client.host_tree import Copied
     from sandboxd.models.artifact import Artifact
     from sandboxd.models.command import ExecOutput, ExecResult
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from sandboxd.models.fork import ForkView
     from sandboxd.models.message import Compaction, ShortenedMessages
     from sandboxd.models.mirror import MirrorFile, RefusedWrite
+    from sandboxd.models.network import ListeningPort, Preview
     from sandboxd.models.process import Process, ProcessOutput
     from sandboxd.models.sandbox import SandboxView, Stats
     from sandboxd.models.session import Session
@@ -38,11 +43,15 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "client._async.client": ("AsyncClient",),
+    "client._async.ports": ("AsyncTunnel",),
     "client._async.processes": ("AsyncCommandHandle", "AsyncTerminal"),
     "client._async.sandbox": ("AsyncSandbox",),
     "client._sync.client": ("Client",),
+    "client._sync.ports": ("Tunnel",),
     "client._sync.processes": ("CommandHandle", "Terminal"),
     "client._sync.sandbox": ("Sandbox",),
+    "client.async_forwarder": ("AsyncForwarder",),
+    "client.forwarder": ("Forwarder",),
     "client.host_tree": ("Copied",),
     "models.artifact": ("Artifact",),
     "models.command": ("ExecOutput", "ExecResult"),
@@ -54,6 +63,7 @@ _HOMES = {
     "models.fork": ("ForkView",),
     "models.message": ("Compaction", "ShortenedMessages"),
     "models.mirror": ("MirrorFile", "RefusedWrite"),
+    "models.network": ("ListeningPort", "Preview"),
     "models.process": ("Process", "ProcessOutput"),
     "models.sandbox": ("SandboxView", "Stats"),
     "models.session": ("Session",),
@@ -67,8 +77,10 @@ __all__ = [
     "Artifact",
     "AsyncClient",
     "AsyncCommandHandle",
+    "AsyncForwarder",
     "AsyncSandbox",
     "AsyncTerminal",
+    "AsyncTunnel",
     "Client",
     "CommandHandle",
     "Compaction",
@@ -86,7 +98,10 @@ __all__ = [
     "FileEvent",
     "FileInfo",
     "ForkView",
+    "Forwarder",
+    "ListeningPort",
     "MirrorFile",
+    "Preview",
     "Process",
     "ProcessOutput",
     "RefusedWrite",
@@ -104,6 +119,7 @@ __all__ = [
     "Terminal",
     "ToolDescription",
     "ToolResult",
+    "Tunnel",
     "WriteIncomplete",
     "Written",
 ]

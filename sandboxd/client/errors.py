@@ -60,8 +60,10 @@ _FAMILIES: dict[str, type[SandboxdError]] = {
     "file": FileError,
     "sandbox": SandboxError,
     "port": SandboxError,
+    "preview": RequestError,
     "dependency": DependencyError,
     "engine": DependencyError,
+    "credential": DependencyError,
     "store": DependencyError,
     "host": DependencyError,
     "consolidation": DependencyError,
@@ -138,4 +140,5 @@ def _conflict(problem: Mapping[str, Any], detail: str) -> Exception:
     text, revision, sha256 = problem.get("text"), problem.get("revision"), problem.get("sha256")
     if isinstance(text, str) and isinstance(revision, int) and isinstance(sha256, str):
         return RevisionConflict(detail, Document(text, revision, sha256))
-    return RevisionConflict(detail)
+    deletion = problem.get("deletion")
+    return RevisionConflict(detail, deletion=deletion if isinstance(deletion, int) else None)

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -28,9 +28,10 @@ from memo.errors import MemoError
 from sandboxd import failpoints
 from sandboxd.api.admission import SOCKET_SHARE
 from sandboxd.api.app import create_app
-from sandboxd.api.budget import MIB, ByteBudget
+from sandboxd.api.budget import MIB, ByteBudget, allotment_of
 from sandboxd.api.connection_table import ConnectionTable
 from sandboxd.api.guard import TcpGuard, allowed_hosts, read_token
+from sandboxd.api.previews import PreviewGate
 from sandboxd.api.tls import read_tls
 from sandboxd.consolidation.service import ConsolidationService
 from sandboxd.daemon import logs
@@ -39,9 +40,11 @@ from sandboxd.daemon.loop_watchdog import EXIT_CODE, LoopWatchdog
 from sandboxd.daemon.readiness import ReadinessChecks, public_url
 from sandboxd.daemon.server import Server, go_first, settle_collector, tcp_listener, unix_listener
 from sandboxd.descriptors import raise_open_files, soft_open_files
-from sandboxd.errors import SandboxdError
+from sandboxd.errors import InvalidRequest, SandboxdError
 from sandboxd.idempotency import IdempotencyStore
+from sandboxd.mcp.door import McpDoor
 from sandboxd.metrics import Metrics
+from sandboxd.network.previews import Previews, find_address
 from sandboxd.sandboxes.layout import RESERVE, make_data_directory
 from sandboxd.sandboxes.manager import SandboxManager
 from sandboxd.sandboxes.reserve import Reserve
@@ -119,13 +122,17 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
                 dropped=lambda: manager.events.dropped,
                 pool=lambda: manager.pool,
                 outbox=lambda: manager.outbox,
+                egress=lambda: manager.egress.counts,
                 tasks=lambda: len(asyncio.all_tasks()),
             )
+            mcp = McpDoor(version("sandboxd"), reserve=lambda scope, size: allotment_of(scope).take_large(size))
             async with (
+                _open_previews(settings) as previews,
                 _open_consolidation(settings, store, manager, metrics) as consolidation,
                 anyio.create_task_group() as checking,
+                mcp.open(),
             ):
-                app: ASGIApp = create_app(
+                app = create_app(
                     manager,
                     idempotency=idempotency,
                     metrics=metrics,
@@ -136,19 +143,40 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
                     consolidator=consolidation,
                     max_calls=max_calls,
                     budget=ByteBudget(settings.call_memory_mb * MIB),
+                    previews=previews,
+                    mcp=mcp,
                 )
-                if settings.tcp is not None and settings.token_file is not None:
-                    host, _, port = settings.tcp.rpartition(":")
-                    app = TcpGuard(
-                        app, read_token(settings.token_file), allowed_hosts(host, int(port), is_tls=tls is not None)
-                    )
+                mcp.connect(app)
                 connections = ConnectionTable(settings.wire, max_calls)
-                server = Server(app, [unix_socket, *tcp_sockets], connections, drain_s=settings.drain_s, tls=tls)
+                guarded = _guard(app, settings, previews)
+                server = Server(guarded, [unix_socket, *tcp_sockets], connections, drain_s=settings.drain_s, tls=tls)
                 try:
-                    await _serve_until_signalled(server, manager, consolidation)
+                    await _serve_until_signalled(server, manager, consolidation, mcp)
                     checking.cancel_scope.cancel()
                 finally:
                     watchdog.end_within(settings.drain_s + _EXIT_MARGIN_S)
+
+
+def _guard(app: ASGIApp, settings: Settings, previews: Previews | None) -> ASGIApp:
+    """Return the app as the listeners serve it: TCP needs a token, except on the host names of previews."""
+    if settings.tcp is None or settings.token_file is None:
+        return app
+    host, _, port = settings.tcp.rpartition(":")
+    hosts = allowed_hosts(host, int(port), is_tls=settings.tls_cert is not None)
+    guard = TcpGuard(app, read_token(settings.token_file), hosts)
+    if previews is None:
+        return guard
+    if any(previews.address.label_in(name) is not None for name in hosts):
+        raise InvalidRequest(
+            f"cannot serve previews below {previews.address.host}: the daemon's own name is below it too; "
+            "set network.preview_host to another name"
+        )
+    return PreviewGate(guard, app, previews)
+
+
+def _open_previews(settings: Settings) -> AbstractAsyncContextManager[Previews | None]:
+    address = find_address(settings.tcp, settings.network.preview_host, is_tls=settings.tls_cert is not None)
+    return nullcontext() if address is None else Previews(settings.data, address)
 
 
 @contextmanager
@@ -182,10 +210,12 @@ def _open_consolidation(
     )
 
 
-async def _serve_until_signalled(server: Server, manager: SandboxManager, consolidation: ConsolidationService) -> None:
+async def _serve_until_signalled(
+    server: Server, manager: SandboxManager, consolidation: ConsolidationService, mcp: McpDoor
+) -> None:
     async with anyio.create_task_group() as tasks:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            tasks.start_soon(_stop_when_signalled, server, manager, consolidation, signals)
+            tasks.start_soon(_stop_when_signalled, server, manager, consolidation, mcp, signals)
             async with anyio.create_task_group() as serving:
                 serving.start_soon(server.run_until_stopped)
                 await server.has_started.wait()
@@ -196,7 +226,11 @@ async def _serve_until_signalled(server: Server, manager: SandboxManager, consol
 
 
 async def _stop_when_signalled(
-    server: Server, manager: SandboxManager, consolidation: ConsolidationService, signals: AsyncIterator[signal.Signals]
+    server: Server,
+    manager: SandboxManager,
+    consolidation: ConsolidationService,
+    mcp: McpDoor,
+    signals: AsyncIterator[signal.Signals],
 ) -> None:
     is_draining = False
     async for number in signals:
@@ -207,6 +241,7 @@ async def _stop_when_signalled(
         is_draining = True
         consolidation.stop()
         manager.end_event_streams()
+        mcp.stop()
         server.stop()
 
 

@@ -25,6 +25,8 @@ from sandboxd.errors import Conflict, HostIO
 _COLLECT_AFTER = (20_000, 20, 20)
 _BACKLOG = 1024
 _LIFESPAN_END_S = 5.0
+_SILENT_S = 60
+"""When the kernel begins to ask whether a silent TCP client still exists."""
 _PATH_BYTES = 107
 """The longest path in the kernel's sockaddr_un."""
 
@@ -169,6 +171,10 @@ def tcp_listener(host: str, port: int) -> Iterator[socket.socket]:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted connections inherit it: what is passed through from a sandbox has no pings of the daemon's own.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT_S)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENT_S // 4)
         listener.bind((host, port))
         listener.listen(_BACKLOG)
     except OSError as error:

@@ -7,9 +7,10 @@ revision gives one event.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 
 from memo.changes import Change
-from memo.documents import ArtifactKey, Author
+from memo.documents import ArtifactKey, Author, DocumentKey
 from memo.ids import SessionRef
 from sandboxd.events import EventBus, Field
 from sandboxd.memory.outcomes import Key
@@ -21,7 +22,7 @@ class Announcer:
     def __init__(self, events: EventBus) -> None:
         self.events = events
         self._under_way: dict[Key, int] = {}
-        self._held: dict[Key, list[int]] = {}
+        self._held: dict[Key, list[Change]] = {}
         self._announced: OrderedDict[tuple[Key, int], None] = OrderedDict()
 
     def begin(self, key: Key) -> None:
@@ -33,17 +34,23 @@ class Announcer:
         if left:
             self._under_way[key] = left
             return
-        for revision in self._held.pop(key, []):
-            self._announce(key, revision, None)
+        for change in self._held.pop(key, []):
+            self._announce(key, change.revision, None, _what(change))
 
     def written(self, key: Key, revision: int, author: Author | None, *, what: str = "written") -> None:
         self._announce(key, revision, author, what=what)
 
+    def deleted(self, key: DocumentKey, revision: int, author: Author, moved_to: str | None = None) -> None:
+        self._announce(key, revision, author, "deleted", {} if moved_to is None else {"moved_to": moved_to})
+
+    def moved(self, key: DocumentKey, revision: int, author: Author, moved_from: str) -> None:
+        self._announce(key, revision, author, "moved", {"moved_from": moved_from})
+
     def heard(self, change: Change) -> None:
         if change.key in self._under_way:
-            self._held.setdefault(change.key, []).append(change.revision)
+            self._held.setdefault(change.key, []).append(change)
         else:
-            self._announce(change.key, change.revision, None)
+            self._announce(change.key, change.revision, None, _what(change))
 
     def mirror(self, what: str, **fields: Field) -> None:
         self.events.publish("mirror", what=what, **fields)
@@ -51,16 +58,27 @@ class Announcer:
     def drift(self, ref: SessionRef, path: str, how: str) -> None:
         self.mirror("drift", tenant=ref.tenant, session=ref.session, path=path, how=how)
 
-    def _announce(self, key: Key, revision: int, author: Author | None, what: str = "written") -> None:
+    def _announce(
+        self,
+        key: Key,
+        revision: int,
+        author: Author | None,
+        what: str = "written",
+        more: Mapping[str, Field] | None = None,
+    ) -> None:
         if (key, revision) in self._announced:
             return
         self._announced[key, revision] = None
         if len(self._announced) > _MOST_REMEMBERED:
             self._announced.popitem(last=False)
-        fields: dict[str, Field] = {"what": what, **fields_of(key), "revision": revision}
+        fields: dict[str, Field] = {"what": what, **fields_of(key), "revision": revision, **(more or {})}
         if author is not None:
             fields |= {"actor": author.actor, "by_session": author.session, "reason": author.reason}
         self.events.publish("memo", **fields)
+
+
+def _what(change: Change) -> str:
+    return "deleted" if change.deleted else "written"
 
 
 def fields_of(key: Key) -> dict[str, Field]:

@@ -13,13 +13,12 @@ import structlog
 
 from memo.documents import ANY, ArtifactKey, Author, DocumentKey, Expected, sha256_of
 from memo.errors import MemoError, RevisionConflict
-from memo.keyed_lock import KeyedLock
 from sandboxd import failpoints
 from sandboxd.errors import HostError, StoreUnavailable
 from sandboxd.memory import merge
 from sandboxd.memory.announcer import Announcer, fields_of
+from sandboxd.memory.key_locks import KeyLocks
 from sandboxd.memory.outbox import Chain, Entry, Outbox
-from sandboxd.memory.outcomes import Key
 from sandboxd.memory.refresher import Refresher
 from sandboxd.memory.store_client import StoreClient
 from sandboxd.memory.text import Content, Text
@@ -32,7 +31,7 @@ _MOST_FAILURES = 3
 
 class Delivery:
     def __init__(
-        self, outbox: Outbox, store: StoreClient, locks: KeyedLock[Key], refresher: Refresher, announcer: Announcer
+        self, outbox: Outbox, store: StoreClient, locks: KeyLocks, refresher: Refresher, announcer: Announcer
     ) -> None:
         self._outbox = outbox
         self._store = store

@@ -25,14 +25,15 @@ from memo.documents import (
     Document,
     DocumentEntry,
     DocumentKey,
+    DocumentName,
     Expected,
+    MovedDocument,
     Revision,
     Scope,
     summary_of,
 )
 from memo.errors import Unsupported
 from memo.ids import OwnerId, SessionRef, TenantId, UserId
-from memo.keyed_lock import KeyedLock
 from memo.leases import Lease
 from memo.ledger import Settlement
 from memo.limits import StoreLimits, encode_text
@@ -47,6 +48,7 @@ from sandboxd.memory.announcer import Announcer
 from sandboxd.memory.blob_warmer import BlobWarmer
 from sandboxd.memory.blobs import Blobs
 from sandboxd.memory.delivery import Delivery
+from sandboxd.memory.key_locks import KeyLocks
 from sandboxd.memory.manifest_writer import ManifestWriter
 from sandboxd.memory.mirror import Mirrors
 from sandboxd.memory.mirror_builder import MirrorBuilder
@@ -88,7 +90,7 @@ class Memory(anyio.AsyncContextManagerMixin):
         self._root = (data / "mirrors").resolve()  # may be a link: resolved once, not for every file
         self._blobs = Blobs((data / "blobs").resolve(), gid=gid)
         self._mirrors = Mirrors(self._root, self._blobs)
-        self._locks = KeyedLock[Key]()
+        self._locks = KeyLocks()
         self._announcer = Announcer(events)
         path = data / "outbox.db"
         # Also without the setting, because an earlier daemon may have queued writes.
@@ -238,6 +240,23 @@ class Memory(anyio.AsyncContextManagerMixin):
     async def append(self, key: DocumentKey, content: str, *, author: Author = HOST) -> Committed | Queued:
         return await self._writer.append(key, content, author)
 
+    async def delete(self, key: DocumentKey, *, expected: Expected = ANY, author: Author = HOST) -> Revision:
+        """Delete, then remove it from mirrors. Raise Absent, or WriteConflict with the newer text."""
+        return await self._writer.delete(key, expected, author)
+
+    async def move(
+        self, key: DocumentKey, to: DocumentName, *, expected: Expected = ANY, author: Author = HOST
+    ) -> MovedDocument:
+        """Rename, then move it in mirrors. Raise Absent, NameTaken, or WriteConflict with the newer text."""
+        return await self._writer.move(key, to, expected, author)
+
+    async def deletion(self, key: DocumentKey) -> Revision | None:
+        """Return the deletion of a document; None if it exists, was never written, or the store keeps no history."""
+        if not (self.capabilities.history and self.capabilities.delete_documents):
+            return None
+        newest = next(iter(await self.history(key, 1)), None)
+        return newest if newest is not None and newest.deleted else None
+
     async def repeated(self, key: DocumentKey, author: Author) -> Committed | Queued | None:
         """Return the outcome of this author's request if it was carried out before. Changes nothing."""
         return await self._writer.repeated(key, author)
@@ -263,11 +282,15 @@ class Memory(anyio.AsyncContextManagerMixin):
         mirror = self._mirrors.of_session(ref)
         return ABSENT if mirror is None else self._reader.shown(key_at(path, ref, mirror.user))
 
-    async def list(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> list[DocumentEntry]:
+    async def list(self, tenant: TenantId, owner: OwnerId, scope: Scope, prefix: str = "") -> list[DocumentEntry]:
+        """Return the documents whose names start with the prefix. Filtered here, because any store can do this much."""
         if self.capabilities.list_documents:
-            return await self._store.list_entries(tenant, owner, scope)
+            found = await self._store.list_entries(tenant, owner, scope)
+            return [entry for entry in found if entry.key.name.startswith(prefix)]
         entries = []
         for item in await self._store.list_documents(tenant, owner, scope):
+            if isinstance(item.key, DocumentKey) and not item.key.name.startswith(prefix):
+                continue
             text = await self._store.read(item.key)
             if text is not None and isinstance(item.key, DocumentKey):
                 entries.append(_entry(item.key, text))

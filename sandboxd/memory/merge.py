@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from difflib import Match, SequenceMatcher
 from itertools import accumulate
 
+from memo.document_names import MOST_NAME_BYTES
 from memo.documents import DocumentKey, DocumentName
 
 MOST_STEPS = 2_000_000
 """Steps of one comparison, about a third of a second. Counted, not timed, so that a merge is deterministic."""
 
-_MOST_NAME = 128
+_MOST_SEGMENT = 128
 _MOST_SUFFIX = 32  # leaves room for the start of the stem even with the longest mark
 
 
@@ -68,12 +69,15 @@ def lines_of(text: str) -> list[str]:
 
 def copy_key(key: DocumentKey, base: int, mark: str) -> DocumentKey:
     """Return the key for a conflicting text: next to its document, named after the revision it was based on."""
-    stem, dot, suffix = key.name.rpartition(".")
+    directory, slash, file = key.name.rpartition("/")
+    stem, dot, suffix = file.rpartition(".")
     if not dot:
-        stem, suffix = key.name, ""
+        stem, suffix = file, ""
     tail = f".conflict-{base}-{mark}{dot}{suffix[:_MOST_SUFFIX]}"
-    name = DocumentName(stem[: _MOST_NAME - len(tail)] + tail)
-    return DocumentKey(key.tenant, key.owner, key.scope, name)
+    copy = stem[: _MOST_SEGMENT - len(tail)] + tail
+    if len(directory) + 1 + len(copy) > MOST_NAME_BYTES:
+        directory = slash = ""  # no room below such a long path
+    return DocumentKey(key.tenant, key.owner, key.scope, DocumentName(f"{directory}{slash}{copy}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -153,6 +153,9 @@ class Mirrors:
                 behind.append(mirror)
         if not behind:
             return len(mirrors)
+        for mirror in behind if isinstance(key, DocumentKey) else ():
+            for other in clashing(relative, mirror.shown):  # the store has this one, so it no longer has the other
+                await self.remove(mirror, other)
         shown = Shown(text.revision, text.sha256, len(text.encoded), time.time(), pending)
         for mirror in behind:
             mirror.placing += 1
@@ -229,20 +232,25 @@ class Mirrors:
 
         await self.in_thread(place)
 
-    async def uninstall(self, key: Key) -> None:
-        """Remove a key that the store does not have. The caller holds its lock."""
+    async def uninstall(self, key: Key) -> int:
+        """Remove a key that the store does not have. The caller holds its lock. Return how many mirrors showed it."""
         relative = relative_of(key)
+        removed = 0
         for mirror in self.showing(key):
             if not mirror.takes_changes:
                 mirror.missed.add(key)
             elif relative in mirror.shown:
                 await self.remove(mirror, relative)
+                removed += 1
+        return removed
 
     async def remove(self, mirror: Mirror, relative: str) -> None:
+        has_documents = any(path.startswith(f"{relative}/") for path in mirror.shown)
+
         def work() -> None:
             with mirror.guard:
                 if not mirror.is_dropped:
-                    tree.remove(mirror.root, relative)
+                    tree.remove(mirror.root, relative, is_directory_of_documents=has_documents)
 
         await self.in_thread(work)
         mirror.shown.pop(relative, None)
@@ -282,6 +290,15 @@ class Mirrors:
             return await to_thread.run_sync(lambda: work(*args, **kwargs), limiter=self.limiter)
         except OSError as error:
             raise HostFull(f"cannot write a mirror: {error.strerror or error}") from error
+
+
+def clashing(relative: str, shown: Collection[str]) -> list[str]:
+    """Return the paths that cannot be shown beside this one: a path is a file or a directory."""
+    if relative in shown:
+        return []
+    parts, below = relative.split("/"), f"{relative}/"
+    above = {"/".join(parts[:count]) for count in range(2, len(parts))}
+    return [path for path in shown if path in above or path.startswith(below)]
 
 
 def is_due(text: Text, shown: Shown | None, *, revisioned: bool, pending: bool = False) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from memo.documents import ABSENT, Document, DocumentKey, Expected, sha256_of
 from memo.errors import MemoError
 from memo.ids import SessionRef
-from memo.keyed_lock import KeyedLock
+from sandboxd.memory.key_locks import KeyLocks
 from sandboxd.memory.mirror import Mirror, Mirrors
 from sandboxd.memory.outbox import Outbox
 from sandboxd.memory.outcomes import Key
@@ -19,7 +19,7 @@ from sandboxd.memory.text import Text, number_of, prefix_of, relative_of
 
 
 class MirrorReader:
-    def __init__(self, store: StoreClient, mirrors: Mirrors, locks: KeyedLock[Key], outbox: Outbox | None) -> None:
+    def __init__(self, store: StoreClient, mirrors: Mirrors, locks: KeyLocks, outbox: Outbox | None) -> None:
         self._store = store
         self._mirrors = mirrors
         self._locks = locks

@@ -45,10 +45,17 @@ class Queued:
 
 
 class WriteConflict(RevisionConflict):
-    """The document has a newer revision, and nothing was overwritten."""
+    """The document has a newer revision, or was deleted, and nothing was overwritten."""
 
-    def __init__(self, message: str, current: Document | None = None, copy: DocumentKey | None = None) -> None:
-        super().__init__(message, current)
+    def __init__(
+        self,
+        message: str,
+        current: Document | None = None,
+        copy: DocumentKey | None = None,
+        *,
+        deletion: int | None = None,
+    ) -> None:
+        super().__init__(message, current, deletion=deletion)
         self.copy = copy
 
 

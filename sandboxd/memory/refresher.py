@@ -15,10 +15,10 @@ from anyio.abc import TaskGroup
 
 from memo.changes import Change
 from memo.documents import ArtifactKey, DocumentKey
-from memo.keyed_lock import KeyedLock
 from sandboxd import failpoints
 from sandboxd.errors import SandboxdError, StoreUnavailable
 from sandboxd.memory.announcer import Announcer, fields_of
+from sandboxd.memory.key_locks import KeyLocks
 from sandboxd.memory.mirror import Mirrors
 from sandboxd.memory.outbox import PendingWrite
 from sandboxd.memory.outcomes import Key
@@ -36,7 +36,7 @@ class Refresher:
         self,
         mirrors: Mirrors,
         store: StoreClient,
-        locks: KeyedLock[Key],
+        locks: KeyLocks,
         announcer: Announcer,
         pending: Callable[[Key], PendingWrite | None],
         resync: Callable[[], None],
@@ -88,7 +88,9 @@ class Refresher:
             text = await self._store.read(key, hint)
             await failpoints.reach("refresh.read")
             if text is None:
-                await self._mirrors.uninstall(key)
+                removed = await self._mirrors.uninstall(key)
+                if removed:
+                    self._announcer.mirror("removed", **fields_of(key), mirrors=removed)
                 return 0
             count = await self._mirrors.install(
                 key, text, revisioned=self._store.has_revisions(key), staged="refresh.staged"

@@ -12,17 +12,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from memo.documents import ArtifactKey
+from memo.documents import ArtifactKey, DocumentKey
 from memo.paths import MEMO_ROOT, key_at
 from sandboxd.bounded import each
 from sandboxd.errors import StoreUnavailable
 from sandboxd.memory import manifest, tree
-from sandboxd.memory.blobs import Signature, write_file
+from sandboxd.memory.blobs import Signature
 from sandboxd.memory.manifest import Shown
 from sandboxd.memory.mirror import Mirror, Mirrors
 from sandboxd.memory.outcomes import Key
 from sandboxd.memory.store_client import StoreClient, name_of
-from sandboxd.memory.text import Line, Text, key_of
+from sandboxd.memory.text import Line, Text, is_artifact, key_of
 
 _LINK_BATCH = 2000
 _BATCH = 250
@@ -67,6 +67,8 @@ async def take_snapshot(
             for relative, shown in mirror.shown.items()
             if shown.pending and is_pending(key_at(f"{MEMO_ROOT}/{relative}", mirror.ref, mirror.user))
         }
+        if found:
+            await mirrors.in_thread(snapshot.make_room, lines, kept)
         try:
             await snapshot.place([line for line in lines if line[0] not in kept] if kept else lines)
         except BaseException:
@@ -103,6 +105,15 @@ class _Snapshot:
         self._now = time.time()
         self.done: dict[str, Shown] = {}
         self.written: list[WrittenFile] = []
+
+    def make_room(self, lines: list[Line], kept: set[str]) -> None:
+        """Remove the files that lie where a document's directory must be, or below a document."""
+        wanted = {line[0] for line in lines if not is_artifact(line[0])}
+        above = {directory for relative in wanted for directory in _directories(relative)}
+        with self._mirror.guard:
+            for relative in self._found.keys() - wanted - kept if not self._mirror.is_dropped else ():
+                if relative in above or not wanted.isdisjoint(_directories(relative)):
+                    tree.remove(self._mirror.root, relative)
 
     async def place(self, lines: list[Line]) -> None:
         cold: list[Line] = []
@@ -168,6 +179,8 @@ class _Snapshot:
         relative, revision, sha256, _ = line
         text = await (self._store.read_artifact(key) if isinstance(key, ArtifactKey) else self._store.read(key))
         if text is None:
+            if isinstance(key, DocumentKey) and sha256 is not None and await self._store.was_deleted(key):
+                return  # after it was listed
             if sha256 is not None or isinstance(key, ArtifactKey):
                 raise StoreUnavailable(f"cannot snapshot {name_of(key)}: the store lists it but does not have it")
             return  # it was never written
@@ -179,7 +192,7 @@ class _Snapshot:
         with self._mirror.guard:
             for relative, text in texts if not self._mirror.is_dropped else ():
                 if self._is_unseen and relative not in self._found:
-                    signature = write_file(f"{self._mirror.root}/{relative}", text.encoded)
+                    signature = tree.write_new(self._mirror.root, relative, text.encoded, self._mirror.gid)
                     self.written.append(WrittenFile(relative, text.sha256, signature))
                 elif self._found.get(relative) != text.sha256:
                     self._place(self._mirrors.blobs.put(self._mirror.ref.tenant, text.sha256, text.encoded), relative)
@@ -193,7 +206,8 @@ class _Snapshot:
     def remove_others(self) -> None:
         with self._mirror.guard:
             for relative in self._found.keys() - self.done.keys() if not self._mirror.is_dropped else ():
-                tree.remove(self._mirror.root, relative)
+                has_documents = any(path.startswith(f"{relative}/") for path in self.done)
+                tree.remove(self._mirror.root, relative, is_directory_of_documents=has_documents)
 
     def drift(self) -> list[tuple[str, str]]:
         """Return the files that differ from the manifest and are not a newer text. A first snapshot has none."""
@@ -257,11 +271,18 @@ def _look(mirror: Mirror) -> tuple[dict[str, str | None], dict[str, Shown]]:
     with mirror.guard:
         if not mirror.is_dropped:
             tree.prepare(mirror.root, mirror.gid)
+            tree.remove_empty(mirror.root)
     # Without the guard: hashing may take long, a drop would wait for it, and nothing else changes these files now.
     found = tree.scan(mirror.root, is_quiet=True)
     if mirror.is_known:  # the manifest may lag
         return found, dict(mirror.shown)
     return found, manifest.decode(tree.read_manifest(mirror.root))
+
+
+def _directories(relative: str) -> list[str]:
+    """Return the directories of a path, without its scope."""
+    parts = relative.split("/")
+    return ["/".join(parts[:count]) for count in range(2, len(parts))]
 
 
 def _batches(cold: list[Line], store: StoreClient) -> Iterator[list[Line]]:

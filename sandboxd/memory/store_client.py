@@ -25,7 +25,10 @@ from memo.documents import (
     Document,
     DocumentEntry,
     DocumentKey,
+    DocumentName,
     Expected,
+    MovedDocument,
+    Revision,
     Scope,
     conflict,
     is_expected,
@@ -346,6 +349,32 @@ class StoreClient:
             await self.call(what, "write_memory_document", *_plain(key), text.encoded.decode(), writes=True)
         return await self._as_kept(key, text)
 
+    def check_removable(self, key: DocumentKey, verb: str) -> None:
+        """Raise Unsupported if the store cannot `delete` or `move` documents."""
+        can = self.capabilities
+        if not (can.revisions and (can.delete_documents if verb == "delete" else can.move_documents)):
+            raise Unsupported(f"cannot {verb} {key.name}: this store cannot {verb} documents")
+
+    async def delete(self, key: DocumentKey, expected: Expected, author: Author) -> Revision:
+        what = f"delete {key.name}"
+        deletion = await self.call(what, "delete_document", key, expected=expected, author=author, writes=True)
+        return _checked_deletion(what, deletion)
+
+    async def move(self, key: DocumentKey, to: DocumentName, expected: Expected, author: Author) -> MovedDocument:
+        what = f"move {key.name}"
+        moved = await self.call(what, "move_document", key, to, expected=expected, author=author, writes=True)
+        if not isinstance(moved, MovedDocument):
+            raise _unusable(what, "it is not a move")
+        self.checked_document(what, moved.document)
+        return MovedDocument(_checked_deletion(what, moved.deletion), moved.document)
+
+    async def was_deleted(self, key: DocumentKey) -> bool:
+        """Return whether the store does not list the document, which has no text: then it was not lost."""
+        if not self.capabilities.delete_documents:
+            return False
+        entries = await self.list_entries(key.tenant, key.owner, key.scope)
+        return all(entry.key != key for entry in entries)
+
     async def restore(self, key: DocumentKey, revision: int, author: Author) -> Text:
         what = f"restore revision {revision} of {key.name}"
         restored = await self.call(what, "restore_document", key, revision, author=author, writes=True)
@@ -403,6 +432,12 @@ def name_of(key: Key) -> str:
 
 def _unusable(what: str, why: str) -> StoreUnavailable:
     return StoreUnavailable(f"cannot {what}: the store's answer cannot be used: {why}")
+
+
+def _checked_deletion(what: str, deletion: object) -> Revision:
+    if not isinstance(deletion, Revision) or not isinstance(deletion.revision, int) or not deletion.deleted:
+        raise _unusable(what, "it is not a deletion")
+    return deletion
 
 
 def _is_of_user(entry: object) -> bool:

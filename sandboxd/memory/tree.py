@@ -1,8 +1,8 @@
 """Mirror trees: host directories that containers see read-only.
 
 A tree is a cache of the store and may be deleted and rebuilt at any time. A file is replaced by a rename within its
-directory, so a reader sees the old text or the new one. The directories are made once and never replaced, because a
-container's mount is bound to their inodes.
+directory, so a reader sees the old text or the new one. The directories of DIRECTORIES are made once and never
+replaced, because a container's mount is bound to their inodes; those of documents come and go with their files.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from memo.document_names import MOST_SEGMENTS
 from memo.documents import sha256_of
-from sandboxd.memory.blobs import FILE_MODE, write_file
+from sandboxd.memory.blobs import FILE_MODE, Signature, write_file
 from sandboxd.permissions import make_shared
 
 MANIFEST: Final = ".manifest.json"
 TEMPORARY: Final = ".new-"
 DIRECTORIES: Final = ("", "session", "session/tool-results", "user")
+_OF_DOCUMENTS: Final = ("session", "user")
 _STALE_S = 60.0
 _NO_LINKS = (errno.EMLINK, errno.EXDEV, errno.EPERM, errno.ENOTSUP)
 
@@ -44,14 +46,36 @@ def prepare(root: str, gid: int | None = None) -> None:
         make_shared(f"{root}/{directory}", gid)
 
 
+def make_parents(root: str, relative: str, gid: int | None = None) -> None:
+    """Make the directories of a document's file. A file in the place of one is removed: the store no longer has it."""
+    prepare(root, gid)
+    gid = os.stat(root).st_gid if gid is None else gid
+    parts = relative.split("/")[:-1]
+    for count in range(2, len(parts) + 1):
+        directory = f"{root}/{'/'.join(parts[:count])}"
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISDIR(os.lstat(directory).st_mode):
+                os.unlink(directory)
+        make_shared(directory, gid)
+
+
+def write_new(root: str, relative: str, encoded: bytes, gid: int | None = None) -> Signature:
+    """Write a file that does not exist, in a tree that no reader sees yet."""
+    try:
+        return write_file(f"{root}/{relative}", encoded)
+    except (FileNotFoundError, NotADirectoryError):
+        make_parents(root, relative, gid)
+        return write_file(f"{root}/{relative}", encoded)
+
+
 def show(blob: str, root: str, relative: str, gid: int | None = None) -> None:
     """Link a blob at a path that should be free; replace a file that exists there after all."""
     target = f"{root}/{relative}"
     try:
         os.link(blob, target)
     except OSError as error:
-        if error.errno == errno.ENOENT:  # a directory of the mirror was removed
-            prepare(root, gid)
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):  # a directory is missing
+            make_parents(root, relative, gid)
         elif error.errno != errno.EEXIST and error.errno not in _NO_LINKS:
             raise
         directory, name = split(relative)
@@ -102,14 +126,15 @@ class MirrorDraft:
     def __init__(self, root: str, relative: str, gid: int | None = None) -> None:
         self._root = root
         self._gid = gid
+        self._relative = relative
         self._target = f"{root}/{relative}"
         self._temporary = f"{root}/{split(relative)[0]}/{temporary_name()}"
 
     def write(self, encoded: bytes) -> None:
         try:
             write_file(self._temporary, encoded)
-        except FileNotFoundError:  # a directory of the mirror was removed
-            prepare(self._root, self._gid)
+        except (FileNotFoundError, NotADirectoryError):  # a directory is missing
+            make_parents(self._root, self._relative, self._gid)
             write_file(self._temporary, encoded)
 
     def finish(self) -> None:
@@ -140,21 +165,48 @@ def read_manifest(root: str) -> bytes | None:
         return None
 
 
-def remove(root: str, relative: str) -> None:
-    """Remove a file, or a directory that does not belong here."""
+def remove(root: str, relative: str, *, is_directory_of_documents: bool = False) -> None:
+    """Remove a file and the directories that become empty, or a directory that does not belong here."""
     path = f"{root}/{relative}"
     try:
         os.unlink(path)
-    except FileNotFoundError:
-        return
+    except (FileNotFoundError, NotADirectoryError):
+        pass
     except IsADirectoryError:
+        if is_directory_of_documents:
+            return
         shutil.rmtree(path)
+    directory = split(relative)[0]
+    while directory not in DIRECTORIES:
+        try:
+            os.rmdir(f"{root}/{directory}")
+        except FileNotFoundError:
+            pass
+        except OSError:  # it shows other documents
+            return
+        directory = split(directory)[0]
+
+
+def remove_empty(root: str) -> None:
+    """Remove empty directories of documents, which a crash may leave."""
+    for top in _OF_DOCUMENTS:
+        try:
+            with os.scandir(f"{root}/{top}") as entries:
+                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        for name in names:
+            if f"{top}/{name}" not in DIRECTORIES:  # so that thousands of artifacts are not listed
+                for directory, _, _ in os.walk(f"{root}/{top}/{name}", topdown=False):
+                    with contextlib.suppress(OSError):  # not empty
+                        os.rmdir(directory)
 
 
 def clear(root: str) -> None:
     """Empty the tree; its directories stay."""
     for relative in list(walk(root)):
         remove(root, relative)
+    remove_empty(root)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(f"{root}/{MANIFEST}")
 
@@ -176,7 +228,7 @@ def scan(root: str, *, is_quiet: bool) -> dict[str, str | None]:
                     os.unlink(path)
                 continue
             found[relative] = _hash(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
     return found
 
@@ -185,21 +237,31 @@ def look_at(root: str, relative: str) -> dict[str, str | None]:
     """Hash one file, as `scan` does."""
     try:
         return {relative: _hash(f"{root}/{relative}")}
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
 
 
 def walk(root: str) -> Iterator[str]:
     """Yield the paths in the tree relative to its root, without its own directories and the manifest."""
     for directory in DIRECTORIES:
-        try:
-            names = os.listdir(f"{root}/{directory}")
-        except (FileNotFoundError, NotADirectoryError):
+        yield from _walk(root, directory, MOST_SEGMENTS - 1 if directory in _OF_DOCUMENTS else 0)
+
+
+def _walk(root: str, directory: str, levels: int) -> Iterator[str]:
+    """Yield what a directory holds; directories of documents, up to so many levels, by what they hold."""
+    try:
+        with os.scandir(f"{root}/{directory}") as entries:
+            found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for name, is_directory in found:
+        relative = f"{directory}/{name}" if directory else name
+        if relative in DIRECTORIES or relative == MANIFEST:
             continue
-        for name in names:
-            relative = f"{directory}/{name}" if directory else name
-            if relative not in DIRECTORIES and relative != MANIFEST:
-                yield relative
+        if is_directory and levels:
+            yield from _walk(root, relative, levels - 1)
+        else:
+            yield relative
 
 
 def sweep(mirrors: Path) -> int:
@@ -216,7 +278,7 @@ def sweep(mirrors: Path) -> int:
 def _hash(path: str) -> str | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError:  # a symlink or a socket, which a tree never has
         return None

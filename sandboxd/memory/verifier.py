@@ -14,18 +14,18 @@ import anyio
 import structlog
 
 from memo.errors import InvalidKey
-from memo.keyed_lock import KeyedLock
 from memo.paths import MEMO_ROOT, key_at
 from sandboxd.errors import HostFull, StoreUnavailable
 from sandboxd.memory import tree
 from sandboxd.memory.announcer import Announcer
+from sandboxd.memory.key_locks import KeyLocks
 from sandboxd.memory.manifest import Shown
 from sandboxd.memory.mirror import Mirror, Mirrors
 from sandboxd.memory.outbox import PendingWrite
 from sandboxd.memory.outcomes import Key
 from sandboxd.memory.refresher import Refresher
 from sandboxd.memory.store_client import StoreClient
-from sandboxd.memory.text import Item, Text, relative_of
+from sandboxd.memory.text import Item, Text, is_artifact, relative_of
 from sandboxd.models.mirror import MirrorFile
 
 _log = structlog.get_logger()
@@ -38,7 +38,7 @@ class Verifier:
         self,
         mirrors: Mirrors,
         store: StoreClient,
-        locks: KeyedLock[Key],
+        locks: KeyLocks,
         refresher: Refresher,
         announcer: Announcer,
         pending: Callable[[Key], PendingWrite | None],
@@ -84,6 +84,7 @@ class Verifier:
             if is_as_before and _difference(relative, before, found) is not None:
                 repaired += await self._repair(mirror, relative)
         await self._catch_up(mirror)
+        await self._mirrors.in_thread(_remove_empty, mirror)
         return repaired
 
     async def inspect(self, mirror: Mirror) -> list[MirrorFile]:
@@ -157,9 +158,20 @@ class Verifier:
         """Refresh what the store has and the mirror lacks, in case the feed missed it. Plain providers have no feed."""
         if not self._store.capabilities.changes:
             return
-        for relative, revision, *_ in await self._store.list_files(mirror.ref, mirror.user):
+        before = dict(mirror.shown)
+        listed = await self._store.list_files(mirror.ref, mirror.user)
+        for relative, revision, *_ in listed:
             if revision is not None and mirror.is_behind(relative, revision):
                 await self._refresher.hint(key_at(f"{MEMO_ROOT}/{relative}", mirror.ref, mirror.user))
+        for relative in before.keys() - {line[0] for line in listed}:  # deleted, unless it was written just now
+            if not is_artifact(relative) and mirror.shown.get(relative) is before[relative]:
+                await self._refresher.hint(key_at(f"{MEMO_ROOT}/{relative}", mirror.ref, mirror.user))
+
+
+def _remove_empty(mirror: Mirror) -> None:
+    with mirror.guard:
+        if not mirror.is_dropped:
+            tree.remove_empty(mirror.root)
 
 
 def _difference(relative: str, shown: Mapping[str, Shown], found: Mapping[str, str | None]) -> str | None:

@@ -16,7 +16,19 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
-from memo.documents import ABSENT, ANY, NOTES, ArtifactKey, Author, Document, DocumentKey, Expected
+from memo.document_names import DocumentName, name_taken
+from memo.documents import (
+    ABSENT,
+    ANY,
+    NOTES,
+    ArtifactKey,
+    Author,
+    Document,
+    DocumentKey,
+    Expected,
+    MovedDocument,
+    Revision,
+)
 from memo.errors import RevisionConflict, Unavailable
 from memo.ids import SessionRef
 from memo.keyed_lock import KeyedLock
@@ -28,10 +40,11 @@ from sandboxd import failpoints
 from sandboxd.errors import SandboxdError, StoreCorrupt, StoreUnavailable
 from sandboxd.memory.announcer import Announcer, fields_of
 from sandboxd.memory.blob_warmer import BlobWarmer
+from sandboxd.memory.key_locks import KeyLocks
 from sandboxd.memory.manifest_writer import ManifestWriter
 from sandboxd.memory.merge import copy_key
 from sandboxd.memory.merge import merge as merge_texts
-from sandboxd.memory.mirror import Mirrors
+from sandboxd.memory.mirror import Mirrors, clashing
 from sandboxd.memory.mirror_reader import MirrorReader
 from sandboxd.memory.outbox import Base, Kind, Outbox
 from sandboxd.memory.outcomes import Committed, Key, Queued, WriteConflict, WriteOutcomeUnknown
@@ -48,7 +61,7 @@ class Writer:
         store: StoreClient,
         mirrors: Mirrors,
         reader: MirrorReader,
-        locks: KeyedLock[Key],
+        locks: KeyLocks,
         refresher: Refresher,
         manifests: ManifestWriter,
         announcer: Announcer,
@@ -77,6 +90,8 @@ class Writer:
         given = Content.of(content, encode_text("document", content, self._store.limits.document_bytes))
         author = self._with_request(author)
         expected = self._reader.delivered(expected)
+        if not self._store.capabilities.revisions:
+            self._check_name(key)
 
         async def commit() -> tuple[Text, bool]:
             return await self._commit(key, given, expected, author, merge=merge)
@@ -91,6 +106,8 @@ class Writer:
         self._store.check_writable(key, appends=True)
         given = Content.of(content, encode_text("document", content, self._store.limits.document_bytes))
         author = self._with_request(author)
+        if not self._store.capabilities.revisions:
+            self._check_name(key)
 
         async def commit() -> tuple[Text, bool]:
             return await self._store.append(key, given, author), False
@@ -149,6 +166,56 @@ class Writer:
         async with self._under_way(key):
             return await self._finish(key, await self._store.restore(key, revision, author), author)
 
+    async def delete(self, key: DocumentKey, expected: Expected, author: Author) -> Revision:
+        """Delete a document in the store, then in the mirrors. Never queued: it fails while the store is down."""
+        self._store.check_removable(key, "delete")
+        async with self._under_way(key):
+            self._check_none_queued("delete", key)
+            try:
+                deletion = await self._store.delete(key, expected, author)
+            except RevisionConflict as error:
+                raise self._stale(key, error) from error
+            self._announcer.deleted(key, deletion.revision, author)
+            await self._follow(key)
+        return deletion
+
+    async def move(self, key: DocumentKey, to: DocumentName, expected: Expected, author: Author) -> MovedDocument:
+        """Rename a document in the store, then in the mirrors. Never queued: it fails while the store is down."""
+        self._store.check_removable(key, "move")
+        target = replace(key, name=to)
+        async with self._under_way(key), self._under_way(target):
+            self._check_none_queued("move", key, target)
+            try:
+                moved = await self._store.move(key, to, expected, author)
+            except RevisionConflict as error:
+                raise self._stale(key, error) from error
+            self._announcer.deleted(key, moved.deletion.revision, author, to)
+            self._announcer.moved(target, moved.document.revision, author, key.name)
+            # The new name first, so that the text is always shown; unless the old one lies in its way.
+            is_in_the_way = to.startswith(f"{key.name}/") or key.name.startswith(f"{to}/")
+            await self._follow(*((key, target) if is_in_the_way else (target, key)))
+        return moved
+
+    async def _follow(self, *keys: DocumentKey) -> None:
+        """Make the mirrors show what the store has now. If that fails they follow later, and the answer stays."""
+        for key in keys:
+            try:
+                await failpoints.reach("writeback.committed")
+                await self._refresher.refresh(key)
+                await failpoints.reach("writeback.mirrored")
+                await self._manifests.flush(self._mirrors.showing(key))
+            except (OSError, SandboxdError):
+                self._refresher.hint_soon(key)
+
+    def _check_none_queued(self, verb: str, *keys: DocumentKey) -> None:
+        for key in keys:
+            if self._outbox is not None and self._outbox.pending(key) is not None:
+                raise StoreUnavailable(f"cannot {verb} {key.name}: a write of it is queued for the store; try again")
+
+    def _stale(self, key: DocumentKey, error: RevisionConflict) -> WriteConflict:
+        self._refresher.hint_soon(key)  # the mirror must show what a second attempt starts from
+        return WriteConflict(str(error), error.current, deletion=error.deletion)
+
     async def repeated(self, key: DocumentKey, author: Author) -> Committed | Queued | None:
         """Return the outcome of a request that was already carried out, or None. Only with revisions."""
         if author.request is None or not self._store.capabilities.revisions:
@@ -189,8 +256,7 @@ class Writer:
             return await self._store.write(key, content, expected, author), False
         except RevisionConflict as error:
             if not merge or expected is ANY or error.current is None:
-                self._refresher.hint_soon(key)  # the mirror must show what a second attempt starts from
-                raise WriteConflict(str(error), error.current) from error
+                raise self._stale(key, error) from error
             return await self._merge(key, content, expected, author, error.current), True
 
     async def _merge(
@@ -249,10 +315,32 @@ class Writer:
             return
         if self._store.has_revisions(key):
             async with self._locks.hold(key):
-                if self._reader.queued_text(key) is None:  # otherwise the queued text is newer, and is shown
-                    await self._mirrors.install(key, text, revisioned=True)
+                if self._reader.queued_text(key) is not None:
+                    return  # it is newer, and is shown
+                if isinstance(key, DocumentKey) and self._is_new(key):
+                    newest = await self._store.read(key)
+                    if newest is None:
+                        return  # deleted since it was written
+                    text = newest
+                await self._mirrors.install(key, text, revisioned=True)
         else:
             await self._mirrors.install(key, text, revisioned=False)  # its lock is held since before the write
+
+    def _is_new(self, key: DocumentKey) -> bool:
+        """Return whether a mirror lacks the document: its text may have been deleted since, and must not come back."""
+        relative = relative_of(key)
+        is_missing = any(relative not in mirror.shown for mirror in self._mirrors.showing(key))
+        return is_missing and self._store.capabilities.delete_documents
+
+    def _check_name(self, key: DocumentKey) -> None:
+        """Raise NameTaken if the mirrors show a document where this one's directory would be, or below it.
+
+        Stores with revisions check names themselves; this is for plain providers and for queued writes.
+        """
+        for mirror in self._reader.known_mirrors(key):
+            other = next(iter(clashing(relative_of(key), mirror.shown)), None)
+            if other is not None:
+                raise name_taken(key.name, other.partition("/")[2])
 
     async def _queue(
         self, key: Key, kind: Kind, content: Content, expected: Expected, author: Author, based_on: str | None = None
@@ -262,6 +350,8 @@ class Writer:
             again = await self._outbox.find(key, author)
             if again is not None:
                 return Queued(key, again.number, again.sha256, again.size_bytes)
+            if isinstance(key, DocumentKey):
+                self._check_name(key)
             expected = self._reader.delivered(expected)
             pending = self._outbox.pending(key)
             before = await self._reader.mirrored_text(key) if pending is None else pending.text

@@ -1,4 +1,4 @@
-"""A document of a session or a user: queries, revisions, and the outcome of a write."""
+"""A document of a session or a user: queries, revisions, and the outcomes of a write, a deletion and a move."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import ConfigDict, Field
 
 from memo import documents
+from memo.document_names import MOST_NAME_BYTES
 from sandboxd.models.wire import AnswerModel, BodyModel, QueryModel
 
 MAX_REVISION = 2**63 - 1
@@ -16,6 +17,12 @@ MAX_REVISION = 2**63 - 1
 class ScopeQuery(QueryModel):
     scope: Literal["session", "user"] = Field(
         default="session", description="`user` selects the documents of the session's user."
+    )
+
+
+class ListQuery(ScopeQuery):
+    prefix: str = Field(
+        default="", max_length=MOST_NAME_BYTES, description="Only documents whose names start with this."
     )
 
 
@@ -52,6 +59,11 @@ class RestoreBody(BodyModel):
     revision: int = Field(ge=1, le=MAX_REVISION)
 
 
+class DocumentMove(BodyModel):
+    source: str = Field(alias="from", description="The name of the document.")
+    target: str = Field(alias="to", description="Its new name, which no other document has.")
+
+
 class Document(AnswerModel):
     """A document's text and revision, which are the body and the ETag of an answer."""
 
@@ -85,6 +97,25 @@ class QueuedWrite(Written):
     queued: Literal[True] = Field(
         default=True, description="The store is unavailable; the write is saved and delivered later, in order."
     )
+
+
+class Deletion(AnswerModel):
+    """A deleted document. An earlier revision can be restored."""
+
+    model_config = ConfigDict(title="DeletionAnswer")
+
+    name: str
+    revision: int = Field(description="The revision that is the deletion.")
+
+
+class Moved(AnswerModel):
+    """A document under its new name."""
+
+    model_config = ConfigDict(title="MovedAnswer")
+
+    name: str
+    revision: int
+    sha256: str
 
 
 class DocumentInfo(AnswerModel):
@@ -134,6 +165,9 @@ class Revision(AnswerModel):
     sha256: str
     size: int
     redacted: bool = False
+    deleted: bool = Field(default=False, description="Whether this revision deleted the document.")
+    moved_to: str | None = Field(default=None, description="The new name, if this deletion is part of a move.")
+    moved_from: str | None = Field(default=None, description="The old name, if a move made this revision.")
 
     @classmethod
     def of(cls, revision: documents.Revision) -> Self:
@@ -146,6 +180,9 @@ class Revision(AnswerModel):
             sha256=revision.sha256,
             size=revision.size_bytes,
             redacted=revision.redacted,
+            deleted=revision.deleted,
+            moved_to=revision.moved if revision.deleted else None,
+            moved_from=None if revision.deleted else revision.moved,
         )
 
 

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, field_v
 from sandboxd.limits import Limits
 from sandboxd.models.command import Argument, check_names
 from sandboxd.models.ids import Agent, SessionName, Tenant, User
+from sandboxd.models.network import Network, NetworkView
 from sandboxd.models.paths import CleanText
 from sandboxd.models.wire import AnswerModel, BodyModel, QueryModel
 
@@ -64,6 +65,11 @@ class SandboxPatch(BodyModel):
         "`manual`, which needs POST .../sandbox/resume.",
     )
     labels: Labels | None = Field(default=None, description="Labels to find it by. They replace all earlier ones.")
+    network: Network | None = Field(
+        default=None,
+        description="What it may reach through the daemon: `none`, the default, or lists of hosts and credentials, "
+        "which replace all earlier ones. Open connections that are no longer allowed are cut.",
+    )
 
 
 class SandboxRequest(SandboxPatch):
@@ -76,7 +82,6 @@ class SandboxRequest(SandboxPatch):
     image: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}$")] | None = None
     env: KeptEnvironment = Field(default_factory=dict)
     limits: Limits | None = None
-    network: Literal["none"] = "none"
     from_snapshot: Annotated[str, Field(max_length=64)] | None = Field(
         default=None,
         description="Begin with the files of this snapshot, which must be of the same tenant and user. The workspace "
@@ -153,6 +158,7 @@ class SandboxView(AnswerModel):
     expires_at: datetime | None = Field(default=None, description="When it hibernates even if it is in use.")
     resume: Resume = Field(default="auto", description="Whether the next call resumes it, or only a request to do so.")
     resting_since: datetime | None = Field(default=None, description="When it lost its container.")
+    network: Literal["none"] | NetworkView = Field(default="none", description="What it may reach.")
     parent: SessionName | None = Field(default=None, description="The session that it was forked from.")
     from_snapshot: str | None = Field(default=None, description="The snapshot that its files came from.")
     created: bool = Field(default=False, description="Whether this call created the sandbox.")

@@ -1,4 +1,4 @@
-"""The channel to one sandbox's runner: many concurrent calls on one connection, kept across reconnects.
+"""The channel to one sandbox's runner: many concurrent calls and streams on one connection, kept across reconnects.
 
 A call whose connection breaks raises NotReady and says that its outcome is unknown. Whatever the runner sends, the
 worst outcome is that its connection is closed. The meaning of a call is the client's part.
@@ -15,10 +15,11 @@ import anyio
 
 from sandboxd.errors import Busy, InvalidRequest, NotReady, SandboxdError, SandboxError
 from sandboxd.runner import protocol
+from sandboxd.runner.accepted_streams import AcceptedStream, AcceptedStreams
 from sandboxd.runner.inside import wire
 from sandboxd.runner.link import RunnerLink
 from sandboxd.runner.pending_call import PendingCall
-from sandboxd.runner.protocol import Hello
+from sandboxd.runner.protocol import ENTRANCE_LEVEL, Hello
 
 RECONNECT_PATIENCE_S = 5.0
 ANSWER_PATIENCE_S = 30.0
@@ -37,8 +38,11 @@ _OLD_RUNNER = (
 class CallChannel:
     """Owns the calls under way and the runner's connection, which the listener attaches and detaches."""
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self, env: Mapping[str, str], proxy: int = 0) -> None:
         self._env = protocol.checked_env(env)
+        self._proxy = proxy
+        """How many streams at a time processes inside may open to the daemon."""
+        self._streams = AcceptedStreams()
         self._link: RunnerLink | None = None
         self._hello: Hello | None = None
         self._failure: SandboxdError | None = None
@@ -49,6 +53,13 @@ class CallChannel:
     @property
     def connected(self) -> bool:
         return self._link is not None
+
+    def accept_streams(self, accept: Callable[[AcceptedStream], None] | None) -> None:
+        """Pass every stream that is opened inside to `accept`, which must not block; without one, refuse them.
+
+        `accept` takes over the stream and must close it, unless it raises.
+        """
+        self._streams.accept = accept
 
     async def wait_connected(self) -> Hello:
         """Wait for an authenticated runner. If none will ever connect, raise the error passed to `fail`."""
@@ -66,12 +77,14 @@ class CallChannel:
         self._failure = error
         for pending in self._pending.values():
             pending.fail(error)
+        self._streams.fail(error)
         self._announce()
 
     def interrupt(self, error: SandboxdError) -> None:
         """Fail every call under way with this error, and kill what it started. Later calls are accepted."""
         for pending in self._pending.values():
             pending.interrupt(error)
+        self._streams.interrupt(error)
 
     def freeze(self, error: SandboxdError) -> None:
         """Note that the container is frozen: calls under way fail with this error at their own deadlines."""
@@ -87,7 +100,9 @@ class CallChannel:
         """Use this runner's connection. Called by the listener."""
         self._link = link
         self._hello = hello
-        link.send(wire.pack(wire.CALL, 0, {"op": "configure", "env": self._env}))
+        proxy = self._proxy if hello.level >= ENTRANCE_LEVEL else 0
+        self._streams.allow(proxy)
+        link.send(wire.pack(wire.CALL, 0, protocol.configure_head(self._env, proxy)))
         self._announce()
 
     def detach(self, link: RunnerLink, reason: str) -> None:
@@ -98,6 +113,7 @@ class CallChannel:
         for pending in self._pending.values():
             if pending.link is link:
                 pending.fail(NotReady(f"cannot tell the outcome of this call: the runner is gone, {reason}"))
+        self._streams.detach(NotReady(f"cannot use this stream: the runner is gone, {reason}"))
         self._announce()
 
     def receive(self, kind: int, call: int, head: bytes, data: bytes) -> None:
@@ -105,6 +121,8 @@ class CallChannel:
         pending = self._pending.get(call)
         if pending is not None:
             pending.receive(kind, head, data)
+        elif call & wire.OPENED or kind == wire.OPEN:
+            self._streams.receive(self._link, kind, call, head, data)
 
     async def _ask(
         self,
@@ -135,7 +153,7 @@ class CallChannel:
         if len(self._pending) >= MAX_CALLS:
             raise Busy(f"cannot accept this call: {MAX_CALLS} calls are already under way in this sandbox; try again")
         is_long = len(body) > wire.CHUNK_BYTES
-        call_id = self._last_id = self._last_id % 0xFFFF_FFFF + 1
+        call_id = self._last_id = self._last_id % (wire.OPENED - 1) + 1
         frame = _pack_call(call_id, {**head, "more": True} if is_long else head, b"" if is_long else body, level)
         pending = self._pending[call_id] = PendingCall(
             call_id, link, allowance, timeout_s + ANSWER_PATIENCE_S, ANSWER_PATIENCE_S if timeout_s else 0.0

@@ -17,6 +17,7 @@ import anyio.lowlevel
 from sandboxd.errors import InvalidRequest, NotReady, RequestError, SandboxError
 from sandboxd.models.command import DEFAULT_MAX_TIMEOUT_S, ExecOutput
 from sandboxd.models.files import ArchiveSummary, DirectoryPage, FileEvent, FileInfo
+from sandboxd.models.network import ListeningPort
 from sandboxd.models.process import MAX_READ_BYTES, KilledProcess, Process, ProcessOutput, SignalName, SignalTarget
 from sandboxd.runner import protocol
 from sandboxd.runner.call_channel import CallChannel
@@ -98,15 +99,32 @@ class FileWatch:
 class RunnerClient(CallChannel):
     """What the daemon may ask of a runner: commands, processes, files and searches, one method each."""
 
-    def __init__(self, env: Mapping[str, str], max_timeout_s: float = DEFAULT_MAX_TIMEOUT_S) -> None:
-        super().__init__(env)
+    def __init__(self, env: Mapping[str, str], max_timeout_s: float = DEFAULT_MAX_TIMEOUT_S, *, proxy: int = 0) -> None:
+        super().__init__(env, proxy)
         self.max_timeout_s = max_timeout_s
         self._watches: set[FileWatch] = set()
 
-    async def configure(self, env: Mapping[str, str]) -> None:
-        """Set the environment that every later command gets, now and after reconnects."""
+    def remember(self, env: Mapping[str, str], *, proxy: int = 0) -> None:
+        """Set what `configure` sets, for a runner that is not connected yet."""
         self._env = protocol.checked_env(env)
-        await self._ask({"op": "configure", "env": self._env}, lambda _head, _data: None)
+        self._proxy = proxy
+
+    async def configure(self, env: Mapping[str, str], *, proxy: int = 0) -> None:
+        """Set the environment that every later command gets, now and after reconnects.
+
+        `proxy` is how many streams at a time processes inside may open to the daemon, through the port of the proxy;
+        with 0 nothing listens there. Raise Conflict if another process has that port: the environment is set, but the
+        port is not opened.
+        """
+        self._env = protocol.checked_env(env)
+        previous, self._proxy = self._proxy, proxy
+        self._streams.allow(proxy)
+        try:
+            await self._ask(protocol.configure_head(self._env, proxy), lambda _head, _data: None)
+        except RequestError:
+            self._proxy = previous
+            self._streams.allow(previous)
+            raise
 
     async def exec(self, call: Exec) -> CommandResult:
         head = protocol.exec_head(call, max_timeout_s=self.max_timeout_s)
@@ -287,6 +305,10 @@ class RunnerClient(CallChannel):
             if not pending.chunks:
                 self._end_of(pending)
             yield RunnerStream(pending, lambda: self._checking(pending))
+
+    async def list_ports(self) -> list[ListeningPort]:
+        """Return the TCP ports on which processes inside listen and that `dial` reaches, in ascending order."""
+        return await self._ask({"op": "ports", "level": 4}, lambda head, _data: protocol.read_ports(head))
 
     @asynccontextmanager
     async def read_archive(self, path: str, *, hold_processes: bool = False) -> AsyncGenerator[AsyncIterator[bytes]]:

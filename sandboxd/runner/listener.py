@@ -41,6 +41,7 @@ class RunnerListener:
         uid: int,
         gid: int,
         env: Mapping[str, str] | None = None,
+        proxy: int = 0,
         is_adoption: bool = False,
         is_held: bool = False,
         max_timeout_s: float = DEFAULT_MAX_TIMEOUT_S,
@@ -57,7 +58,7 @@ class RunnerListener:
         self._runner: RunnerLink | None = None
         self._hello: Hello | None = None
         self._is_open = False
-        self.client = RunnerClient(env or {}, max_timeout_s)
+        self.client = RunnerClient(env or {}, max_timeout_s, proxy=proxy)
 
     async def __aenter__(self) -> Self:
         self.open()

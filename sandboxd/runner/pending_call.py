@@ -89,8 +89,13 @@ class PendingCall:
     def close(self) -> None:
         """Release the call. If it still runs in the container, cancel it there."""
         self._timer.cancel()
+        self.link.forget(self._resume)
         if not self.is_over:
-            self.link.send(wire.pack(wire.CANCEL, self.id))
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the call in the container."""
+        self.link.send(wire.pack(wire.CANCEL, self.id))
 
     def send_body(self, body: bytes) -> None:
         """Send a body as far as the credit allows; the rest follows as more credit arrives."""
@@ -110,19 +115,19 @@ class PendingCall:
         rest = memoryview(piece)
         while rest:
             size = min(len(rest), wire.CHUNK_BYTES)
-            while self.credit < size and not self.is_over:
+            while (self.credit < size or self.link.is_busy) and not self.is_over:
                 self._room = self._loop.create_future()
+                if self.link.is_busy:
+                    self.link.when_idle(self._resume)
                 await self._room
-            if self.link.is_full:
-                await self.link.wait_writable()
             if self.is_over:
                 return
-            self.send_chunk(bytes(rest[:size]))
+            self._send_chunk(rest[:size])
             rest = rest[size:]
 
-    def send_chunk(self, chunk: bytes) -> None:
+    def _send_chunk(self, chunk: memoryview) -> None:
         self.credit -= len(chunk)
-        self.link.send(wire.pack(wire.DATA, self.id, None, chunk))
+        self.link.send_data(self.id, chunk)
 
     def send_end(self) -> None:
         """Send the end of a body, unless the call is over."""
@@ -145,7 +150,7 @@ class PendingCall:
     def interrupt(self, error: Exception) -> None:
         """Cancel the call in the container and fail it with this error."""
         if not self.is_over:
-            self.link.send(wire.pack(wire.CANCEL, self.id))
+            self.cancel()
             self.fail(error)
 
     def freeze(self, error: Exception) -> None:
@@ -191,6 +196,10 @@ class PendingCall:
         self._has_news = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+        self._resume()
+
+    def _resume(self) -> None:
+        """Let the sender of a body look again."""
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
@@ -205,7 +214,7 @@ class PendingCall:
             return
         while self._body and self.credit > 0:
             size = min(self.credit, wire.CHUNK_BYTES)
-            self.send_chunk(bytes(self._body[:size]))
+            self._send_chunk(self._body[:size])
             self._body = self._body[size:]
         if not self._body:
             self.send_end()

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from sandboxd.errors import (
 )
 from sandboxd.models.command import DEFAULT_MAX_TIMEOUT_S, MAX_OUTPUT_BYTES, MAX_STDIN_BYTES
 from sandboxd.models.files import ArchiveSummary, FileEvent, FileEventKind, FileInfo, FileType, shown_path
+from sandboxd.models.network import ListeningPort
 from sandboxd.models.process import KilledProcess, Process, ProcessOutput, SignalName
 from sandboxd.runner.calls import (
     CommandResult,
@@ -49,8 +51,11 @@ from sandboxd.runner.calls import (
     Usage,
 )
 from sandboxd.runner.inside import wire
+from sandboxd.runner.inside.listening_ports import MAX_PORTS
 from sandboxd.runner.inside.wire import WireError
 
+ENTRANCE_LEVEL = 4
+"""The level of runners that open streams to the daemon."""
 RUNNER_DIR = Path(__file__).with_name("inside")
 """Mounted read-only at RUNNER_TARGET."""
 RUNNER_TARGET = "/run/sandboxd-runner"
@@ -190,6 +195,12 @@ def exec_head(call: Exec, *, stream: bool = False, max_timeout_s: float = DEFAUL
     return head
 
 
+def configure_head(env: Mapping[str, str], proxy: int) -> dict[str, Any]:
+    """Return the head of a call that sets the environment, and opens the proxy's entrance for this many streams."""
+    head: dict[str, Any] = {"op": "configure", "env": dict(env)}
+    return {**head, "proxy": proxy, "level": ENTRANCE_LEVEL} if proxy else head
+
+
 def terminal_head(terminal: Terminal) -> dict[str, Any]:
     """Return the terminal's fields of a start's head; every runner supports the default terminal."""
     if terminal == Terminal():
@@ -289,6 +300,28 @@ def read_processes(head: Head) -> list[Process]:
     if type(items) is not list or len(items) > 256 or not all(type(item) is dict for item in items):
         raise WireError("an invalid list of items")
     return [read_process(item) for item in items]
+
+
+def read_ports(head: Head) -> list[ListeningPort]:
+    items = head.get("items")
+    if type(items) is not list or len(items) > MAX_PORTS or not all(type(item) is dict for item in items):
+        raise WireError("an invalid list of ports")
+    ports = [_read_port(item) for item in items]
+    if any(later.port <= earlier.port for earlier, later in pairwise(ports)):
+        raise WireError("ports that are not in order")
+    return ports
+
+
+def _read_port(head: Head) -> ListeningPort:
+    port = integer(head, "port")
+    if not 1 <= port <= 65_535:
+        raise WireError("an invalid port")
+    return ListeningPort(
+        port=port,
+        process=text(head, "process", 16) if "process" in head else None,
+        pid=integer(head, "pid") if "pid" in head else None,
+        command=text(head, "command", 64) if "command" in head else None,
+    )
 
 
 def read_has_processes(head: Head) -> bool:

@@ -1,4 +1,4 @@
-"""A stream to a server inside a container, on the daemon's side: bytes both ways, each with its own flow control.
+"""A stream to a process inside a container, on the daemon's side: bytes both ways, each with its own flow control.
 
 What is not received yet is bounded by a window, and so is what is sent and not read there.
 """
@@ -49,6 +49,6 @@ class RunnerStream:
         if self._pending.is_over:
             raise StreamClosed("cannot send to the sandbox: the process there has closed the connection")
 
-    def send_eof(self) -> None:
+    async def send_eof(self) -> None:
         """Tell the other side that nothing more follows. It may still send."""
         self._pending.send_end()

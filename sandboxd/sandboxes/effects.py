@@ -45,6 +45,7 @@ from sandboxd.sandboxes.lifecycle import (
     saved_form,
     step,
 )
+from sandboxd.sandboxes.network_setup import NetworkSetup
 from sandboxd.sandboxes.pauses import Pauses
 from sandboxd.sandboxes.registry import Registry
 from sandboxd.sandboxes.sandbox import Sandbox
@@ -90,6 +91,7 @@ class Effects:
         registry: Registry,
         workspaces: Workspaces,
         memory: Memory | None,
+        networks: NetworkSetup,
         events: EventBus,
     ) -> None:
         self._settings = settings
@@ -98,6 +100,7 @@ class Effects:
         self._registry = registry
         self._workspaces = workspaces
         self._memory = memory
+        self._networks = networks
         self._events = events
         self._instance = layout.instance()
         self._runner_files: Path = layout.install_runner()
@@ -188,9 +191,11 @@ class Effects:
         sandbox.mirror_identity = self._layout.mirror_identity(sandbox.record.id)
         self._listen(sandbox, is_adoption=True)  # first, so that calls that arrive in the meantime wait for the runner
         owner = sandbox.record.owner
+        await self._networks.prepare(sandbox)
         if self._memory is not None and owner is not None:
             await self._memory.adopt(sandbox.record.id, owner.ref, owner.user)
         if sandbox.listener is not None:
+            self._networks.connect(sandbox, sandbox.listener.client)
             sandbox.listener.admit()  # not earlier: ready means that the mirror is current
         try:
             if not self.pauses.is_frozen(sandbox.record):
@@ -269,6 +274,7 @@ class Effects:
         sandbox.mirror_identity = self._layout.mirror_identity(record.id)
         await self._fill_mirror(record)
         await failpoints.reach("create.mirror")
+        await self._networks.prepare(sandbox)
         sandbox.start_deadline = anyio.current_time() + self._settings.start_timeout_s
         spec = container_spec(
             record,
@@ -322,10 +328,11 @@ class Effects:
             await failpoints.reach("claim.mirror")
 
         async def configure() -> None:
+            await self._networks.prepare(sandbox)
             deadline = anyio.current_time() + self._settings.start_timeout_s
             while runner is not None and anyio.current_time() < deadline:
                 with anyio.move_on_after(_CHECK_INTERVAL_S):
-                    await runner.configure(record.owner.env if record.owner is not None else {})
+                    await self._networks.configure(sandbox, runner)
                     return
                 # On a busy host a healthy container may be slow, so wait for it instead of discarding it.
                 container = await self._engine.inspect(record.container or "")
@@ -400,6 +407,8 @@ class Effects:
             await self._engine.remove(container.id)
             self._sandbox_of.pop(container.id, None)
         self.close_listener(sandbox)
+        if sandbox.egress is not None:
+            sandbox.egress.cut()
         if self._memory is not None:
             self._memory.drop(sandbox.record.id)
 
@@ -436,6 +445,8 @@ class Effects:
         await failpoints.reach("destroy.workspace")
 
     async def _forget(self, sandbox: Sandbox) -> None:
+        if sandbox.egress is not None:
+            sandbox.egress.close()
         await self._layout.reserve.spend_on(partial(self._registry.forget, sandbox.record.id))
         if not self._layout.reserve.is_whole:
             self._layout.reserve.fill()
@@ -463,11 +474,11 @@ class Effects:
             record.secret,
             uid=self._settings.uid,
             gid=self._settings.gid,
-            env=record.owner.env if record.owner is not None else {},
             is_adoption=is_adoption,
             is_held=is_adoption,
             max_timeout_s=self._settings.max_timeout_s,
         )
+        self._networks.connect(sandbox, listener.client)
         listener.open()
         sandbox.listener, sandbox.runner = listener, listener.client
 

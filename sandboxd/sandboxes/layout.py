@@ -25,7 +25,16 @@ from sandboxd.sandboxes.reserve import Reserve
 from sandboxd.settings import CachePlace
 
 RESERVE = "reserve"
-_PRIVATE_FILES = ("lock", "instance", "registry.db", "idempotency.db", "outbox.db", "memo.db")
+_PRIVATE_FILES = (
+    "lock",
+    "instance",
+    "registry.db",
+    "idempotency.db",
+    "outbox.db",
+    "memo.db",
+    "previews.db",
+    "previews.key",
+)
 _SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 

@@ -27,6 +27,7 @@ from typing import Literal, Self
 from memo.ids import AgentId, SessionId, SessionRef, UserId
 from sandboxd.errors import Cause, InvalidTransition
 from sandboxd.limits import Limits
+from sandboxd.models.network import NetworkAccess
 from sandboxd.models.sandbox import Resume
 
 MOST_TRANSITIONS = 8
@@ -81,6 +82,8 @@ class Options:
     ttl_s: float | None = None
     resume: Resume = "auto"
     labels: Mapping[str, str] = field(default_factory=dict)
+    network: NetworkAccess | None = None
+    """What it may reach; None means nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ from sandboxd.memory import Memory
 from sandboxd.metrics import PoolFigures
 from sandboxd.models.fork import ForkRequest, ForkView
 from sandboxd.models.sandbox import GarbageReport, SandboxPatch, SandboxRequest, SandboxView, Stats
+from sandboxd.network.audit import AuditLog
+from sandboxd.network.egress import Egress
 from sandboxd.sandboxes.capacity import Capacity
 from sandboxd.sandboxes.effects import Effects
 from sandboxd.sandboxes.engine_watch import EngineWatch
@@ -63,6 +65,7 @@ from sandboxd.sandboxes.lifecycle import (
     State,
 )
 from sandboxd.sandboxes.moves import Moves, explain
+from sandboxd.sandboxes.network_setup import NetworkSetup
 from sandboxd.sandboxes.options import changed_options, differences, options_of
 from sandboxd.sandboxes.pool import Pool
 from sandboxd.sandboxes.reconciler import Reconciler
@@ -100,6 +103,8 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         self._provider = memo_provider
         self._registry = Registry(self.layout.registry)
         self._sandboxes: dict[SessionRef, Sandbox] = {}
+        self.egress = Egress(settings.network)
+        self._networks = NetworkSetup(self.egress, self.layout, self.events, settings.gid)
         self._capacity = Capacity(settings, self.layout.reserve, self._sandboxes.values)
         self._effects: Effects
         self._records: RecordFactory
@@ -144,7 +149,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         try:
             async with self._open_engine(), self._open_registry():
                 await self.workspaces.open()
-                async with self._open_memory() as self.memory:
+                async with self._open_memory() as self.memory, self.egress:
                     try:
                         async with anyio.create_task_group() as self._tasks:
                             await self._begin()
@@ -157,7 +162,14 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
 
     async def _begin(self) -> None:
         self._effects = Effects(
-            self.settings, self.layout, self.engine, self._registry, self.workspaces, self.memory, self.events
+            self.settings,
+            self.layout,
+            self.engine,
+            self._registry,
+            self.workspaces,
+            self.memory,
+            self._networks,
+            self.events,
         )
         self._records = RecordFactory(self.settings, self.engine.name, self._effects.fittings)
         self._moves = Moves(self._effects, self._tasks, self._pool, renew=self._records.renew, settled=self._settled)
@@ -226,6 +238,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         """Return the session's sandbox once it is ready; `created` says whether this call started its container."""
         created = False
         is_recreated = False
+        await self._networks.check(ref.tenant, request)
         while True:
             sandbox = self._sandboxes.get(ref)
             if sandbox is None:
@@ -354,6 +367,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
 
     async def update(self, ref: SessionRef, patch: SandboxPatch) -> SandboxView:
         """Change what may change while a sandbox lives."""
+        await self._networks.check(ref.tenant, patch)
         sandbox = await self._at_rest(ref)
         await self._change_options(sandbox, changed_options(sandbox.record.options, patch), patch)
         return sandbox.view()
@@ -406,8 +420,29 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         expires_at = sandbox.record.expires_at
         if "ttl_s" in patch.model_fields_set and sandbox.record.state not in RESTING:
             expires_at = self._records.expiry(options)
+        before = sandbox.record.options
         await self._moves.finish(sandbox, self._effects.advance, OptionsChanged(options, expires_at))
         self._hibernator.nudge()
+        if options.network != before.network and sandbox.record.state is State.READY:
+            await self._moves.finish(sandbox, self._change_network, before)
+
+    async def _change_network(self, sandbox: Sandbox, before: Options) -> None:
+        """Give a running sandbox the network access of its record, or the earlier one again if that fails."""
+        try:
+            await self._networks.apply(sandbox)
+        except SandboxdError:
+            await self._effects.advance(sandbox, OptionsChanged(before, sandbox.record.expires_at))
+            await self._networks.apply(sandbox)
+            raise
+
+    async def check_network(self, ref: SessionRef, request: SandboxRequest) -> None:
+        """Refuse a request for network access that the settings do not permit."""
+        await self._networks.check(ref.tenant, request)
+
+    def audit(self, ref: SessionRef) -> AuditLog:
+        """Return the record of what the session's sandbox has reached; empty if it never had network access."""
+        egress = self._find(ref).egress
+        return AuditLog() if egress is None else egress.audit
 
     async def destroy(self, ref: SessionRef) -> None:
         """Remove the sandbox and all its files. Also cancel a create that is under way."""
@@ -419,6 +454,8 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         for sandbox in self._sandboxes.values():
             if sandbox.runner is not None:
                 sandbox.runner.end_watches()
+            if sandbox.egress is not None:
+                sandbox.egress.audit.close()
 
     async def call(self, ref: SessionRef) -> Call:
         """Return a context manager for a call on the session's runner.

@@ -21,6 +21,8 @@ def changed_options(options: Options, patch: SandboxPatch) -> Options:
     given = patch.model_fields_set
     changes: dict[str, Any] = {name: getattr(patch, name) for name in ("idle_timeout_s", "ttl_s") if name in given}
     changes |= {name: getattr(patch, name) for name in ("resume", "labels") if getattr(patch, name) is not None}
+    if patch.network is not None:
+        changes["network"] = None if patch.network == "none" else patch.network
     return replace(options, **changes)
 
 

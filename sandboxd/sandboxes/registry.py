@@ -19,6 +19,7 @@ from memo.ids import AgentId, SessionRef, UserId
 from sandboxd.errors import RegistryCorrupt
 from sandboxd.host_database import HostDatabase
 from sandboxd.limits import Limits
+from sandboxd.models.network import NetworkAccess
 from sandboxd.sandboxes.fork_record import ForkRecord, ForkTable, write_fork
 from sandboxd.sandboxes.lifecycle import Options, Origin, Owner, Record, Shape, State
 from sandboxd.sandboxes.snapshot_record import SnapshotTable
@@ -152,7 +153,7 @@ def _encode(record: Record) -> str:
             "cause": record.cause,
             "from_pool": record.from_pool,
             "removal": record.removal,
-            "options": asdict(record.options),
+            "options": _encode_options(record.options),
             "origin": asdict(record.origin),
             "expires_at": _encode_time(record.expires_at),
             "resting_since": _encode_time(record.resting_since),
@@ -177,13 +178,23 @@ def _decode(text: str) -> Record:
             cause=fields["cause"],
             from_pool=fields["from_pool"],
             removal=fields.get("removal"),
-            options=Options(**fields.get("options", {})),
+            options=_decode_options(fields.get("options", {})),
             origin=Origin(**fields.get("origin", {})),
             expires_at=_decode_time(fields.get("expires_at")),
             resting_since=_decode_time(fields.get("resting_since")),
         )
     except (ValueError, KeyError, TypeError, InvalidKey) as error:
         raise RegistryCorrupt(f"cannot read a record of the registry: {type(error).__name__}") from error
+
+
+def _encode_options(options: Options) -> dict[str, Any]:
+    network = options.network
+    return asdict(options) | {"network": None if network is None else network.model_dump()}
+
+
+def _decode_options(fields: dict[str, Any]) -> Options:
+    network = fields.pop("network", None)
+    return Options(**fields, network=None if network is None else NetworkAccess.model_validate(network))
 
 
 def _decode_owner(fields: dict[str, Any]) -> Owner:

@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Protocol
+from typing import Literal, Protocol
 
 import anyio
 
 from sandboxd.errors import Gone, Hibernated, NotReady, Paused, SandboxdError, SandboxNotFound
+from sandboxd.models.network import NetworkView
 from sandboxd.models.sandbox import SandboxView
+from sandboxd.network.egress import SandboxEgress
 from sandboxd.runner.client import RunnerClient
 from sandboxd.runner.listener import RunnerListener
 from sandboxd.sandboxes.lifecycle import Owner, Record, State
@@ -58,6 +60,8 @@ class Sandbox:
         """Which directory its container shows as memory; see `Layout.mirror_identity`."""
         self.source: WorkspaceSource | None = None
         """Fills its workspace; None if it begins empty, or was filled."""
+        self.egress: SandboxEgress | None = None
+        """What it may reach and has reached; None if it never had network access under this daemon."""
         self.active_calls = 0
         self.last_used = time.monotonic()
         self._quiet: anyio.Event | None = None
@@ -181,9 +185,15 @@ class Sandbox:
             expires_at=record.expires_at,
             resume=record.options.resume,
             resting_since=record.resting_since,
+            network=_network_view(record),
             parent=record.origin.parent,
             from_snapshot=record.origin.snapshot,
         )
+
+
+def _network_view(record: Record) -> Literal["none"] | NetworkView:
+    network = record.options.network
+    return "none" if network is None else NetworkView.model_validate(network.model_dump())
 
 
 class Call:

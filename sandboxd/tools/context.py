@@ -1,12 +1,10 @@
-"""What every tool shares: the runner and the memory it uses, the shape of its arguments, and a bound on its text."""
+"""What every tool shares: the runner and the memory it uses, and a bound on its text."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterable
 from dataclasses import dataclass
 from typing import Protocol
-
-from pydantic import BaseModel, ConfigDict
 
 from memo.documents import HOST, ArtifactKey, Author, Document, DocumentKey
 from memo.ids import SessionRef
@@ -79,12 +77,6 @@ class ToolContext:
     sandboxes: SandboxLookup | None = None
     request: str | None = None
     """The id of this call, the same when it is retried; None if the caller gave none."""
-
-
-class ToolArguments(BaseModel):
-    """Arguments of a tool: unknown fields are refused and values are not converted."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 def check_writable(path: str) -> None:

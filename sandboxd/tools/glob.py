@@ -5,20 +5,28 @@ from __future__ import annotations
 from pydantic import Field
 
 from sandboxd.errors import InvalidRequest
-from sandboxd.models.paths import CleanText, SandboxPath, parse_path
+from sandboxd.models.paths import CleanText, parse_path
 from sandboxd.models.tool import ToolResult
 from sandboxd.runner.inside.container_paths import WORKSPACE
-from sandboxd.tools.context import ToolArguments, ToolContext
+from sandboxd.tools.arguments import ToolArguments, ToolPath, also
+from sandboxd.tools.context import ToolContext
+from sandboxd.tools.formats import ToolHints
 
 name = "Glob"
 description = (
     "Find files in the sandbox by a pattern such as `**/*.py` or `src/{a,b}*.ts`. Returns paths, newest first."
 )
 
+hints = ToolHints(title="Find files", read_only=True)
+
 
 class Arguments(ToolArguments):
+    aliases = also(pattern="glob glob_pattern query", path="directory dir root cwd")
+
     pattern: CleanText = Field(min_length=1, max_length=4096, description="The pattern, relative to path.")
-    path: SandboxPath = Field(default=WORKSPACE, description="Absolute path of the directory to search.")
+    path: ToolPath = Field(
+        default=WORKSPACE, description="The directory to search. A relative path is relative to /workspace."
+    )
 
 
 async def run(context: ToolContext, arguments: Arguments) -> ToolResult:

@@ -60,16 +60,16 @@ async def write_document(
     try:
         write = await memory_of(context).agents.write(context.ref, key, content, _author(context, tool))
     except RevisionConflict as error:
-        return _refused(context, key, error.current)
+        return _refused_as_deleted(context, key) if error.deletion else _refused(context, key, error.current)
     return _done(context, key, write, sentence)
 
 
-async def edit_memo(context: ToolContext, path: str, change: Change, tool: str) -> ToolResult:
-    """Change part of the text at a memo path."""
+async def edit_memo(context: ToolContext, path: str, change: Change, tool: str, *, creates: bool = False) -> ToolResult:
+    """Change part of the text at a memo path; with `creates`, a missing document counts as empty."""
     key = key_of(context, path)
     if isinstance(key, ArtifactKey):
         return await _edit_artifact(context, key, path, change, tool)
-    return await change_document(context, key, change, tool)
+    return await change_document(context, key, change, tool, creates=creates)
 
 
 async def change_document(
@@ -185,6 +185,17 @@ def _refused(context: ToolContext, key: DocumentKey | ArtifactKey, now: Document
         f"The current text (revision {now.revision}) follows; {advice}.\n\n{text}"
     )
     return ToolResult(ok=False, content=sentence, details=details)
+
+
+def _refused_as_deleted(context: ToolContext, key: DocumentKey) -> ToolResult:
+    """Refuse a write that is based on a deleted text. The agent then knows, so that its next write creates it again."""
+    path = str(path_of(key))
+    memory_of(context).agents.forget(context.ref, key)
+    sentence = (
+        f"cannot write {path}: it was deleted since this session last read it. Nothing was changed. "
+        "If it should exist again, write it again."
+    )
+    return ToolResult(ok=False, content=sentence, details={"path": path, "code": RevisionConflict.code})
 
 
 def _result(path: str, size_bytes: int, outcome: Committed | Queued, sentence: str) -> ToolResult:

@@ -7,7 +7,9 @@ from pydantic import Field, model_validator
 from sandboxd.errors import Busy, InvalidRequest, ProcessNotFound
 from sandboxd.models.command import MAX_STDIN_BYTES
 from sandboxd.models.tool import ToolResult
-from sandboxd.tools.context import ToolArguments, ToolContext
+from sandboxd.tools.arguments import ToolArguments, also
+from sandboxd.tools.context import ToolContext
+from sandboxd.tools.formats import ToolHints
 from sandboxd.tools.processes import refuse
 
 name = "ProcessInput"
@@ -16,8 +18,12 @@ description = (
     "what the process answers with ProcessOutput."
 )
 
+hints = ToolHints(title="Write to a process")
+
 
 class Arguments(ToolArguments):
+    aliases = also(process="process_id id bash_id shell_id task_id pid", input="text data stdin")
+
     process: str = Field(min_length=1, max_length=64, description="The id of the process, such as p1.")
     input: str = Field(default="", description="The text to write.")
     eof: bool = Field(default=False, description="Close stdin after the text.")

@@ -8,7 +8,9 @@ from pydantic import Field
 
 from sandboxd.errors import InvalidRequest, ProcessNotFound
 from sandboxd.models.tool import ToolResult
-from sandboxd.tools.context import ToolArguments, ToolContext
+from sandboxd.tools.arguments import ToolArguments, also
+from sandboxd.tools.context import ToolContext
+from sandboxd.tools.formats import ToolHints
 from sandboxd.tools.processes import details_of, refuse, state_of
 
 name = "ProcessKill"
@@ -19,8 +21,12 @@ description = (
 
 GRACE_S = 5.0
 
+hints = ToolHints(title="End a process", idempotent=True)
+
 
 class Arguments(ToolArguments):
+    aliases = also(process="process_id id bash_id shell_id task_id pid")
+
     process: str = Field(min_length=1, max_length=64, description="The id of the process, such as p1.")
     signal: Literal["KILL", "TERM", "INT", "HUP", "QUIT"] = Field(default="KILL", description="The signal to send.")
 

@@ -9,7 +9,9 @@ from pydantic import Field
 from sandboxd.errors import InvalidRequest, ProcessNotFound
 from sandboxd.models.process import ProcessOutput
 from sandboxd.models.tool import ToolResult
-from sandboxd.tools.context import MODEL_CHARS, ToolArguments, ToolContext
+from sandboxd.tools.arguments import ToolArguments, also
+from sandboxd.tools.context import MODEL_CHARS, ToolContext
+from sandboxd.tools.formats import ToolHints
 from sandboxd.tools.processes import details_of, refuse, state_of
 
 name = "ProcessOutput"
@@ -21,8 +23,12 @@ description = (
 
 MAX_WAIT_MS = 600_000
 
+hints = ToolHints(title="Read the output of a process", read_only=True)
+
 
 class Arguments(ToolArguments):
+    aliases = also(process="process_id id bash_id shell_id task_id pid")
+
     process: str = Field(min_length=1, max_length=64, description="The id of the process, such as p1.")
     offset: int | None = Field(
         default=None,

@@ -10,12 +10,14 @@ from sandboxd.contexts.contexts import create_context, run_code
 from sandboxd.errors import ContextExists, ContextNotFound
 from sandboxd.models.command import DEFAULT_TIMEOUT_S
 from sandboxd.models.context import MAX_CODE_CHARS, ContextName, RunBody, RunResult
-from sandboxd.models.paths import CleanText, SandboxPath
+from sandboxd.models.paths import CleanText
 from sandboxd.models.tool import ToolResult
 from sandboxd.runner.calls import Exec
 from sandboxd.runner.inside.container_paths import WORKSPACE
+from sandboxd.tools.arguments import ToolArguments, ToolPath, also
 from sandboxd.tools.commands import MAX_TIMEOUT_MS, render_result
-from sandboxd.tools.context import ToolArguments, ToolContext, ToolRunner
+from sandboxd.tools.context import ToolContext, ToolRunner
+from sandboxd.tools.formats import ToolHints
 from sandboxd.tools.run_result import render_run
 
 name = "Python"
@@ -27,10 +29,20 @@ description = (
 
 DEFAULT_CONTEXT = "default"
 
+hints = ToolHints(title="Run Python code", open_world=True)
+
 
 class Arguments(ToolArguments):
+    aliases = also(
+        code="script source python_code",
+        working_directory="cwd workdir working_dir directory",
+        timeout="timeout_ms",
+    )
+
     code: CleanText = Field(min_length=1, description="The Python code to run.")
-    working_directory: SandboxPath = Field(default=WORKSPACE, description="Absolute path of the directory to run in.")
+    working_directory: ToolPath = Field(
+        default=WORKSPACE, description="The directory to run in. A relative path is relative to /workspace."
+    )
     timeout: int = Field(
         default=int(DEFAULT_TIMEOUT_S * 1000),
         ge=1,

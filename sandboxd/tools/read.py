@@ -8,40 +8,70 @@ from pydantic import Field
 
 from memo.documents import DocumentKey
 from memo.errors import InvalidKey
-from sandboxd.errors import NotFound
-from sandboxd.models.paths import AbsolutePath, is_under
+from sandboxd.errors import FileNotFound, InvalidRequest, NotFound
+from sandboxd.models.paths import is_under
 from sandboxd.models.tool import ToolResult
 from sandboxd.runner.calls import TextSlice
 from sandboxd.runner.inside.container_paths import MEMO
-from sandboxd.tools.context import ToolArguments, ToolContext
+from sandboxd.tools.arguments import ReadablePath, ToolArguments, also
+from sandboxd.tools.context import ToolContext
+from sandboxd.tools.formats import ToolHints
 from sandboxd.tools.memory import key_of
+from sandboxd.tools.missing_files import with_suggestions
 
 name = "Read"
 description = (
     "Read a text file in the sandbox. Lines are numbered as by `cat -n`; the numbers are not part of the file. A long "
-    "file is returned in parts: continue with offset."
+    "file is returned in parts: continue with offset. A negative offset counts lines from the end."
 )
+
+hints = ToolHints(title="Read a file", read_only=True)
 
 MAX_LINE_CHARACTERS = 2_000
 MAX_SLICE_BYTES = 262_144
 """The runner's bounds for a workspace file, so that both read alike."""
+_MOST_NUMBERS = 10
 
 
 class Arguments(ToolArguments):
-    file_path: AbsolutePath = Field(description="Absolute path of the file.")
-    offset: int = Field(default=1, ge=0, le=2**31, description="The first line to return, counted from 1.")
+    aliases = also(file_path="path file filename", offset="start_line start line", limit="max_lines num_lines lines")
+
+    file_path: ReadablePath = Field(
+        min_length=1, description="The path of the file. A relative path is relative to /workspace."
+    )
+    offset: int = Field(
+        default=1,
+        ge=-(2**31),
+        le=2**31,
+        description="The first line to return, counted from 1; -10 returns the last 10 lines.",
+    )
     limit: int = Field(default=2000, ge=1, le=100_000, description="The most lines to return.")
 
 
 async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
-    first = max(arguments.offset, 1)
-    part = None
-    if is_under(arguments.file_path, MEMO):
-        part = await _read_document(context, arguments.file_path, first, arguments.limit)
-    if part is None:
-        part = await context.runner.read_text(arguments.file_path, first, arguments.limit)
+    path, first = arguments.file_path, arguments.offset or 1
+    if first < 0:
+        end = await _read(context, path, 1, 1)
+        if not end.is_total_exact:
+            raise InvalidRequest(
+                f"cannot count the lines of {path} from its end: the file is too large; run `tail -n {-first}` with "
+                "Bash instead"
+            )
+        first = max(1, end.total_lines + first + 1)
+    return _render(path, first, await _read(context, path, first, arguments.limit))
+
+
+async def _read(context: ToolContext, path: str, first: int, limit: int) -> TextSlice:
+    part = await _read_document(context, path, first, limit) if is_under(path, MEMO) else None
+    try:
+        return part or await context.runner.read_text(path, first, limit)
+    except FileNotFound as error:
+        raise await with_suggestions(context.runner, error, path) from None
+
+
+def _render(path: str, first: int, part: TextSlice) -> ToolResult:
     details = {
-        "path": arguments.file_path,
+        "path": path,
         "first_line": part.first_line,
         "lines": len(part.lines),
         "total_lines": part.total_lines,
@@ -54,15 +84,28 @@ async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
         return ToolResult(
             ok=False,
             content=f"[offset {first} is past the end: the file has {total} lines; use a smaller offset]",
-            details=details,
+            details={**details, "code": InvalidRequest.code},
         )
     text = "\n".join(f"{number:6}\t{line}" for number, line in enumerate(part.lines, part.first_line))
+    return ToolResult(ok=True, content=text + _notes(part, total), details=details)
+
+
+def _notes(part: TextSlice, total: str) -> str:
+    """Return what is missing from the text, and how to see it."""
+    notes = ""
     last = part.first_line + len(part.lines) - 1
+    cut = [number for number, line in enumerate(part.lines, part.first_line) if len(line) >= MAX_LINE_CHARACTERS]
+    if cut and part.truncated:
+        some = ", ".join(map(str, cut[:_MOST_NUMBERS])) + (", ..." if len(cut) > _MOST_NUMBERS else "")
+        notes += (
+            f"\n[cut after {MAX_LINE_CHARACTERS} characters: line{'s' if len(cut) > 1 else ''} {some}; use Bash to see "
+            f"the rest, for example `sed -n {cut[0]}p FILE | cut -c {MAX_LINE_CHARACTERS + 1}-`]"
+        )
     if last < part.total_lines:
-        text += f"\n[lines {part.first_line} to {last} of {total}; continue with offset {last + 1}]"
-    elif part.truncated:
-        text += "\n[very long lines were cut, or the file is larger than Read can return; use Bash to see the rest]"
-    return ToolResult(ok=True, content=text, details=details)
+        notes += f"\n[lines {part.first_line} to {last} of {total}; continue with offset {last + 1}]"
+    elif part.truncated and not cut:
+        notes += "\n[the file is larger than Read can return; use Bash to see the rest]"
+    return notes
 
 
 async def _read_document(context: ToolContext, path: str, first: int, limit: int) -> TextSlice | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from sandboxd.models.paths import SandboxPath, is_under
+from sandboxd.models.paths import is_under
 from sandboxd.models.tool import ToolResult
 from sandboxd.runner.inside.container_paths import MEMO
-from sandboxd.tools.context import ToolArguments, ToolContext, check_writable
+from sandboxd.tools.arguments import ToolArguments, ToolPath, also
+from sandboxd.tools.context import ToolContext, check_writable
+from sandboxd.tools.formats import ToolHints
 from sandboxd.tools.memory import write_memo
 
 name = "Write"
@@ -17,10 +19,16 @@ description = (
     "since then are merged; if they touch the same lines, nothing is written and the newer text is returned."
 )
 
+hints = ToolHints(title="Write a file", idempotent=True)
+
 
 class Arguments(ToolArguments):
-    file_path: SandboxPath = Field(description="Absolute path of the file.")
-    contents: str = Field(description="The complete new text of the file.")
+    aliases = also(file_path="path file filename", content="contents text file_text")
+
+    file_path: ToolPath = Field(
+        min_length=1, description="The path of the file. A relative path is relative to /workspace."
+    )
+    content: str = Field(description="The complete new text of the file.")
 
 
 def writes_memory(arguments: Arguments) -> bool:
@@ -29,9 +37,9 @@ def writes_memory(arguments: Arguments) -> bool:
 
 async def run(context: ToolContext, arguments: Arguments) -> ToolResult:
     if is_under(arguments.file_path, MEMO):
-        return await write_memo(context, arguments.file_path, arguments.contents, name)
+        return await write_memo(context, arguments.file_path, arguments.content, name)
     check_writable(arguments.file_path)
-    stat = await context.runner.write_file(arguments.file_path, arguments.contents.encode())
+    stat = await context.runner.write_file(arguments.file_path, arguments.content.encode())
     return ToolResult(
         ok=True,
         content=f"Wrote {stat.size_bytes} bytes to {stat.path}.",

@@ -9,7 +9,9 @@ from pydantic import Field
 from memo.documents import NOTES, DocumentKey
 from sandboxd.models.paths import CleanText
 from sandboxd.models.tool import ToolResult
-from sandboxd.tools.context import ToolArguments, ToolContext
+from sandboxd.tools.arguments import ToolArguments, also
+from sandboxd.tools.context import ToolContext
+from sandboxd.tools.formats import ToolHints
 from sandboxd.tools.memory import append_memo, write_document
 
 name = "write_notes"
@@ -19,8 +21,12 @@ description = (
     "since then are merged; if they touch the same lines, nothing is written and the newer text is returned."
 )
 
+hints = ToolHints(title="Keep notes")
+
 
 class Arguments(ToolArguments):
+    aliases = also(content="contents text notes note")
+
     content: CleanText = Field(min_length=1, description="The text, in Markdown.")
     mode: Literal["append", "replace"] = Field(default="append", description="Append to the notes, or replace them.")
 

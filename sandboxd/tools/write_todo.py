@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -11,8 +11,10 @@ from memo.paths import path_of
 from sandboxd.errors import InvalidRequest
 from sandboxd.models.paths import CleanText
 from sandboxd.models.tool import ToolResult
+from sandboxd.tools.arguments import ToolArguments, also
 from sandboxd.tools.checklist import ChecklistItem, TodoStatus, merge_items, parse_list, render_items
-from sandboxd.tools.context import ToolArguments, ToolContext
+from sandboxd.tools.context import ToolContext
+from sandboxd.tools.formats import ToolHints
 from sandboxd.tools.memory import Unseen, change_document, memory_of, write_document
 
 name = "write_todo"
@@ -22,8 +24,21 @@ description = (
     "last saw the list, nothing is written and the newer text is returned."
 )
 
+hints = ToolHints(title="Keep a to-do list")
+
+_STATUS_WORDS = {
+    **dict.fromkeys(("todo", "open", "not_started"), "pending"),
+    **dict.fromkeys(("doing", "started", "active"), "in_progress"),
+    **dict.fromkeys(("done", "complete", "finished"), "completed"),
+    "canceled": "cancelled",
+}
+"""Other words for a status that models use."""
+
 
 class Todo(ToolArguments):
+    aliases = also(content="text task title")
+    unused = frozenset({"activeForm", "priority"})
+
     id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$", description="A short id that never changes.")
     content: CleanText | None = Field(
         default=None, min_length=1, max_length=10_000, description="The task. Optional for an existing item with merge."
@@ -32,8 +47,18 @@ class Todo(ToolArguments):
         default=None, description="The item's status; a new item is pending by default."
     )
 
+    @field_validator("status", mode="before")
+    @classmethod
+    def _plain_status(cls, status: Any) -> Any:
+        if not isinstance(status, str):
+            return status
+        word = status.strip().lower().replace("-", "_").replace(" ", "_")
+        return _STATUS_WORDS.get(word, word)
+
 
 class Arguments(ToolArguments):
+    aliases = also(todos="items tasks todo")
+
     todos: list[Todo] = Field(max_length=1000, description="The items, in order.")
     merge: bool = Field(default=False, description="Update the existing list instead of replacing it.")
 

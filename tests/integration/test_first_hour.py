@@ -154,12 +154,7 @@ MISTAKES = (
     ask("unknown command", "lst", 2, "no such command 'lst'", "'ls'"),
     ask("an argument too many", "ls here", 2, "unexpected extra argument", "`sandboxd ls --help`"),
     # tools
-    ask("unknown tool", "tool here Nope", 1, "cannot find a tool Nope", "`sandboxd tool here` lists the tools"),
-    ask("a tool in lower case", "tool here bash command=ls", 1, "did you mean Bash?"),
-    ask("a tool without its argument", "tool here Bash", 2, "command", "Bash command=…"),
-    ask("a tool with another argument", "tool here Bash cmd=ls", 2, "cmd", "Bash command=…"),
     ask("a bare word for a tool", "tool here Bash ls", 2, "neither NAME=VALUE nor a JSON object", "Bash command=…"),
-    ask("not a number", "tool here Read file_path=/workspace/a limit=many", 2, "limit=many", "a whole number"),
     ask("half of JSON", 'tool here Bash {"command":', 2, "as JSON", "Bash command=…"),
     # memory
     ask("a document's name that is a path", "memo cat here ../../x", 2, "cannot use this document name", "A-Z a-z 0-9"),
@@ -265,7 +260,7 @@ def test_a_mistake_is_answered_with_one_sentence_and_the_next_step(places: Place
 
 
 @pytest.mark.parametrize(
-    "name", ["serve: unknown variable", "no daemon", "unknown tool", "an argument too many", "remove twice"]
+    "name", ["serve: unknown variable", "no daemon", "half of JSON", "an argument too many", "remove twice"]
 )
 def test_with_json_a_mistake_is_one_object_with_a_code(places: Places, name: str) -> None:
     mistake = next(one for one in MISTAKES if one.name == name)
@@ -275,6 +270,22 @@ def test_with_json_a_mistake_is_one_object_with_a_code(places: Places, name: str
     assert problem["code"]
     assert problem["detail"].startswith("cannot ")
     assert isinstance(problem["retryable"], bool)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("tool here Nope", "there is no such tool; call one of Bash"),
+        ("tool here bash command=ls", "did you mean Bash?"),
+        ("tool here Bash", "Bash needs command (text)"),
+        ("tool here Read file_path=/workspace/a limit=many", "limit (a whole number)"),
+    ],
+)
+def test_a_mistake_in_a_tool_call_is_a_result_as_a_model_gets_it(places: Places, line: str, says: str) -> None:
+    done = run(places, ask(line, line, 1))
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("cannot ")
+    assert says in done.stdout
 
 
 def test_a_reader_that_leaves_early_sees_no_traceback(places: Places) -> None:

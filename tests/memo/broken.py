@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from anyio.lowlevel import checkpoint
 
 from memo import InMemoryStore
 from memo.changes import Change
-from memo.documents import ANY, HOST, Author, Document, DocumentKey, Expected
+from memo.documents import ANY, HOST, Author, Document, DocumentKey, DocumentName, Expected, MovedDocument, Revision
 from memo.errors import MemoError
 from memo.ids import SessionRef
 from memo.messages import EncodedMessage, StoredMessage
@@ -98,6 +99,100 @@ class ForgetsTheTenant(InMemoryStore):
 
     async def write_memory_document(self, tenant: str, owner: str, scope: str, name: str, content: str) -> None:
         await super().write_memory_document("all", owner, scope, name, content)
+
+
+class ForgetsDirectories(InMemoryStore):
+    """Keeps only the last segment of a name."""
+
+    async def read_memory_document(self, tenant: str, owner: str, scope: str, name: str) -> str | None:
+        return await super().read_memory_document(tenant, owner, scope, name.rpartition("/")[2])
+
+    async def write_memory_document(self, tenant: str, owner: str, scope: str, name: str, content: str) -> None:
+        await super().write_memory_document(tenant, owner, scope, name.rpartition("/")[2], content)
+
+
+class DeletesByEmptying(InMemoryStore):
+    """A deletion that leaves an empty document."""
+
+    async def delete_document(self, key: DocumentKey, *, expected: Expected = ANY, author: Author = HOST) -> Revision:
+        await self.write_document(key, "", expected=expected, author=author)
+        return replace((await self.document_history(key, 1))[0], deleted=True)
+
+
+class ForgetsRevisions(InMemoryStore):
+    """Starts again at revision 1 after a deletion."""
+
+    async def delete_document(self, key: DocumentKey, *, expected: Expected = ANY, author: Author = HOST) -> Revision:
+        deletion = await super().delete_document(key, expected=expected, author=author)
+        self._documents._documents.pop(key)
+        return deletion
+
+
+class ResurrectsDocuments(InMemoryStore):
+    """Takes a write that is based on a deleted revision."""
+
+    async def write_document(
+        self, key: DocumentKey, content: str, *, expected: Expected = ANY, author: Author = HOST
+    ) -> Document:
+        is_deleted = await self.read_document(key) is None and bool(await self.document_history(key))
+        return await super().write_document(key, content, expected=ANY if is_deleted else expected, author=author)
+
+
+class DeletesWhateverIsThere(InMemoryStore):
+    async def delete_document(self, key: DocumentKey, *, expected: Expected = ANY, author: Author = HOST) -> Revision:
+        return await super().delete_document(key, author=author)
+
+
+class DeletesTwice(InMemoryStore):
+    """Does not recognise the retry of a deletion."""
+
+    async def delete_document(self, key: DocumentKey, *, expected: Expected = ANY, author: Author = HOST) -> Revision:
+        return await super().delete_document(key, expected=expected, author=replace(author, request=None))
+
+
+class AllowsClashes(InMemoryStore):
+    """Takes a document whose name is a directory, like a table of names."""
+
+    async def write_document(
+        self, key: DocumentKey, content: str, *, expected: Expected = ANY, author: Author = HOST
+    ) -> Document:
+        hidden, self._documents._entries = self._documents._entries, {}
+        try:
+            document = await super().write_document(key, content, expected=expected, author=author)
+            for owner, entries in self._documents._entries.items():
+                hidden.setdefault(owner, {}).update(entries)
+            return document
+        finally:
+            self._documents._entries = hidden
+
+
+class MovesInTwoSteps(InMemoryStore):
+    """Writes the new name, then deletes the old one, so that a refused deletion leaves a copy."""
+
+    async def move_document(
+        self, key: DocumentKey, to: DocumentName, *, expected: Expected = ANY, author: Author = HOST
+    ) -> MovedDocument:
+        document = await self.read_document(key)
+        await self.write_document(replace(key, name=to), document.content if document else "", author=author)
+        return await super().move_document(key, to, expected=expected, author=author)
+
+
+class MovesOverDocuments(InMemoryStore):
+    """Replaces a document that has the new name."""
+
+    async def move_document(
+        self, key: DocumentKey, to: DocumentName, *, expected: Expected = ANY, author: Author = HOST
+    ) -> MovedDocument:
+        if await self.read_document(replace(key, name=to)) is not None:
+            await self.delete_document(replace(key, name=to))
+        return await super().move_document(key, to, expected=expected, author=author)
+
+
+class HidesDeletions(InMemoryStore):
+    """A feed that reports a deletion like a write."""
+
+    async def _read_changes(self, since: int, limit: int) -> list[Change]:
+        return [replace(change, deleted=False) for change in await super()._read_changes(since, limit)]
 
 
 class ReversesMessages(InMemoryStore):

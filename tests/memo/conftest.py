@@ -7,14 +7,9 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from memo import FilesystemStore, InMemoryStore, SQLiteStore
 from memo.stores import BaseStore, StoreOptions
-
-# A property test must not fail because the machine is busy.
-settings.register_profile("memo", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("memo")
 
 MakeStore = Callable[..., BaseStore]
 

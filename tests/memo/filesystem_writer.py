@@ -19,18 +19,20 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 
-from memo.documents import ABSENT, ArtifactKey, Author, DocumentKey
+from memo.documents import ABSENT, ArtifactKey, Author, DocumentKey, DocumentName
 from memo.errors import RevisionConflict
 from memo.stores.filesystem import FilesystemStore, home
 
 LINES = DocumentKey.of("acme", "s1", "session", "LINES.md")
 COUNTER = DocumentKey.of("acme", "s1", "session", "COUNTER.md")
 TEXT = DocumentKey.of("acme", "s1", "session", "TEXT.md")
+PLAN = DocumentKey.of("acme", "s1", "session", "memories/projects/plan.md")
 BATCH = 5
 
 
@@ -127,8 +129,36 @@ async def make_session(store: FilesystemStore) -> None:
     await store.get_or_create("acme", "ann", "a", "s2")
 
 
+async def create_below(store: FilesystemStore) -> None:
+    await store.write_document(replace(PLAN, name=DocumentName("memories/new/x.md")), "new")
+
+
+async def delete(store: FilesystemStore) -> None:
+    await store.delete_document(PLAN)
+
+
+async def move(store: FilesystemStore) -> None:
+    await store.move_document(PLAN, DocumentName("archive/plan.md"))
+
+
+async def move_below(store: FilesystemStore) -> None:
+    await store.move_document(TEXT, DocumentName("TEXT.md/part.md"))
+
+
 VERBS: dict[str, Callable[[FilesystemStore], Any]] = {
-    verb.__name__: verb for verb in (write, append_turn, compact, write_artifact, redact, make_session)
+    verb.__name__: verb
+    for verb in (
+        write,
+        append_turn,
+        compact,
+        write_artifact,
+        redact,
+        make_session,
+        create_below,
+        delete,
+        move,
+        move_below,
+    )
 }
 
 
@@ -138,6 +168,7 @@ async def prepare(store: FilesystemStore) -> None:
     await store.append_messages("acme", "s1", [{"role": "user", "content": str(n)} for n in range(10)])
     await store.write_document(TEXT, "secret")
     await store.write_document(TEXT, "old text")
+    await store.write_document(PLAN, "the plan")
     await store.write_artifact(ArtifactKey.of("acme:s1", "call-1"), "old output")
 
 
@@ -155,7 +186,7 @@ def die_at(number: int) -> None:
 
         return maybe_die
 
-    for name in ("fsync", "rename", "unlink", "mkdir", "write", "ftruncate"):
+    for name in ("fsync", "rename", "unlink", "mkdir", "rmdir", "write", "ftruncate"):
         setattr(os, name, counted(getattr(os, name)))
     home._rename = counted(home._rename)
 

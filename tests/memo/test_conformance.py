@@ -63,7 +63,7 @@ async def test_a_class_that_only_reads_is_a_provider() -> None:
     capabilities = capabilities_of(OnlyReads())
     assert capabilities.read
     assert not capabilities.write
-    assert len(capabilities.missing()) == 11
+    assert len(capabilities.missing()) == 13
 
 
 async def test_our_stores_have_every_capability(make_store: MakeStore) -> None:

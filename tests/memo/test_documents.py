@@ -21,7 +21,23 @@ SMALL = StoreOptions(limits=StoreLimits(document_bytes=10, artifact_bytes=20, me
 
 @pytest.mark.parametrize(
     "bad",
-    ["", ".", "..", "../x", "a/b", "a\0b", "-rf", " a", "a b", "é", "e\u0301", "\ud800", "x" * 129, "x" * 2**20, "a\n"],
+    [
+        "",
+        ".",
+        "..",
+        "../x",
+        "a//b",
+        "a\0b",
+        "-rf",
+        " a",
+        "a b",
+        "é",
+        "e\u0301",
+        "\ud800",
+        "x" * 129,
+        "x" * 2**20,
+        "a\n",
+    ],
 )
 async def test_a_hostile_id_or_name_is_refused_everywhere(store: BaseStore, bad: str) -> None:
     calls: list[Any] = [

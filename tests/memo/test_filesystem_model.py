@@ -16,16 +16,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from memo.documents import ABSENT, ANY, ArtifactKey, Document, DocumentKey, sha256_of
-from memo.errors import Absent, Redacted, RevisionConflict
+from memo.errors import Absent, InvalidKey, NameTaken, Redacted, RevisionConflict
 from memo.stores import BaseStore
 from memo.stores.filesystem import FilesystemStore
 from tests.long_runs import scaled
-from tests.memo.test_state_machine import StoreAgainstModel, thorough
+from tests.memo.test_state_machine import DELETED, StoreAgainstModel, thorough
 
 KEYS = [
     DocumentKey.of("acme", "s1", "session", "NOTES.md"),
     DocumentKey.of("acme", "s1", "session", "TODO.md"),
     DocumentKey.of("acme", "ann", "user", "USER.md"),
+    DocumentKey.of("acme", "s1", "session", "memories/a.md"),
+    DocumentKey.of("acme", "s1", "session", "memories/b/c.md"),
 ]
 keys = st.sampled_from(KEYS)
 texts = st.sampled_from(["", "a", "b\n", "ü日本\r\n", "a\nb\n", "c" * 5000])
@@ -62,16 +64,19 @@ class DirectoryMachine(RuleBasedStateMachine):
 
     def newest(self, key: DocumentKey) -> Document | None:
         versions = self.model[key]
-        return self.document(versions[-1], len(versions)) if versions else None
+        return self.document(versions[-1], len(versions)) if versions and versions[-1] != DELETED else None
 
     def document(self, text: str | None, revision: int) -> Document:
         assert text is not None
         return Document(text, revision, sha256_of(text.encode()))
 
     def committed(self, key: DocumentKey, text: str) -> Document:
+        self.tell(key, text)
+        return self.document(text, len(self.model[key]))
+
+    def tell(self, key: DocumentKey, text: str) -> None:
         self.model[key].append(text)
         self.told.append((key, len(self.model[key])))
-        return self.document(text, len(self.model[key]))
 
     @rule(store=which, key=keys, text=texts, expected=st.one_of(st.just(ANY), st.just(ABSENT), revisions))
     def write(self, store: int, key: DocumentKey, text: str, expected: Any) -> None:
@@ -108,9 +113,41 @@ class DirectoryMachine(RuleBasedStateMachine):
     def delete_outside(self, store: int, key: DocumentKey) -> None:
         before = self.newest(key)
         self.file(key).unlink(missing_ok=True)
-        if before is not None and before.content:
-            self.committed(key, "")
-        assert self.call(store, "read_document", key) == self.newest(key)
+        if before is not None:
+            self.tell(key, DELETED)
+        assert self.call(store, "read_document", key) is None
+
+    @rule(store=which, key=keys)
+    def delete(self, store: int, key: DocumentKey) -> None:
+        before = self.newest(key)
+        if before is None:
+            raised(Absent, lambda: self.call(store, "delete_document", key))
+            return
+        deletion = self.call(store, "delete_document", key, expected=before.revision)
+        self.tell(key, DELETED)
+        assert deletion.revision == len(self.model[key])
+        assert not self.file(key).exists()
+
+    @rule(store=which, key=keys, to=keys)
+    def move(self, store: int, key: DocumentKey, to: DocumentKey) -> None:
+        if key.scope is not to.scope:
+            return
+        before = self.newest(key)
+        refusal: Any = None
+        if key == to:
+            refusal = InvalidKey
+        elif before is None:
+            refusal = Absent
+        elif self.newest(to) is not None:
+            refusal = NameTaken
+        if refusal is not None or before is None:
+            raised(refusal, lambda: self.call(store, "move_document", key, to.name))
+            return
+        moved = self.call(store, "move_document", key, to.name)
+        self.tell(key, DELETED)
+        assert moved.document == self.committed(to, before.content)
+        assert not self.file(key).exists()
+        assert self.file(to).read_bytes() == before.content.encode()
 
     @rule(store=which, key=keys, revision=revisions)
     def restore(self, store: int, key: DocumentKey, revision: int) -> None:
@@ -118,6 +155,9 @@ class DirectoryMachine(RuleBasedStateMachine):
             raised(Absent, lambda: self.call(store, "restore_document", key, revision))
             return
         text = self.model[key][revision - 1]
+        if text == DELETED:
+            raised(Absent, lambda: self.call(store, "restore_document", key, revision))
+            return
         if text is None:
             raised(Redacted, lambda: self.call(store, "restore_document", key, revision))
         else:
@@ -126,7 +166,7 @@ class DirectoryMachine(RuleBasedStateMachine):
     @rule(store=which, key=keys, revision=revisions)
     def redact(self, store: int, key: DocumentKey, revision: int) -> None:
         versions = self.model[key]
-        if revision > len(versions):
+        if revision > len(versions) or versions[revision - 1] == DELETED:
             raised(Absent, lambda: self.call(store, "redact_document", key, revision))
         elif versions[revision - 1] == versions[-1]:
             raised(RevisionConflict, lambda: self.call(store, "redact_document", key, revision))
@@ -172,7 +212,9 @@ class DirectoryMachine(RuleBasedStateMachine):
         for store in (0, 1):
             for key, versions in self.model.items():
                 assert self.call(store, "read_document", key) == self.newest(key)
+                assert self.file(key).exists() == (self.newest(key) is not None)
                 history = self.call(store, "document_history", key)
+                assert [r.deleted for r in reversed(history)] == [text == DELETED for text in versions]
                 assert [r.redacted for r in reversed(history)] == [text is None for text in versions]
             history = self.call(store, "load_full_history", "acme", "s1")
             assert [m["content"] for m in history] == self.messages
@@ -187,7 +229,8 @@ class DirectoryMachine(RuleBasedStateMachine):
         for key, versions in self.model.items():
             for revision, text in enumerate(versions, start=1):
                 if text is not None:
-                    assert self.call(0, "read_document", key, revision) == self.document(text, revision)
+                    wanted = None if text == DELETED else self.document(text, revision)
+                    assert self.call(0, "read_document", key, revision) == wanted
         for store in self.stores:
             self.portal.call(store.aclose)
         open_before = len(os.listdir("/proc/self/fd"))

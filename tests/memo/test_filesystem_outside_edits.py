@@ -128,7 +128,7 @@ async def test_an_append_goes_after_an_outside_edit(unwatched: FilesystemStore, 
     assert file_of(tmp_path).read_text() == "one and a half\ntwo\n"
 
 
-async def test_a_deleted_file_is_an_empty_revision_and_older_ones_can_be_restored(
+async def test_a_deleted_file_is_a_deletion_and_older_revisions_can_be_restored(
     store: FilesystemStore, tmp_path: Path
 ) -> None:
     first = await store.write_document(KEY, "precious")
@@ -137,9 +137,10 @@ async def test_a_deleted_file_is_an_empty_revision_and_older_ones_can_be_restore
     with anyio.fail_after(HANG_S):
         async with aclosing(store.changes(since)) as feed:
             change = await anext(feed)
-    assert change.revision == 2
-    assert await store.read_memory_document("acme", "s1", "session", "NOTES.md") == ""
-    assert (await store.document_history(KEY))[0].reason == "file deleted"
+    assert (change.revision, change.deleted) == (2, True)
+    assert await store.read_memory_document("acme", "s1", "session", "NOTES.md") is None
+    deletion = (await store.document_history(KEY))[0]
+    assert (deletion.actor, deletion.reason, deletion.deleted) == ("outside", "file deleted", True)
     restored = await store.restore_document(KEY, first.revision)
     assert restored.revision == 3
     assert file_of(tmp_path).read_text() == "precious"

@@ -6,16 +6,17 @@ import errno
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
 
-from memo.documents import ArtifactKey, DocumentKey
+from memo.documents import ArtifactKey, DocumentKey, DocumentName
 from memo.errors import ProviderError, Redacted
 from memo.stores.filesystem import FilesystemStore
 from memo.stores.filesystem.change_log import ChangeLog
-from tests.memo.filesystem_writer import BATCH, COUNTER, LINES, TEXT, VERBS, prepare
+from tests.memo.filesystem_writer import BATCH, COUNTER, LINES, PLAN, TEXT, VERBS, prepare
 
 pytestmark = pytest.mark.anyio
 
@@ -130,7 +131,9 @@ def is_whole(text: str) -> bool:
 
 
 def left_behind(path: Path) -> list[str]:
-    return [str(p) for p in path.rglob("*") if p.name.startswith(("staged", ".staged")) or p.name == "messages.next"]
+    names = ("staged", ".staged", "messages.next", "removed")
+    empty = [str(p) for p in path.rglob("memories*") if p.is_dir() and ".memo" not in p.parts and not any(p.iterdir())]
+    return empty + [str(p) for p in path.rglob("*") if p.name.startswith(names)]
 
 
 @pytest.mark.timeout(600)
@@ -160,6 +163,14 @@ async def test_a_writer_killed_at_any_step_leaves_the_old_state_or_the_new(tmp_p
     assert seen[0] == old
 
 
+NAMES = (PLAN.name, "archive/plan.md", "TEXT.md/part.md", "memories/new/x.md")
+
+
+def visible_documents(directory: Path) -> dict[str, str]:
+    files = [p for p in directory.rglob("*.md") if p.is_file() and ".memo" not in p.parts and p.name != "NOTES.md"]
+    return {str(p.relative_to(directory)): p.read_text() for p in files}
+
+
 async def state_of(store: FilesystemStore) -> list[object]:
     """Return everything that can be read from the store, without times."""
     texts: list[object] = []
@@ -173,7 +184,12 @@ async def state_of(store: FilesystemStore) -> list[object]:
     return [
         texts,
         await store.read_document(TEXT),
-        (store.path / "tenants" / "acme" / "sessions" / "s1" / "TEXT.md").read_text(),
+        visible_documents(store.path / "tenants" / "acme" / "sessions" / "s1"),
+        [
+            (key.name, [(r.revision, r.deleted, r.moved) for r in await store.document_history(key)])
+            for key in (TEXT, *(replace(PLAN, name=DocumentName(name)) for name in NAMES))
+        ],
+        [(e.key.name, e.revision) for e in await store.list_documents(PLAN.tenant, PLAN.owner, PLAN.scope)],
         None if notes is None else (notes.revision, "the summary" in notes.content),
         sessions,
         sorted(meta.session for meta in await store.list_sessions_by_user("acme", "ann")),

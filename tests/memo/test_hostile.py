@@ -33,7 +33,7 @@ HOSTILE_IDS = {
     "dots": "..",
     "parent": "../s1",
     "absolute": "/etc/passwd",
-    "slash": "a/b",
+    "slash": "/a/b",
     "backslash dots": "..\\s1",
     "option": "-rf",
     "hidden": ".memo",

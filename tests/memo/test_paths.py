@@ -6,16 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memo.documents import RESERVED_NAMES, ArtifactKey, DocumentKey, DocumentName
+from memo.documents import RESERVED_NAMES, ArtifactKey, DocumentKey, DocumentName, Scope
 from memo.errors import InvalidKey
 from memo.ids import SessionRef, UserId
-from memo.paths import MEMO_ROOT, is_memo_path, key_at, parse_path, path_of
+from memo.paths import MEMO_ROOT, DocumentPath, is_memo_path, key_at, parse_path, path_of
 
 SESSION = SessionRef.of("acme", "s1")
 USER = UserId("ann")
 
 ids = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}", fullmatch=True)
-names = ids.filter(lambda name: name.lower() not in RESERVED_NAMES)
+segments = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,30}", fullmatch=True)
+paths = st.lists(segments, min_size=2, max_size=8).map("/".join).filter(lambda path: _is_legal(path))
+names = ids.filter(lambda name: name.lower() not in RESERVED_NAMES) | paths
+
+
+def _is_legal(path: str) -> bool:
+    first, *_, last = path.split("/")
+    is_reserved = first.lower() in RESERVED_NAMES or first in ("NOTES.md", "TODO.md", "USER.md")
+    return not is_reserved and last not in ("history", "diff", "restore")
+
+
 keys = st.one_of(
     names.map(lambda name: DocumentKey.of_session(SESSION, name)),
     names.map(lambda name: DocumentKey.of_user(SESSION.tenant, USER, name)),
@@ -74,7 +84,46 @@ def test_a_text_that_is_not_a_memo_path_is_refused(path: str) -> None:
         parse_path(path)
 
 
-@pytest.mark.parametrize("name", [*sorted(RESERVED_NAMES), "Tool-Results", "..", "", "a/b", "a\0", "\ud800", "x" * 129])
+@pytest.mark.parametrize("name", [*sorted(RESERVED_NAMES), "Tool-Results", "..", "", "a\0", "\ud800", "x" * 129])
 def test_an_unsafe_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidKey):
         DocumentName(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"{reserved}/x.md" for reserved in sorted(RESERVED_NAMES)),
+        "Trace/x.md",
+        "NOTES.md/x.md",
+        "/a",
+        "a/",
+        "a//b",
+        "a/../b",
+        "a/./b",
+        "a/.hidden",
+        ".hidden/a",
+        "a/-b",
+        "a/b c",
+        "a/" + "x" * 129,
+        "/".join("abcdefghi"),
+        "/".join(["x" * 128] * 4),
+        "a/history",
+        "a/b/diff",
+        "a/restore",
+        "a\\b",
+        "a/b\n",
+    ],
+)
+def test_an_unsafe_path_is_refused_and_never_repaired(name: str) -> None:
+    with pytest.raises(InvalidKey, match=r"^cannot use this document name: "):
+        DocumentName(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["memories/projects/x.md", "_index.md", "a/trace/b", "history", "/".join("abcdefgh"), "a/" + "x" * 128]
+)
+def test_a_name_of_several_segments_is_a_path_in_the_mirror(name: str) -> None:
+    path = f"/workspace/memo/user/{name}"
+    parsed = parse_path(path)
+    assert (str(parsed), parsed) == (path, DocumentPath(Scope.USER, DocumentName(name)))

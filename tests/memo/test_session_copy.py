@@ -33,6 +33,9 @@ async def filled(store: BaseStore) -> BaseStore:
     await store.append_messages("acme", "s1", [said("the newest")])
     await store.write_document(DocumentKey.of_session(SOURCE, "TODO.md"), "- [ ] fork\n")
     await store.write_document(DocumentKey.of_session(SOURCE, "plan.md"), "# Ünïcödé\r\n")
+    await store.write_document(DocumentKey.of_session(SOURCE, "memories/projects/x.md"), "a project\n")
+    await store.write_document(DocumentKey.of_session(SOURCE, "memories/gone.md"), "deleted\n")
+    await store.delete_document(DocumentKey.of_session(SOURCE, "memories/gone.md"))
     await store.write_document(DocumentKey.of_user(SOURCE.tenant, ADA, "USER.md"), "shared\n")
     for number in range(5):
         await store.write_tool_result_artifact(SOURCE, f"call-{number}", f"output {number}\n" * 100)

@@ -13,13 +13,27 @@ import anyio
 import pytest
 
 from memo import SQLiteStore, open_store
-from memo.documents import DocumentKey
+from memo.documents import DocumentKey, sha256_of
 from memo.errors import Corrupt, MemoError, Unavailable, Unsupported
 from memo.stores.sqlite.schema import MIGRATIONS
 
 pytestmark = pytest.mark.anyio
 
 KEY = DocumentKey.of("acme", "s1", "session", "NOTES.md")
+
+
+_PAST = "from the past"
+_HASH = sha256_of(_PAST.encode())
+AS_WRITTEN_IN_THE_PAST = (
+    f"INSERT INTO contents (sha256, size_bytes, body) VALUES ('{_HASH}', 13, CAST('{_PAST}' AS BLOB))",
+    f"""INSERT INTO documents
+        (tenant, scope, owner, name, revision, sha256, size_bytes, updated_at, summary, tokens, tokens_exact)
+        VALUES ('acme', 'session', 's1', 'NOTES.md', 1, '{_HASH}', 13, 1, '{_PAST}', 3, 0)""",
+    f"""INSERT INTO revisions (tenant, scope, owner, name, revision, sha256, size_bytes, at, actor, reason)
+        VALUES ('acme', 'session', 's1', 'NOTES.md', 1, '{_HASH}', 13, 1, 'host', '')""",
+    f"""INSERT INTO changes (kind, tenant, owner, name, revision, sha256, at)
+        VALUES ('session', 'acme', 's1', 'NOTES.md', 1, '{_HASH}', 1)""",
+)
 
 
 @pytest.fixture
@@ -50,9 +64,10 @@ def has_bytes(directory: Path, wanted: bytes) -> bool:
     return any(wanted in path.read_bytes() for path in directory.iterdir())
 
 
-def change(path: Path, statement: str) -> None:
+def change(path: Path, *statements: str) -> None:
     db = sqlite3.connect(path)
-    db.execute(statement)
+    for statement in statements:
+        db.execute(statement)
     db.commit()
     db.close()
 
@@ -135,11 +150,16 @@ async def test_an_older_schema_is_brought_up_to_date(tmp_path: Path, monkeypatch
     with monkeypatch.context() as past:
         past.setattr("memo.stores.sqlite.file.MIGRATIONS", MIGRATIONS[:1])
         async with SQLiteStore(path) as store:
-            await store.write_document(KEY, "from the past")
+            await store.list_sessions()
+    change(path, *AS_WRITTEN_IN_THE_PAST)
     async with SQLiteStore(path) as store:
         document = await store.read_document(KEY)
         assert document is not None
-        assert document.content == "from the past"
+        assert (document.content, document.revision) == ("from the past", 1)
+        assert [r.deleted for r in await store.document_history(KEY)] == [False]
+        assert [c.deleted for c in await store._read_changes(0, 10)] == [False]
+        assert (await store.delete_document(KEY, expected=1)).revision == 2
+        assert await store.read_document(KEY) is None
         assert await store._database.read(lambda db: db.execute("PRAGMA user_version").fetchone()) == (len(MIGRATIONS),)
 
 

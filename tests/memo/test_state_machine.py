@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from memo import InMemoryStore, SQLiteStore
 from memo.compaction import SUMMARY_PREFIX
-from memo.documents import ABSENT, ANY, Document, DocumentKey, Expected, sha256_of
-from memo.errors import MemoError, Redacted, RevisionConflict
+from memo.documents import ABSENT, ANY, EMPTY_SHA256, Document, DocumentKey, DocumentName, Expected, sha256_of
+from memo.errors import Absent, InvalidKey, MemoError, NameTaken, Redacted, RevisionConflict
 from memo.stores import BaseStore
 from tests.long_runs import scaled
 
@@ -27,15 +28,23 @@ keys = st.sampled_from(
     [
         DocumentKey.of(tenant, owner, scope, name)
         for tenant, owner, scope in (("acme", "s1", "session"), ("acme", "s1", "user"), ("other", "s1", "session"))
-        for name in ("NOTES.md", "TODO.md")
+        for name in ("NOTES.md", "TODO.md", "memories", "memories/a.md", "memories/b/c.md")
     ]
 )
+names = st.sampled_from([DocumentName(n) for n in ("TODO.md", "memories", "memories/a.md", "memories/b/c.md")])
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.sampled_from(["same", "SECRET"])
 calls = st.sampled_from(["call-1", "call-2"])
 
 
+DELETED = "\ud800 deleted"
+"""A deletion in the model: a text that no store accepts."""
+
+
 class StoreAgainstModel(RuleBasedStateMachine):
-    """The model: a list of texts for each key, a list of (key, revision), lists of messages."""
+    """The model: a list of texts for each key, a list of (key, revision), lists of messages.
+
+    A text is None if it was redacted, DELETED for a deletion.
+    """
 
     def make(self, directory: Path) -> BaseStore:
         raise NotImplementedError
@@ -70,30 +79,99 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert document == Document(text, len(self.documents[key]), self.hashes[key][-1])
         self.changes.append((key, document.revision))
 
+    def is_live(self, key: DocumentKey) -> bool:
+        return self.documents.get(key, [DELETED])[-1] != DELETED
+
+    def live_names(self, key: DocumentKey, without: DocumentKey | None = None) -> list[str]:
+        """The documents of the key's owner, by name."""
+        of_owner = [k for k in self.documents if replace(k, name=key.name) == key and k != without]
+        return sorted(k.name for k in of_owner if self.is_live(k))
+
+    def clashes(self, key: DocumentKey, without: DocumentKey | None = None) -> bool:
+        others = self.live_names(key, without)
+        return any(key.name.startswith(f"{o}/") or o.startswith(f"{key.name}/") for o in others)
+
+    def refuses(self, key: DocumentKey, call: Callable[[], Awaitable[Any]]) -> bool:
+        """Check that a creation is refused if the name clashes with another one."""
+        if self.is_live(key) or not self.clashes(key):
+            return False
+        with pytest.raises(NameTaken):
+            self.run(call)
+        return True
+
+    def deleted(self, key: DocumentKey, revision: int) -> None:
+        self.documents[key].append(DELETED)
+        self.hashes[key].append(EMPTY_SHA256)
+        assert revision == len(self.documents[key])
+        self.changes.append((key, revision))
+
     @rule(key=keys, text=texts)
     def write(self, key: DocumentKey, text: str) -> None:
-        self.committed(key, text, self.run(lambda: self.store.write_document(key, text)))
+        if not self.refuses(key, lambda: self.store.write_document(key, text)):
+            self.committed(key, text, self.run(lambda: self.store.write_document(key, text)))
+
+    @rule(key=keys, expected=st.sampled_from([ANY, ANY, ABSENT, 0, 1, 2, 3]))
+    def delete(self, key: DocumentKey, expected: Expected) -> None:
+        if not self.is_live(key):
+            with pytest.raises(Absent):
+                self.run(lambda: self.store.delete_document(key, expected=expected))
+        elif expected in (ANY, len(self.documents[key])):
+            deletion = self.run(lambda: self.store.delete_document(key, expected=expected))
+            self.deleted(key, deletion.revision)
+        else:
+            with pytest.raises(RevisionConflict) as caught:
+                self.run(lambda: self.store.delete_document(key, expected=expected))
+            assert caught.value.current is not None
+            assert caught.value.current.content == self.documents[key][-1]
+
+    @rule(key=keys, to=names)
+    def move(self, key: DocumentKey, to: DocumentName) -> None:
+        target = replace(key, name=to)
+        refusal: type[Exception] | None = None
+        if target == key:
+            refusal = InvalidKey
+        elif not self.is_live(key):
+            refusal = Absent
+        elif self.is_live(target) or self.clashes(target, without=key):
+            refusal = NameTaken
+        if refusal is not None:
+            with pytest.raises(refusal):
+                self.run(lambda: self.store.move_document(key, to))
+            return
+        text = self.documents[key][-1]
+        assert text is not None
+        moved = self.run(lambda: self.store.move_document(key, to))
+        self.deleted(key, moved.deletion.revision)
+        self.committed(target, text, moved.document)
 
     @rule(key=keys, text=texts, expected=st.sampled_from([ANY, ABSENT, 0, 1, 2, 3]))
     def write_if(self, key: DocumentKey, text: str, expected: Expected) -> None:
-        current = len(self.documents.get(key, []))
-        is_allowed = expected is ANY or (current == 0 if expected is ABSENT else current == expected)
+        current, is_live = len(self.documents.get(key, [])), self.is_live(key)
+        is_allowed = expected is ANY or (not is_live if expected in (ABSENT, 0) else current == expected)
         if is_allowed:
+            if self.refuses(key, lambda: self.store.write_document(key, text, expected=expected)):
+                return
             self.committed(key, text, self.run(lambda: self.store.write_document(key, text, expected=expected)))
             return
         with pytest.raises(RevisionConflict) as caught:
             self.run(lambda: self.store.write_document(key, text, expected=expected))
-        newer = caught.value.current
-        assert (newer.revision if newer else 0) == current
+        newer, deletion = caught.value.current, caught.value.deletion
+        assert (newer.revision if newer else deletion or 0) == current
+        assert (newer is not None) == is_live
 
     @rule(key=keys, text=texts)
     def append(self, key: DocumentKey, text: str) -> None:
-        before = self.documents.get(key, [""])[-1] or ""
-        self.committed(key, before + text, self.run(lambda: self.store.append_document(key, text)))
+        before = self.documents[key][-1] if self.is_live(key) else ""
+        assert before is not None
+        if not self.refuses(key, lambda: self.store.append_document(key, text)):
+            self.committed(key, before + text, self.run(lambda: self.store.append_document(key, text)))
 
     @rule(key=keys, texts=st.lists(texts, min_size=2, max_size=4))
     def append_at_once(self, key: DocumentKey, texts: list[str]) -> None:
-        before = self.documents.get(key, [""])[-1] or ""
+        if self.refuses(key, lambda: self.store.append_document(key, texts[0])):
+            return
+        before = self.documents[key][-1] if self.is_live(key) else ""
+        assert before is not None
         documents: list[tuple[Document, str]] = []
 
         async def one(text: str) -> None:
@@ -114,8 +192,11 @@ class StoreAgainstModel(RuleBasedStateMachine):
         texts = self.documents.get(key, [])
         try:
             document = self.run(lambda: self.store.restore_document(key, revision))
+        except NameTaken:
+            assert not self.is_live(key)
+            assert self.clashes(key)
         except MemoError:
-            assert not 1 <= revision <= len(texts) or texts[revision - 1] is None
+            assert not 1 <= revision <= len(texts) or texts[revision - 1] in (None, DELETED)
         else:
             text = texts[revision - 1]
             assert text is not None
@@ -123,13 +204,15 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     @rule(key=keys, revision=st.integers(0, 5))
     def redact(self, key: DocumentKey, revision: int) -> None:
-        hashes = self.hashes.get(key, [])
+        texts, hashes = self.documents.get(key, []), self.hashes.get(key, [])
         try:
             gone = self.run(lambda: self.store.redact_document(key, revision))
         except MemoError:
-            assert not 1 <= revision <= len(hashes) or hashes[revision - 1] == hashes[-1]
+            is_deletion = 1 <= revision <= len(hashes) and texts[revision - 1] == DELETED
+            assert not 1 <= revision <= len(hashes) or is_deletion or hashes[revision - 1] == hashes[-1]
         else:
-            assert sorted(gone) == [n for n, h in enumerate(hashes, start=1) if h == hashes[revision - 1]]
+            same = [n for n, h in enumerate(hashes, start=1) if h == hashes[revision - 1] and texts[n - 1] != DELETED]
+            assert sorted(gone) == same
             for number in gone:
                 self.documents[key][number - 1] = None
 
@@ -178,19 +261,25 @@ class StoreAgainstModel(RuleBasedStateMachine):
         store = self.store
         for key, texts in self.documents.items():
             newest = await store.read_document(key)
-            assert newest is not None
-            assert (newest.content, newest.revision) == (texts[-1], len(texts))
+            if self.is_live(key):
+                assert newest is not None
+                assert (newest.content, newest.revision) == (texts[-1], len(texts))
+            else:
+                assert newest is None
             for revision, text in enumerate(texts, start=1):
                 try:
                     old = await store.read_document(key, revision)
                 except Redacted:
                     assert text is None
                 else:
-                    assert old is not None
-                    assert old.content == text
+                    assert (DELETED if old is None else old.content) == text
             history = await store.document_history(key)
             assert [r.sha256 for r in reversed(history)] == self.hashes[key]
             assert [r.redacted for r in reversed(history)] == [text is None for text in texts]
+            assert [r.deleted for r in reversed(history)] == [text == DELETED for text in texts]
+            for prefix in ("", "memories/", "N"):
+                listed = await store.list_documents(key.tenant, key.owner, key.scope, prefix=prefix)
+                assert [e.key.name for e in listed] == [n for n in self.live_names(key) if n.startswith(prefix)]
         assert await store.list_tool_result_artifact_ids("acme:s1") == sorted(self.artifacts)
         for call, (_, text) in self.artifacts.items():
             assert await store.read_tool_result_artifact("acme:s1", call) == text

@@ -15,16 +15,16 @@ from inspect_ai.tool import bash
 from inspect_ai.util import SandboxEnvironment
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403
 
-from tests.suites.adapters.inspect_sandbox import SandboxdEnvironment
+from sandboxd.integrations.inspect_ai import SandboxdSandboxEnvironment
 
 REFUSED = {"test_exec_as_user": "a sandbox has one user, and nothing in it becomes root"}
 
 
 @pytest.fixture(scope="module")
 async def shared_environment() -> AsyncIterator[SandboxEnvironment]:
-    made = await SandboxdEnvironment.sample_init("self_check", None, {})
+    made = await SandboxdSandboxEnvironment.sample_init("self_check", None, {})
     yield made["default"]
-    await SandboxdEnvironment.sample_cleanup("self_check", None, made, False)
+    await SandboxdSandboxEnvironment.sample_cleanup("self_check", None, made, False)
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import pytest
 from anthropic.lib.tools import BetaAbstractMemoryTool, ToolError
 from anthropic.tools.memory import BetaLocalFilesystemMemoryTool
 
-from sandboxd.client import Client
-from tests.suites.adapters.memory_tool import SandboxdMemoryTool
+from sandboxd.client import AsyncClient, Client
+from sandboxd.integrations.anthropic_memory import AsyncSandboxdMemoryTool, SandboxdMemoryTool
 
 Call = dict[str, Any]
 
@@ -89,8 +89,6 @@ ANSWERED = {
     "a path that climbs out is refused": [create("/memories/../../../etc/passwd")],
     "a path that climbs and comes back is the same file": [create("/memories/x/../file.txt"), view(F)],
     "a file of a million lines is too long to view": [create(F, "\n".join(["line"] * 1_000_000)), view(F)],
-}
-NOT_YET = {
     "a file in a directory is created": [create("/memories/deep/nested/file.txt")],
     "a directory is viewed": [create("/memories/d/1.txt"), create("/memories/d/2.txt"), view("/memories/d")],
     "two levels are listed": [create("/memories/a/b/c.txt"), create(F), view("/memories")],
@@ -99,12 +97,22 @@ NOT_YET = {
     "a directory is deleted": [create("/memories/d/1.txt"), delete("/memories/d")],
     "a file is renamed": [create(F), rename(F, "/memories/new.txt"), view("/memories/new.txt")],
     "a file is moved into a directory": [create(F), rename(F, "/memories/d/file.txt")],
+    "a directory is renamed": [
+        create("/memories/d/1.txt"),
+        create("/memories/d/e/2.txt"),
+        rename("/memories/d", "/memories/new"),
+        view("/memories/new/e/2.txt"),
+    ],
+    "a directory is listed before what only begins like it": [
+        create("/memories/a.txt"),
+        create("/memories/a/b.txt"),
+        create("/memories/a-b/c/d.txt"),
+        view("/memories"),
+        replace("/memories/a", "x", "y"),
+    ],
 }
-REASON = "a document has one name without directories, and is neither renamed nor deleted"
 
-CASES = [pytest.param(calls, id=name) for name, calls in ANSWERED.items()] + [
-    pytest.param(calls, id=name, marks=pytest.mark.xfail(reason=REASON, strict=True)) for name, calls in NOT_YET.items()
-]
+CASES = [pytest.param(calls, id=name) for name, calls in ANSWERED.items()]
 
 
 @pytest.fixture
@@ -118,9 +126,12 @@ def answers(tool: BetaAbstractMemoryTool, calls: list[Call]) -> list[str]:
 
 def _answer(tool: BetaAbstractMemoryTool, call: Call) -> str:
     try:
-        answer = str(tool.call(call))
+        return _comparable(str(tool.call(call)))
     except ToolError as error:
-        answer = f"error: {error}"
+        return f"error: {error}"
+
+
+def _comparable(answer: str) -> str:
     return re.sub(r"^[0-9.]+[BKMG]\t(/memories(?:\S*(?<!\.txt))?)$", r"\1", answer, flags=re.MULTILINE)
 
 
@@ -138,13 +149,52 @@ def test_the_tool_answers_like_the_sdk_s_own_over_files(
     assert {name: client.read_memo(user, name, scope="user").text for name in documents} == files
 
 
+SHORT = {name: calls for name, calls in ANSWERED.items() if len(str(calls)) < 100_000}
+
+
+@pytest.mark.parametrize("calls", SHORT.values(), ids=SHORT.keys())
+async def test_the_async_tool_answers_like_the_other(client: Client, user: str, calls: list[Call]) -> None:
+    async with AsyncClient() as async_client:
+        tool = AsyncSandboxdMemoryTool(async_client, user)
+        answered = [await _async_answer(tool, call) for call in calls]
+    assert answered == answers(SandboxdMemoryTool(client, f"{user}-2"), calls)
+
+
+async def _async_answer(tool: AsyncSandboxdMemoryTool, call: Call) -> str:
+    try:
+        return _comparable(str(await tool.call(call)))
+    except ToolError as error:
+        return f"error: {error}"
+
+
+def test_every_change_is_attributed_and_can_be_restored(client: Client, user: str) -> None:
+    tool = SandboxdMemoryTool(client, user, actor="support-bot")
+    for call in (create(F, "one\n"), replace(F, "one", "two"), insert(F, 1, "three")):
+        tool.call(call)
+    history = client.memo_history(user, "file.txt", scope="user")
+    assert [(one.actor, one.reason) for one in history] == [
+        ("support-bot", "memory tool: insert"),
+        ("support-bot", "memory tool: str_replace"),
+        ("support-bot", "memory tool: create"),
+    ]
+    client.restore_memo(user, "file.txt", 1, scope="user")
+    assert "one" in str(tool.call(view(F)))
+
+
+def test_the_memory_of_a_session_is_its_own(client: Client, user: str) -> None:
+    client.ensure_session(f"session-of-{user}", user)
+    SandboxdMemoryTool(client, f"session-of-{user}", scope="session").call(create(F, "mine"))
+    assert client.read_memo(f"session-of-{user}", "file.txt").text == "mine"
+    assert client.list_memo(user, scope="user") == []
+
+
 def test_a_concurrent_change_by_another_agent_is_never_overwritten(client: Client, user: str) -> None:
     tool = SandboxdMemoryTool(client, user)
     tool.call(create(F, "one"))
     seen = client.read_memo(user, "file.txt", scope="user")
     client.write_memo(user, "file.txt", "two", scope="user")
     with pytest.raises(ToolError, match="has changed since it was read"):
-        tool._write("file.txt", "three", seen)
+        tool._write(F, "three", seen, "str_replace")
     assert client.read_memo(user, "file.txt", scope="user").text == "two"
 
 

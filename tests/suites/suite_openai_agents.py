@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from agents import Model, ModelResponse, RunConfig, Runner, Usage
 from agents.sandbox import (
@@ -22,24 +24,24 @@ from agents.sandbox import (
     WorkspaceReadNotFoundError,
 )
 from agents.sandbox.entries import Dir, File, LocalDir
-from agents.sandbox.errors import InvalidManifestPathError
+from agents.sandbox.errors import ConfigurationError, ExposedPortUnavailableError, InvalidManifestPathError
 from agents.sandbox.session.sandbox_session import SandboxSession
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
-from sandboxd.client import AsyncClient
-from tests.suites.adapters.openai_agents_sandbox import SandboxdClient, SandboxdClientOptions
+from sandboxd.client import AsyncClient, Client
+from sandboxd.integrations.openai_agents import SandboxdSandboxClient, SandboxdSandboxClientOptions
 
-OPTIONS = SandboxdClientOptions()
+OPTIONS = SandboxdSandboxClientOptions()
 
 
 @pytest.fixture
-async def sandboxes() -> AsyncIterator[SandboxdClient]:
+async def sandboxes() -> AsyncIterator[SandboxdSandboxClient]:
     async with AsyncClient() as client:
-        yield SandboxdClient(client)
+        yield SandboxdSandboxClient(client)
 
 
 @pytest.fixture
-async def sandbox(sandboxes: SandboxdClient) -> AsyncIterator[SandboxSession]:
+async def sandbox(sandboxes: SandboxdSandboxClient) -> AsyncIterator[SandboxSession]:
     session = await sandboxes.create(options=OPTIONS)
     await session.start()
     yield session
@@ -93,9 +95,49 @@ async def test_a_link_that_leads_outside_is_refused(sandbox: SandboxSession) -> 
             await read(sandbox, path)
 
 
-async def test_memory_is_never_written_as_a_file(sandbox: SandboxSession) -> None:
-    with pytest.raises(WorkspaceArchiveWriteError):
-        await write(sandbox, "memo/session/NOTES.md", b"not through here")
+async def test_memory_is_a_directory_of_the_session(sandboxes: SandboxdSandboxClient, client: Client) -> None:
+    user = f"user-{uuid.uuid4().hex}"
+    client.write_memo(user, "USER.md", "likes tea\nlives in Bern\n", scope="user")
+    async with await sandboxes.create(options=SandboxdSandboxClientOptions(user=user)) as sandbox:
+        assert await read(sandbox, "memo/user/USER.md") == b"likes tea\nlives in Bern\n"
+        diff = "@@\n-likes tea\n+likes coffee\n lives in Bern\n"
+        await sandbox.apply_patch({"type": "update_file", "path": "memo/user/USER.md", "diff": diff})
+        await write(sandbox, "memo/session/NOTES.md", b"from the SDK")
+        assert (await sandbox.exec("cat memo/user/USER.md memo/session/NOTES.md")).stdout.startswith(b"likes coffee")
+    [newest, _] = client.memo_history(user, "USER.md", scope="user")
+    assert (newest.actor, newest.reason) == ("openai-agents", "write to the sandbox session")
+
+
+async def test_memory_that_was_not_read_is_not_overwritten(sandboxes: SandboxdSandboxClient, client: Client) -> None:
+    user = f"user-{uuid.uuid4().hex}"
+    client.write_memo(user, "USER.md", "from another agent", scope="user")
+    async with await sandboxes.create(options=SandboxdSandboxClientOptions(user=user)) as sandbox:
+        with pytest.raises(WorkspaceArchiveWriteError):
+            await write(sandbox, "memo/user/USER.md", b"from here")
+        with pytest.raises(WorkspaceArchiveWriteError):
+            await write(sandbox, "memo/session/tool-results/x.txt", b"not a document")
+    assert client.read_memo(user, "USER.md", scope="user").text == "from another agent"
+
+
+async def test_the_variables_of_the_manifest_are_set(sandboxes: SandboxdSandboxClient) -> None:
+    manifest = Manifest(environment={"value": {"GREETING": "hello"}})
+    async with await sandboxes.create(options=OPTIONS, manifest=manifest) as sandbox:
+        assert (await sandbox.exec("echo $GREETING")).stdout == b"hello\n"
+
+
+async def test_another_root_than_the_workspace_is_refused(sandboxes: SandboxdSandboxClient) -> None:
+    with pytest.raises(ConfigurationError, match="has its files in /workspace"):
+        await sandboxes.create(options=OPTIONS, manifest=Manifest(root="/srv"))
+
+
+async def test_a_shared_session_outlives_the_sdk_s_session(sandboxes: SandboxdSandboxClient, client: Client) -> None:
+    name = f"shared-{uuid.uuid4().hex}"
+    client.ensure_sandbox(name, "agents")
+    async with await sandboxes.create(options=SandboxdSandboxClientOptions(session=name)) as sandbox:
+        await write(sandbox, "made.txt", b"by the SDK")
+    assert client.read_file(name, "/workspace/made.txt") == b"by the SDK"
+    await sandboxes.delete(sandbox)
+    assert not await sandbox.running()
 
 
 async def test_files_are_listed_moved_compared_and_removed(sandbox: SandboxSession) -> None:
@@ -133,7 +175,7 @@ async def test_an_archive_is_extracted(sandbox: SandboxSession) -> None:
     assert await read(sandbox, "given/inner/file.txt") == b"packed"
 
 
-async def test_a_manifest_is_made_into_files(sandboxes: SandboxdClient, tmp_path: Path) -> None:
+async def test_a_manifest_is_made_into_files(sandboxes: SandboxdSandboxClient, tmp_path: Path) -> None:
     (tmp_path / "local.txt").write_text("from the host")
     manifest = Manifest(
         entries={
@@ -147,7 +189,7 @@ async def test_a_manifest_is_made_into_files(sandboxes: SandboxdClient, tmp_path
         assert await read(sandbox, "local/local.txt") == b"from the host"
 
 
-async def test_a_session_is_resumed_with_its_files(sandboxes: SandboxdClient) -> None:
+async def test_a_session_is_resumed_with_its_files(sandboxes: SandboxdSandboxClient) -> None:
     first = await sandboxes.create(options=OPTIONS)
     await first.start()
     await write(first, "kept.txt", b"kept")
@@ -157,7 +199,7 @@ async def test_a_session_is_resumed_with_its_files(sandboxes: SandboxdClient) ->
         assert await read(again, "kept.txt") == b"kept"
 
 
-async def test_a_deleted_sandbox_comes_back_from_its_snapshot(sandboxes: SandboxdClient, tmp_path: Path) -> None:
+async def test_a_deleted_sandbox_comes_back_from_its_snapshot(sandboxes: SandboxdSandboxClient, tmp_path: Path) -> None:
     first = await sandboxes.create(options=OPTIONS, snapshot=LocalSnapshotSpec(base_path=tmp_path))
     await first.start()
     await write(first, "deep/kept.txt", b"kept")
@@ -168,6 +210,41 @@ async def test_a_deleted_sandbox_comes_back_from_its_snapshot(sandboxes: Sandbox
     async with await sandboxes.resume(first.state) as again:
         assert await read(again, "link") == b"kept"
         assert (await again.exec("stat -c %a deep/kept.txt")).stdout == b"750\n"
+
+
+async def test_a_large_workspace_is_kept_without_what_is_ephemeral(
+    sandboxes: SandboxdSandboxClient, tmp_path: Path
+) -> None:
+    manifest = Manifest(entries={"scratch": Dir(children={"file.txt": File(content=b"given")}, ephemeral=True)})
+    snapshot = LocalSnapshotSpec(base_path=tmp_path)
+    first = await sandboxes.create(options=OPTIONS, snapshot=snapshot, manifest=manifest)
+    await first.start()
+    await first.exec("head -c 20000000 /dev/urandom > large; sha256sum large > sum; echo new > scratch/new.txt")
+    await first.aclose()
+    with tarfile.open(next(tmp_path.iterdir())) as archive:
+        names = {name.removeprefix("./") for name in archive.getnames()}
+    assert names >= {"large", "sum"}
+    assert not {name for name in names if name.startswith(("scratch", "memo"))}
+
+    async with await sandboxes.resume(first.state) as again:
+        assert (await again.exec("sha256sum -c sum && cat scratch/file.txt")).stdout == b"large: OK\ngiven"
+
+
+async def test_a_port_that_was_not_asked_for_is_not_exposed(sandbox: SandboxSession) -> None:
+    with pytest.raises(ExposedPortUnavailableError, match="not configured"):
+        await sandbox.resolve_exposed_port(8000)
+
+
+async def test_an_exposed_port_leads_to_the_server(sandboxes: SandboxdSandboxClient, socket_enabled: None) -> None:
+    options = SandboxdSandboxClientOptions(exposed_ports=(8000,))
+    async with await sandboxes.create(options=options) as sandbox:
+        await write(sandbox, "index.html", b"served")
+        server = await sandbox.pty_exec_start("python3 -u -m http.server 8000", yield_time_s=20, max_output_tokens=1)
+        assert server.process_id is not None
+        endpoint = await sandbox.resolve_exposed_port(8000)
+        assert await sandbox.resolve_exposed_port(8000) == endpoint
+        async with aiohttp.ClientSession() as web, web.get(endpoint.url_for("http")) as answer:
+            assert await answer.read() == b"served"
 
 
 async def say(sandbox: SandboxSession, terminal: int, chars: str, expected: bytes) -> None:
@@ -211,7 +288,7 @@ class ScriptedModel(Model):
         raise NotImplementedError
 
 
-async def test_an_agent_runs_a_command_in_its_sandbox(sandboxes: SandboxdClient) -> None:
+async def test_an_agent_runs_a_command_in_its_sandbox(sandboxes: SandboxdSandboxClient) -> None:
     manifest = Manifest(entries={"task.txt": File(content=b"say hello")})
     agent = SandboxAgent(name="worker", model=ScriptedModel(), instructions="do the task", default_manifest=manifest)
     async with await sandboxes.create(options=OPTIONS, manifest=manifest) as sandbox:

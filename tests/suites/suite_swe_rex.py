@@ -11,6 +11,7 @@ import pytest
 from swerex.exceptions import (
     BashIncorrectSyntaxError,
     CommandTimeoutError,
+    DeploymentNotStartedError,
     NonZeroExitCodeError,
     SessionDoesNotExistError,
 )
@@ -27,7 +28,8 @@ from swerex.runtime.abstract import (
 )
 
 from sandboxd.client import Client
-from tests.suites.adapters.swe_rex_runtime import SandboxdRuntime
+from sandboxd.errors import NotFound
+from sandboxd.integrations.swe_rex import SandboxdDeployment, SandboxdDeploymentConfig, SandboxdRuntime
 
 
 @pytest.fixture
@@ -210,3 +212,29 @@ async def test_a_directory_is_uploaded(runtime: SandboxdRuntime, directory: str,
     await runtime.upload(UploadRequest(source_path=str(tmp_path), target_path=directory))
     done = await runtime.execute(Command(command=["cat", f"{directory}/one.txt", f"{directory}/nested/two.txt"]))
     assert done.stdout == "12"
+
+
+async def test_a_deployment_makes_a_sandbox_and_removes_it(client: Client) -> None:
+    deployment = SandboxdDeploymentConfig(user="ada", env={"GREETING": "hello"}).get_deployment()
+    with pytest.raises(DeploymentNotStartedError):
+        _ = deployment.runtime
+    await deployment.start()
+    assert await deployment.is_alive()
+    await deployment.runtime.create_session(CreateBashSessionRequest())
+    assert (await run(deployment.runtime, "echo $GREETING")).output.strip() == "hello"
+    [mine] = client.list_sandboxes(labels={"integration": "swe-rex"})
+    await deployment.stop()
+    with pytest.raises(NotFound):
+        client.get_sandbox(mine.session)
+    with pytest.raises(DeploymentNotStartedError):
+        await deployment.is_alive()
+
+
+def test_a_deployment_serves_a_program_that_starts_a_loop_for_each_call(client: Client, session: str) -> None:
+    deployment = SandboxdDeployment(client=client, session=session, user="suites")
+    asyncio.run(deployment.start())
+    asyncio.run(deployment.runtime.create_session(CreateBashSessionRequest()))
+    asyncio.run(run(deployment.runtime, "x=42"))
+    assert asyncio.run(run(deployment.runtime, "echo $x")).output.strip() == "42"
+    asyncio.run(deployment.stop())
+    assert client.get_sandbox(session).state == "ready", "a session that was named is kept"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -45,7 +46,12 @@ def test_the_suite_passes(daemon: RunningDaemon, tmp_path: Path, subtests: pytes
             *("-m", "pytest", "-q", "-c", HERE / "suites.ini", HERE / f"suite_{suite}.py"),
             *(f"--junitxml={report}", f"--basetemp={tmp_path / 'work'}"),
         ],
-        env={**os.environ, "SANDBOXD_SOCKET": str(daemon.socket), "HOME": str(tmp_path)},
+        env={
+            **os.environ,
+            "SANDBOXD_SOCKET": str(daemon.socket),
+            "SANDBOXD_TEST_PYTHON": sys.executable,  # where the command line is installed with all it needs
+            "HOME": str(tmp_path),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

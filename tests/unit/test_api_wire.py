@@ -362,7 +362,6 @@ async def test_each_kind_of_not_found_has_its_own_code(wire: Wire) -> None:
         ("GET", f"{SESSION}/files?path=/workspace/none", {}, "file.not_found"),
         ("GET", f"{SESSION}/processes/p9", {}, "process.not_found"),
         ("GET", f"{SESSION}/processes/{'p' * 200}", {}, "process.not_found"),
-        ("POST", f"{SESSION}/tools/None", {"json": {}}, "tool.not_found"),
         ("GET", f"{SESSION}/nothing/here", {}, "route.not_found"),
     ]
     for method, target, options, code in calls:

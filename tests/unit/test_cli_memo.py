@@ -19,7 +19,7 @@ from tests.world.serving import serving
 
 pytestmark = pytest.mark.anyio
 
-COMMANDS = ("ls", "cat", "put", "append", "edit", "history", "diff", "restore", "export", "import")
+COMMANDS = ("ls", "cat", "put", "append", "rm", "mv", "edit", "history", "diff", "restore", "export", "import")
 
 
 @pytest.fixture
@@ -61,6 +61,50 @@ async def test_a_document_is_stored_and_printed_exactly(world: World, whose: tup
     assert b"+more" in (await cli(world, "memo", "diff", *whose, "PLAN.md")).stdout
     assert (await cli(world, "memo", "restore", *whose, "PLAN.md", "1")).stdout == b"PLAN.md is at revision 3\n"
     assert (await cli(world, "memo", "cat", *whose, "PLAN.md")).stdout == text
+
+
+@pytest.mark.parametrize("whose", [("demo",), ("--user", "alice")])
+async def test_a_document_is_moved_deleted_and_restored(world: World, whose: tuple[str, ...]) -> None:
+    name, moved = "memories/plan.md", "memories/projects/plan.md"
+    assert (await cli(world, "memo", "put", *whose, name, stdin=b"text")).returncode == 0
+    done = await cli(world, "memo", "mv", *whose, name, moved, "--if-revision", "1", "-m", "tidy")
+    assert (done.returncode, done.stdout) == (0, f"{name} is now {moved}, at revision 1\n".encode()), done.stderr
+    listed = json.loads((await cli(world, "memo", "ls", *whose, "--prefix", "memories/", "--json")).stdout)
+    assert [one["name"] for one in listed["items"]] == [moved]
+    gone = await cli(world, "memo", "cat", *whose, name)
+    assert gone.returncode == 1
+    assert f"it was moved to {moved} in revision 2".encode() in gone.stderr
+    done = await cli(world, "memo", "rm", *whose, moved)
+    assert (done.returncode, done.stdout) == (
+        0,
+        f"{moved} is deleted; `memo restore` with revision 1 brings it back\n".encode(),
+    )
+    history = (await cli(world, "memo", "history", *whose, moved)).stdout.decode().splitlines()
+    assert [line.split("\t")[-1] for line in history] == ["deleted", f"moved from {name}; tidy"]
+    assert (await cli(world, "memo", "rm", *whose, moved)).returncode == 1
+    assert (await cli(world, "memo", "restore", *whose, moved, "1")).stdout == f"{moved} is at revision 3\n".encode()
+    assert (await cli(world, "memo", "cat", *whose, moved)).stdout == b"text"
+
+
+async def test_an_export_and_an_import_keep_paths(world: World, tmp_path: Path) -> None:
+    names = ("NOTES.md", "memories/a.md", "memories/projects/b.md")
+    assert (await cli(world, "create", "demo", "--user", "alice")).returncode == 0
+    for name in names:
+        assert (await cli(world, "memo", "put", "demo", name, stdin=name.encode())).returncode == 0
+    directory = tmp_path / "exported"
+    done = await cli(world, "memo", "export", "demo", str(directory))
+    assert done.stdout.decode().split() == list(names), done.stderr
+    assert (directory / "memories" / "projects" / "b.md").read_text() == "memories/projects/b.md"
+    (directory / "memories" / ".hidden").write_text("left alone")
+    done = await cli(world, "memo", "import", "--user", "alice", str(directory))
+    assert done.stdout.decode().split() == list(names), done.stderr
+    assert (await cli(world, "memo", "cat", "--user", "alice", names[2])).stdout == b"memories/projects/b.md"
+    (directory / "trace").mkdir()
+    (directory / "trace" / "x.md").write_text("reserved")
+    refused = await cli(world, "memo", "import", "--user", "bob", str(directory))
+    assert refused.returncode == 2
+    assert b"rename trace/x.md, or move it away" in refused.stderr
+    assert json.loads((await cli(world, "memo", "ls", "--user", "bob", "--json")).stdout)["items"] == []
 
 
 async def test_a_put_can_require_a_revision(world: World) -> None:

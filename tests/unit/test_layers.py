@@ -22,7 +22,8 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "memo": (
         # values, grammar and pure decisions
         (
-            "content errors ids documents paths limits messages tokens compaction tool_results memory_index",
+            "content errors ids document_names documents paths limits messages tokens compaction tool_results "
+            "memory_index",
             "keyed_lock backoff",
             "conformance",
         ),
@@ -47,13 +48,13 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ),
         # the wire nouns
         ("models",),
-        ("events",),
+        ("events", "network_settings"),
         # the parts of a sandbox, and the clients, which import only the base
-        ("engine workspace", "runner", "memory", "client"),
-        ("settings",),
+        ("engine workspace", "runner", "memory", "network", "client"),
+        ("settings", "integrations"),
         ("sandboxes", "contexts"),
         ("tools", "consolidation"),
-        ("api",),
+        ("api", "mcp"),
         ("daemon",),
         ("cli",),
         ("", "__main__"),
@@ -122,6 +123,18 @@ def test_a_module_imports_only_from_its_group_or_a_lower_layer(package: str) -> 
     assert offenders == []
 
 
+def test_an_integration_imports_only_the_client_and_what_the_client_may_import() -> None:
+    allowed = [place("sandboxd", name) for name in ("runner.inside", "errors", "models", "client", "integrations")]
+    offenders = [
+        f"{module} imports {name}"
+        for module in modules("sandboxd")
+        if module.startswith("sandboxd.integrations.")
+        for name in imports("sandboxd", module)
+        if place("sandboxd", name) not in allowed
+    ]
+    assert offenders == []
+
+
 @pytest.mark.parametrize("package", LAYERS)
 def test_no_module_is_part_of_an_import_cycle(package: str) -> None:
     graph = {module: imports(package, module) for module in modules(package)}
@@ -133,7 +146,7 @@ def test_no_module_is_part_of_an_import_cycle(package: str) -> None:
 
 SHARED_NAMES = {
     "memo": set[str](),
-    # the arguments of each tool; and the implementations of three Protocols of `api.ports`
+    # the arguments of each tool; and the implementations of three Protocols of `api.contracts`
     "sandboxd": {"Arguments", "FileReader", "FileWatch", "Memory"},
 }
 

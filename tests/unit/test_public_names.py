@@ -59,16 +59,17 @@ PUBLIC: dict[str, str] = {
     "memo.wrap": "LimitProvider LogProvider RetryProvider TimeoutProvider",
     "sandboxd": "SandboxManager",
     "sandboxd.client": """
-        AnswerLost ArchiveSummary Artifact AsyncClient AsyncCommandHandle AsyncSandbox AsyncTerminal Client
-        CommandHandle Compaction Consolidated ConsolidationFailure ConsolidationState Context Copied DaemonUnreachable
-        Document DocumentInfo Event ExecOutput ExecResult FileEvent FileInfo ForkView MirrorFile Process ProcessOutput
-        RefusedWrite Revision RunOutcome RunOutput RunResult Sandbox SandboxView Session ShortenedMessages
-        SnapshotProgress SnapshotView Stats Terminal ToolDescription ToolResult WriteIncomplete Written
+        AnswerLost ArchiveSummary Artifact AsyncClient AsyncCommandHandle AsyncForwarder AsyncSandbox AsyncTerminal
+        AsyncTunnel Client CommandHandle Compaction Consolidated ConsolidationFailure ConsolidationState Context Copied
+        DaemonUnreachable Document DocumentInfo Event ExecOutput ExecResult FileEvent FileInfo ForkView Forwarder
+        ListeningPort MirrorFile Preview Process ProcessOutput RefusedWrite Revision RunOutcome RunOutput RunResult
+        Sandbox SandboxView Session ShortenedMessages SnapshotProgress SnapshotView Stats Terminal ToolDescription
+        ToolResult Tunnel WriteIncomplete Written
     """,
     "sandboxd.engine.bubblewrap": "BubblewrapEngine",
     "sandboxd.engine.docker": "DockerEngine find_socket",
     "sandboxd.memory": "Committed Key Memory Queued WriteConflict WriteOutcomeUnknown",
-    "sandboxd.tools": "Tool Toolbox run_tool",
+    "sandboxd.tools": "PreparedCall Tool ToolHints Toolbox run_tool",
     "sandboxd.workspace": "CopyProgress Workspaces inode_limit is_over temporary_of",
 }
 

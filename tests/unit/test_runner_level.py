@@ -30,6 +30,12 @@ class Link:
         self.sent.append(frame)
 
 
+def heads(link: Link) -> list[dict[str, object]]:
+    frames = wire.FrameReader()
+    frames.trust()
+    return [wire.read_head(head) for _kind, _call, head, _data in frames.feed(b"".join(link.sent))]
+
+
 async def no_pieces() -> AsyncIterator[bytes]:
     return
     yield
@@ -58,9 +64,22 @@ async def test_an_earlier_runner_is_not_sent_calls_that_it_does_not_support() ->
         lambda: client.read_archive("/workspace/a").__aenter__(),
         lambda: client.write_archive("/workspace/a", no_pieces()),
         lambda: client.start_process(Exec("true"), label=ProcessLabel("context", "a", 1)),
+        lambda: client.configure({}, proxy=1),
+        lambda: client.list_ports(),
     ):
         with pytest.raises(InvalidRequest, match="an earlier version of sandboxd started"):
             await ask()
     with pytest.raises(InvalidRequest, match="the limit is 1048576"):
         await client.exec(Exec(("true", "x" * 2_000_000)))
     assert link.sent == []
+
+
+async def test_an_earlier_runner_is_not_told_of_the_proxy_when_it_connects() -> None:
+    link, client = Link(), RunnerClient({}, proxy=8)
+    client.attach(link, Hello(1, "3.11.2", 1, 0.0, level=3))  # type: ignore[arg-type]
+    assert heads(link) == [{"op": "configure", "env": {}}]
+    with pytest.raises(wire.WireError):
+        client.receive(wire.OPEN, wire.OPENED | 1, b"", b"")
+    link, current = Link(), Hello(1, "3.11.2", 1, 0.0, level=wire.LEVEL)
+    client.attach(link, current)  # type: ignore[arg-type]
+    assert [head["proxy"] for head in heads(link)] == [8]

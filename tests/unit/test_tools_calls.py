@@ -36,18 +36,17 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def call(world: World, tool: str, **arguments: Any) -> ToolResult:
-    found = TOOLBOX[tool]
     with await world.manager.call(REF) as runner:
-        return await run_tool(found, ToolContext(REF, runner), found.arguments.model_validate(arguments))
+        return await TOOLBOX.call(tool, arguments, ToolContext(REF, runner))
 
 
 def test_the_tools_have_the_names_and_arguments_that_agents_expect() -> None:
     assert set(TOOLBOX) >= {"Bash", "Python", "Read", "Write", "Edit", "Glob", "Grep"}
     fields = {name: set(tool.describe().input_schema["properties"]) for name, tool in TOOLBOX.items()}
-    assert fields["Bash"] == {"command", "working_directory", "timeout", "run_in_background"}
+    assert fields["Bash"] == {"command", "description", "working_directory", "timeout", "run_in_background"}
     assert fields["Python"] == {"code", "working_directory", "timeout", "context"}
     assert fields["Read"] == {"file_path", "offset", "limit"}
-    assert fields["Write"] == {"file_path", "contents"}
+    assert fields["Write"] == {"file_path", "content"}
     assert fields["Edit"] == {"file_path", "old_string", "new_string", "replace_all"}
     assert fields["Glob"] == {"pattern", "path"}
     assert fields["Grep"] == {"pattern", "path", "glob", "output_mode", "case_insensitive", "multiline"}
@@ -61,7 +60,7 @@ async def test_a_tool_is_added_by_adding_one_file(
 ) -> None:
     (tmp_path / "shout.py").write_text(
         "from sandboxd.models.tool import ToolResult\n"
-        "from sandboxd.tools.context import ToolArguments\n"
+        "from sandboxd.tools.arguments import ToolArguments\n"
         "name = 'Shout'\n"
         "description = 'Says it louder.'\n"
         "class Arguments(ToolArguments):\n"
@@ -161,6 +160,64 @@ async def test_read_numbers_lines_and_says_how_to_continue(world: World) -> None
     assert (await call(world, "Read", file_path="/workspace/empty")).content == "[the file is empty]"
 
 
+async def test_a_negative_offset_counts_from_the_end(world: World) -> None:
+    (world.workspace("s1") / "a").write_bytes(b"one\ntwo\nthree\n")
+    (world.workspace("s1") / "empty").touch()
+    assert (await call(world, "Read", file_path="a", offset=-2)).content == "     2\ttwo\n     3\tthree"
+    result = await call(world, "Read", file_path="a", offset=-2, limit=1)
+    assert result.content == "     2\ttwo\n[lines 2 to 2 of 3; continue with offset 3]"
+    assert (await call(world, "Read", file_path="a", offset=-99)).details["first_line"] == 1
+    assert (await call(world, "Read", file_path="empty", offset=-1)).content == "[the file is empty]"
+
+
+async def test_a_line_that_was_cut_is_named(world: World) -> None:
+    (world.workspace("s1") / "a").write_text(f"short\n{'x' * 3000}\nend\n")
+    result = await call(world, "Read", file_path="a")
+    assert "[cut after 2000 characters: line 2; use Bash" in result.content
+    assert result.details["truncated"]
+    assert (await call(world, "Read", file_path="a", limit=1)).content.startswith("     1\tshort\n[lines 1 to 1 of 3")
+
+
+async def test_an_argument_that_read_does_not_take_is_ignored_with_a_note(world: World) -> None:
+    (world.workspace("s1") / "a").write_bytes(b"one\n")
+    result = await call(world, "Read", file_path="a", encoding="utf-8")
+    assert (result.ok, result.details["ignored"]) == (True, ["encoding"])
+    assert result.content == "     1\tone\n[ignored, because Read does not take it: 'encoding']"
+
+
+async def test_edit_with_an_empty_old_string_creates_a_file(world: World) -> None:
+    result = await call(world, "Edit", file_path="new/a.txt", old_string="", new_string="text\n")
+    assert (result.ok, result.content) == (True, "Created /workspace/new/a.txt.")
+    assert (world.workspace("s1") / "new/a.txt").read_text() == "text\n"
+    result = await call(world, "Edit", file_path="new/a.txt", old_string="", new_string="other\n")
+    assert (result.ok, "not empty" in result.content) == (False, True)
+    (world.workspace("s1") / "empty").touch()
+    assert (await call(world, "Edit", file_path="empty", old_string="", new_string="x")).ok
+    assert (world.workspace("s1") / "empty").read_text() == "x"
+
+
+async def test_edit_names_the_lines_of_its_matches(world: World) -> None:
+    lines = [f"line {number}" if number % 40_000 else "needle\nmore" for number in range(1, 120_001)]
+    (world.workspace("s1") / "large").write_text("\n".join(lines))
+    result = await call(world, "Edit", file_path="large", old_string="needle\nmore", new_string="x")
+    assert "found 3 matches, on lines 40000, 80001, 120002;" in result.content
+    (world.workspace("s1") / "many").write_text("x\n" * 100)
+    result = await call(world, "Edit", file_path="many", old_string="x", new_string="y")
+    assert "found 100 matches, on lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ...;" in result.content
+
+
+async def test_edit_shows_the_nearest_lines_of_a_large_file(world: World) -> None:
+    (world.workspace("s1") / "large").write_text("\n".join(f"value_{number} = {number}" for number in range(30_000)))
+    result = await call(world, "Edit", file_path="large", old_string="value_15000 = 1", new_string="x")
+    assert result.ok  # a part of the line matches
+    result = await call(world, "Edit", file_path="large", old_string="value_12000=12000", new_string="x")
+    assert (result.ok, " 12001\tvalue_12000 = 12000" in result.content) == (False, True)
+
+
+async def test_a_command_is_accepted_as_a_list_of_words(world: World) -> None:
+    assert (await call(world, "Bash", command=["printf", "%s|", "a b", "$HOME"])).content == "a b|$HOME|"
+
+
 async def test_a_missing_file_is_a_result_the_model_can_read(world: World) -> None:
     result = await call(world, "Read", file_path="/workspace/none")
     assert result.ok is False
@@ -213,18 +270,21 @@ BAD_ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
     ("Bash", {}),
     ("Bash", {"command": ""}),
     ("Bash", {"command": "a\0"}),
-    ("Bash", {"command": 1}),
+    ("Bash", {"command": 1.5}),
+    ("Bash", {"command": []}),
     ("Bash", {"command": "x" * 200_000}),
     ("Bash", {"command": "true", "timeout": 0}),
     ("Bash", {"command": "true", "timeout": 2_592_000_001}),
-    ("Bash", {"command": "true", "timeout": "5"}),
+    ("Bash", {"command": "true", "timeout": "5 s"}),
+    ("Bash", {"command": "true", "timeout": 5.5}),
+    ("Bash", {"command": "true", "timeout": True}),
     ("Bash", {"command": "true", "run_in_background": "yes"}),
-    ("Bash", {"command": "true", "cwd": "/workspace"}),
-    ("Bash", {"command": "true", "working_directory": "here"}),
+    ("Bash", {"command": "true", "user": "root"}),
+    ("Bash", {"command": "true", "cmd": "false"}),
     ("Python", {"code": ""}),
-    ("Read", {"file_path": "a"}),
+    ("Read", {"file_path": ""}),
     ("Read", {"file_path": "/workspace/a\0"}),
-    ("Read", {"file_path": "/workspace/a", "offset": -1}),
+    ("Read", {"file_path": "/workspace/a", "offset": -(10**30)}),
     ("Read", {"file_path": "/workspace/a", "limit": 10**30}),
     ("Write", {"file_path": "/workspace/a"}),
     ("Write", {"file_path": "/workspace/a", "contents": None}),

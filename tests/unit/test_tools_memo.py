@@ -41,10 +41,9 @@ class Desk:
     store: Any
 
     async def call(self, tool: str, request: str | None = None, **arguments: Any) -> ToolResult:
-        found = TOOLBOX[tool]
         with await self.world.manager.call(REF) as runner:
             context = ToolContext(REF, runner, self.world.memory, self.world.manager, request)
-            return await run_tool(found, context, found.arguments.model_validate(arguments))
+            return await TOOLBOX.call(tool, arguments, context)
 
     def files(self) -> list[str]:
         """Return what is in the workspace, except the mirror's mount point."""
@@ -72,7 +71,10 @@ async def desk(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
             yield Desk(world, store)
 
 
-@pytest.mark.parametrize("path", [NOTES, USER_MD, "/workspace/memo/session/any-Name.txt"])
+@pytest.mark.parametrize(
+    "path",
+    [NOTES, USER_MD, "/workspace/memo/session/any-Name.txt", "/workspace/memo/user/memories/projects/x.md"],
+)
 async def test_write_and_edit_go_to_the_store_and_not_to_the_container(desk: Desk, path: str) -> None:
     result = await desk.call("Write", file_path=path, contents="häl\n")
     assert (result.ok, result.details["revision"]) == (True, 1)
@@ -103,6 +105,29 @@ async def test_a_conflict_changes_nothing_and_shows_the_newer_text(desk: Desk) -
         assert result.content.endswith("two, newer")
         assert result.details["code"] == "memo.conflict"
         assert await desk.text(NOTES) == "two, newer"
+
+
+async def test_a_write_based_on_a_deleted_text_is_refused_once_and_never_brings_it_back_silently(desk: Desk) -> None:
+    path = "/workspace/memo/session/memories/x.md"
+    key = key_at(path, REF, USER)
+    assert isinstance(key, DocumentKey)
+    await desk.call("Write", file_path=path, contents="mine")
+    await desk.world.memory.delete(key, author=Author("another"))
+    assert (await desk.call("Read", file_path=path)).ok is False
+    assert (await desk.call("Edit", file_path=path, old_string="mine", new_string="ours")).ok is False
+    refused = await desk.call("Write", file_path=path, contents="mine again")
+    assert (refused.ok, refused.details["code"]) == (False, "memo.conflict")
+    assert "it was deleted since this session last read it. Nothing was changed." in refused.content
+    assert await desk.text(path) is None
+    again = await desk.call("Write", file_path=path, contents="mine again")
+    assert (again.ok, again.details["revision"]) == (True, 3)
+
+
+async def test_a_name_that_is_taken_is_a_result_that_says_so(desk: Desk) -> None:
+    await desk.call("Write", file_path="/workspace/memo/session/memories/x.md", contents="x")
+    result = await desk.call("Write", file_path="/workspace/memo/session/memories", contents="y")
+    assert (result.ok, result.details["code"]) == (False, "memo.name_taken")
+    assert "memories/x.md exists, so memories is a directory; choose another name" in result.content
 
 
 async def test_a_file_that_the_session_never_read_is_written_only_if_it_does_not_exist(desk: Desk) -> None:
@@ -178,7 +203,9 @@ async def test_a_completed_call_is_not_carried_out_again(desk: Desk) -> None:
         "/workspace/memo",
         "/workspace/memo/NOTES.md",
         "/workspace/memo/session",
-        "/workspace/memo/session/a/b",
+        "/workspace/memo/session/trace/x.md",
+        "/workspace/memo/session/NOTES.md/x.md",
+        "/workspace/memo/session/a/b/c/d/e/f/g/h/i",
         "/workspace/memo/session/.hidden",
         "/workspace/memo/session/tool-results",
         "/workspace/memo/session/tool-results/x",
@@ -226,11 +253,28 @@ async def test_without_a_store_a_tool_says_so(desk: Desk) -> None:
     assert (result.ok, result.details["code"]) == (False, "store.unavailable")
 
 
+async def test_an_edit_of_memory_shows_the_nearest_lines(desk: Desk) -> None:
+    await desk.write(NOTES, "# Notes\n\n- likes green tea\n- likes tea\n- likes tea\n")
+    result = await desk.call("Edit", file_path=NOTES, old_string="-  likes green tea", new_string="x")
+    assert (result.ok, "Only whitespace differs" in result.content) == (False, True)
+    assert "     3\t- likes green tea" in result.content
+    result = await desk.call("Edit", file_path=NOTES, old_string="- likes tea", new_string="x")
+    assert "found 2 matches, on lines 4, 5;" in result.content
+
+
+async def test_edit_with_an_empty_old_string_creates_a_document(desk: Desk) -> None:
+    assert (await desk.call("Edit", file_path=NOTES, old_string="", new_string="new\n")).ok
+    assert await desk.text(NOTES) == "new\n"
+    result = await desk.call("Edit", file_path=NOTES, old_string="", new_string="newer\n")
+    assert (result.ok, "not empty" in result.content) == (False, True)
+    assert await desk.text(NOTES) == "new\n"
+
+
 async def test_a_text_that_the_store_refuses_is_a_result(desk: Desk) -> None:
     result = await desk.call("Write", file_path=NOTES, contents="x" * 1_048_577)
     assert (result.ok, result.details["code"]) == (False, "memo.too_large")
     result = await desk.call("Write", file_path=NOTES, contents="\ud800")
-    assert (result.ok, result.details["code"]) == (False, "memo.invalid_content")
+    assert (result.ok, result.details["code"]) == (False, "request.invalid")
 
 
 async def test_a_todo_list_is_written_and_merged_by_id(desk: Desk) -> None:
@@ -274,7 +318,7 @@ async def test_a_merge_without_a_list_creates_one(desk: Desk) -> None:
         ("write_todo", {"todos": [{"id": "", "content": "x"}]}),
         ("write_todo", {"todos": [{"id": "a b", "content": "x"}]}),
         ("write_todo", {"todos": [{"id": "a\n", "content": "x"}]}),
-        ("write_todo", {"todos": [{"id": "a", "content": "x", "status": "done"}]}),
+        ("write_todo", {"todos": [{"id": "a", "content": "x", "status": "someday"}]}),
         ("write_todo", {"todos": [{"id": "a", "content": "x"}, {"id": "a", "content": "y"}]}),
         ("write_todo", {"todos": [{"id": "a", "content": "x", "more": 1}]}),
     ],

@@ -14,14 +14,17 @@ import anyio
 
 from sandboxd.api.admission import MAX_CALLS
 from sandboxd.api.app import create_app
-from sandboxd.api.budget import MEMORY_BYTES, ByteBudget
+from sandboxd.api.budget import MEMORY_BYTES, ByteBudget, allotment_of
 from sandboxd.api.connection_table import ConnectionTable
 from sandboxd.api.guard import TcpGuard
+from sandboxd.api.previews import PreviewGate
 from sandboxd.consolidation.service import ConsolidationService
 from sandboxd.daemon.readiness import ReadinessChecks
 from sandboxd.daemon.server import Server
 from sandboxd.idempotency import IdempotencyStore
+from sandboxd.mcp.door import MAX_SESSIONS, SESSION_IDLE_S, McpDoor
 from sandboxd.metrics import Metrics
+from sandboxd.network.previews import PreviewAddress, Previews
 from sandboxd.sandboxes.manager import SandboxManager
 from sandboxd.wire_limits import WireLimits
 from tests.world.world import World, open_world
@@ -41,6 +44,7 @@ class ServedWorld(World):
     stop_server: Callable[[], None]
     """Stops the server, as SIGTERM does."""
     is_stopping: Callable[[], bool]
+    previews: Previews
     token: str = TOKEN
 
 
@@ -55,6 +59,9 @@ async def serving(
     drain_s: float = 5,
     call_memory_bytes: int = MEMORY_BYTES,
     tls: ssl.SSLContext | None = None,
+    has_previews: bool = True,
+    mcp_sessions: int = MAX_SESSIONS,
+    mcp_idle_s: float = SESSION_IDLE_S,
     **settings: Any,
 ) -> AsyncIterator[ServedWorld]:
     """Open a world and serve its API; with a store it has memory."""
@@ -66,11 +73,18 @@ async def serving(
         async with (
             open_world(directory, store=store, **settings) as world,
             IdempotencyStore(world.manager.layout.idempotency) as idempotency,
+            Previews(directory, PreviewAddress("localhost", port, tls is not None)) as previews,
             anyio.create_task_group() as tasks,
         ):
             manager, budget = world.manager, ByteBudget(call_memory_bytes)
+            mcp = McpDoor(
+                "0.0.1",
+                reserve=lambda scope, size: allotment_of(scope).take_large(size),
+                max_sessions=mcp_sessions,
+                session_idle_s=mcp_idle_s,
+            )
             metrics = Metrics(states=lambda: manager.states, dropped=lambda: manager.events.dropped)
-            async with consolidation(manager, metrics) as consolidator:
+            async with consolidation(manager, metrics) as consolidator, mcp.open():
                 app = create_app(
                     manager,
                     idempotency=idempotency,
@@ -82,10 +96,20 @@ async def serving(
                     consolidator=consolidator,
                     max_calls=max_calls,
                     budget=budget,
+                    previews=previews if has_previews else None,
+                    mcp=mcp,
                 )
-                guarded = TcpGuard(app, TOKEN, [f"127.0.0.1:{port}", f"localhost:{port}"])
+                mcp.connect(app)
+                guard = TcpGuard(app, TOKEN, [f"127.0.0.1:{port}", f"localhost:{port}"])
+                guarded = PreviewGate(guard, app, previews)
                 connections = ConnectionTable(wire or WireLimits(), max_calls)
                 server = Server(guarded, [unix, tcp], connections, drain_s=drain_s, tls=tls)
+
+                def stop() -> None:
+                    manager.end_event_streams()
+                    mcp.stop()
+                    server.stop()
+
                 async with anyio.create_task_group() as listening:
                     listening.start_soon(server.run_until_stopped)
                     await server.has_started.wait()
@@ -96,9 +120,11 @@ async def serving(
                             socket=path,
                             url=url,
                             budget=budget,
-                            stop_server=server.stop,
+                            stop_server=stop,
                             is_stopping=lambda: server.should_exit,
+                            previews=previews,
                         )
                     finally:
+                        mcp.stop()
                         server.stop()
             tasks.cancel_scope.cancel()

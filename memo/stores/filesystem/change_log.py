@@ -34,6 +34,7 @@ class Announcement:
     sha256: str
     at_micros: int
     artifact: bool = False
+    deleted: bool = False
 
 
 class ChangeLog:
@@ -144,7 +145,12 @@ class ChangeLog:
             else:
                 key = DocumentKey.of(record["tenant"], record["owner"], record["scope"], record["document"])
             change = Change(
-                record["cursor"], key, int(record["revision"]), str(record["sha256"]), from_micros(record["at"])
+                record["cursor"],
+                key,
+                int(record["revision"]),
+                str(record["sha256"]),
+                from_micros(record["at"]),
+                bool(record.get("deleted", False)),
             )
         except (KeyError, TypeError, ValueError, InvalidKey):
             raise Corrupt(f"cannot read {self._place}: the line that ends at byte {end} is damaged") from None
@@ -158,4 +164,5 @@ def _fields(change: Announcement) -> dict[str, Any]:
         "revision": change.revision,
         "sha256": change.sha256,
         "at": change.at_micros,
+        **({"deleted": True} if change.deleted else {}),
     }

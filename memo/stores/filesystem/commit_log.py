@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from memo.documents import Revision
+from memo.documents import DocumentName, Revision
 from memo.errors import Corrupt, InvalidKey
 from memo.ids import SessionId
 from memo.stores.filesystem.directory import Directory, append_lines, closing, disk_errors, end_of_lines, read_all
@@ -82,6 +82,10 @@ class OwnerState:
     def newest(self, name: str) -> Version | None:
         versions = self.documents.get(name)
         return versions[-1] if versions else None
+
+    def live_names(self) -> set[str]:
+        """Return the names of the documents that are not deleted."""
+        return {name for name, versions in self.documents.items() if not versions[-1].revision.deleted}
 
     @property
     def next_number(self) -> int:
@@ -181,6 +185,10 @@ def _encode_version(version: Version) -> dict[str, Any]:
         record["request"] = version.request
     if version.outside:
         record["outside"] = True
+    if r.deleted:
+        record["deleted"] = True
+    if r.moved is not None:
+        record["moved"] = r.moved
     return record
 
 
@@ -207,7 +215,18 @@ def _decode(line: bytes, place: str, number: int) -> Commit:
 
 def _decode_version(r: dict[str, Any]) -> Version:
     session = None if r["session"] is None else SessionId(r["session"])
-    revision = Revision(r["revision"], r["actor"], session, r["reason"], from_micros(r["at"]), r["sha256"], r["size"])
+    moved = r.get("moved")
+    revision = Revision(
+        revision=r["revision"],
+        actor=r["actor"],
+        session=session,
+        reason=r["reason"],
+        at=from_micros(r["at"]),
+        sha256=r["sha256"],
+        size_bytes=r["size"],
+        deleted=r.get("deleted", False),
+        moved=None if moved is None else DocumentName(moved),
+    )
     return Version(r["name"], revision, r["tokens"], r["exact"], r.get("request"), r.get("outside", False))
 
 

@@ -119,6 +119,10 @@ class Directory:
         found = self.stat(name)
         return found is not None and stat.S_ISREG(found.st_mode)
 
+    def is_directory(self, name: str) -> bool:
+        found = self.stat(name)
+        return found is not None and stat.S_ISDIR(found.st_mode)
+
     def open_file(self, name: str, flags: int = 0) -> int | None:
         """Return a descriptor of a regular file, None if it does not exist. Any other kind of file is Corrupt."""
         with disk_errors(f"open {self.where(name)}"):

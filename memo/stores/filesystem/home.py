@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,8 @@ from memo.stores.filesystem import commit_log
 from memo.stores.filesystem.change_log import Announcement, ChangeLog
 from memo.stores.filesystem.commit_log import ArtifactVersion, Commit, OwnerState, Redaction, Version
 from memo.stores.filesystem.directory import Directory, disk_errors
-from memo.stores.filesystem.layout import ARTIFACT_SUFFIX, ARTIFACTS, STAGED, TEXTS, Owner
+from memo.stores.filesystem.document_files import make_parent, open_parent, remove_empty_parents, split
+from memo.stores.filesystem.layout import ARTIFACT_SUFFIX, ARTIFACTS, REMOVED, STAGED, Owner, texts_path
 from memo.stores.filesystem.session_log import finish_compaction
 from memo.stores.options import StoreOptions
 from memo.stores.timestamps import to_micros
@@ -53,7 +55,7 @@ class Home:
 
     def keep_text(self, name: str, encoded: bytes, sha256: str) -> None:
         """Make the text of a revision durable, before the commit that names it."""
-        with self.hidden.make_path(TEXTS, name) as texts:
+        with self.hidden.make_path(*texts_path(name)) as texts:
             kept = texts.stat(sha256)
             if kept is None or kept.st_size != len(encoded):
                 self.hidden.stage(STAGED, encoded)
@@ -61,7 +63,7 @@ class Home:
 
     def read_text(self, version: Version) -> bytes:
         number, sha256 = version.revision.revision, version.revision.sha256
-        texts = self.hidden.descend(TEXTS, version.name)
+        texts = self.hidden.descend(*texts_path(version.name))
         if texts is not None:
             with texts:
                 encoded = texts.read(sha256)
@@ -93,7 +95,11 @@ class Home:
         last = self.state.last
         if last is not None and not self.log.is_published(self.owner, last.number, last.log_end):
             for version in last.documents:
-                if not version.outside:
+                if version.outside:
+                    continue
+                if version.revision.deleted:
+                    self._remove_document(version)
+                else:
                     self.hidden.stage(STAGED, self.read_text(version))
                     self._install_document(version)
             self._finish(last, is_again=True)
@@ -101,13 +107,17 @@ class Home:
 
     def _finish(self, change: Commit, *, is_again: bool = False) -> None:
         for version in change.documents:
-            if not version.outside and not is_again:
+            if version.outside or is_again:
+                continue
+            if version.revision.deleted:
+                self._remove_document(version)
+            else:
                 self._install_document(version)
         for artifact in change.artifacts:
             if not artifact.outside:
                 self._install_artifact(artifact)
         if change.redaction is not None:
-            texts = self.hidden.descend(TEXTS, change.redaction.name)
+            texts = self.hidden.descend(*texts_path(change.redaction.name))
             if texts is not None:
                 with texts:
                     texts.remove(change.redaction.sha256)
@@ -122,10 +132,8 @@ class Home:
 
         A file that was saved since it was last read is swapped back and becomes the next revision.
         """
-        target, name = self.directory, version.name
-        before = self.state.documents[name][-2] if len(self.state.documents[name]) > 1 else None
-        ours = {version.revision.sha256, before.revision.sha256 if before else version.revision.sha256}
-        with disk_errors(f"write {target.where(name)}"):
+        name = split(version.name)[1]
+        with make_parent(self.directory, version.name) as target, disk_errors(f"write {target.where(name)}"):
             if target.stat(name) is None:
                 try:
                     _rename(self.hidden, STAGED, target, name, _RENAME_NOREPLACE)
@@ -134,10 +142,39 @@ class Home:
             else:
                 _rename(self.hidden, STAGED, target, name, _RENAME_EXCHANGE)
                 replaced = self.hidden.read(STAGED)
-                if replaced is not None and sha256_of(replaced) not in ours:
+                if replaced is not None and sha256_of(replaced) not in self._own_hashes(version):
                     _rename(self.hidden, STAGED, target, name, _RENAME_EXCHANGE)
                 self.hidden.remove(STAGED)
             os.fsync(target.fd)
+
+    def _remove_document(self, version: Version) -> None:
+        """Take the visible file away, then check it, so that no outside edit is lost.
+
+        A file that was saved since it was last read is put back and becomes the next revision. So is one that an
+        interrupted attempt took away.
+        """
+        name = split(version.name)[1]
+        parent, is_there = open_parent(self.directory, version.name)
+        with parent, disk_errors(f"remove {parent.where(name)}"):
+            if is_there:
+                self._take_away(version, parent, name)
+        remove_empty_parents(self.directory, version.name)
+
+    def _take_away(self, version: Version, parent: Directory, name: str) -> None:
+        if self.hidden.stat(REMOVED) is None and parent.is_file(name):
+            os.rename(name, REMOVED, src_dir_fd=parent.fd, dst_dir_fd=self.hidden.fd)
+        removed = self.hidden.read(REMOVED)
+        if removed is not None and sha256_of(removed) not in self._own_hashes(version):
+            with suppress(FileExistsError):
+                _rename(self.hidden, REMOVED, parent, name, _RENAME_NOREPLACE)
+        self.hidden.remove(REMOVED)
+        os.fsync(parent.fd)
+
+    def _own_hashes(self, version: Version) -> set[str]:
+        """Return the hashes of what the visible file may hold without an outside edit: this revision and the last."""
+        versions = self.state.documents[version.name]
+        before = versions[-2] if len(versions) > 1 else version
+        return {version.revision.sha256, before.revision.sha256}
 
     def _install_artifact(self, artifact: ArtifactVersion) -> None:
         file = artifact.tool_call + ARTIFACT_SUFFIX
@@ -153,7 +190,10 @@ class Home:
 
 def _announcements(change: Commit) -> list[Announcement]:
     documents = [
-        Announcement(v.name, v.revision.revision, v.revision.sha256, to_micros(v.revision.at)) for v in change.documents
+        Announcement(
+            v.name, v.revision.revision, v.revision.sha256, to_micros(v.revision.at), deleted=v.revision.deleted
+        )
+        for v in change.documents
     ]
     artifacts = [Announcement(a.tool_call, a.revision, a.sha256, a.at_micros, artifact=True) for a in change.artifacts]
     return documents + artifacts

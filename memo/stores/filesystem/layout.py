@@ -6,9 +6,12 @@
 tenants/T/sessions/S/{session.jsonl, messages.jsonl, messages.compactions/NNNN.jsonl, NOTES.md, TODO.md, …}
 tenants/T/sessions/S/{tool-results/ID.txt, trace/events.jsonl, orchestration/…}
 tenants/T/users/U/{USER.md, …, .memory-state.json}           the last is the state of consolidation
+tenants/T/{sessions/S, users/U}/memories/projects/x.md       a document whose name has several segments
 tenants/T/{sessions/S, users/U}/.memo/{lock, gate, commits.jsonl, texts/NAME/SHA256}     revisions
+tenants/T/{sessions/S, users/U}/.memo/texts/memories:/projects:/x.md/SHA256     a colon marks a directory of names
 tenants/T/users/U/.memo/{sessions/S, lease.json}             the user's sessions; the consolidation lease
 …/.memo/{staged, messages.next, memory-state.next}           what a running write will put in place
+…/.memo/removed                                              a file that a running deletion took away
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from memo.documents import RESERVED_NAMES, DocumentKey, DocumentName, Scope
+from memo.document_names import RESERVED_NAMES, DocumentName
+from memo.documents import DocumentKey, Scope
 from memo.errors import Corrupt, InvalidKey, Unsupported
 from memo.ids import OwnerId, SessionRef, TenantId, UserRef
 from memo.stores.filesystem.directory import Directory, locked
@@ -30,6 +34,7 @@ GATE: Final = "gate"
 COMMITS: Final = "commits.jsonl"
 TEXTS: Final = "texts"
 STAGED: Final = "staged"
+REMOVED: Final = "removed"
 STAGED_MESSAGES: Final = "messages.next"
 USER_SESSIONS: Final = "sessions"
 SESSION: Final = "session.jsonl"
@@ -89,8 +94,8 @@ class Owner:
 
 
 def document_name(file: str) -> DocumentName | None:
-    """Return the document name of a file, or None if it is not a document."""
-    if file.lower() in RESERVED_NAMES:
+    """Return the document name of a file's path below its owner, or None if it is not a document."""
+    if file.partition("/")[0].lower() in RESERVED_NAMES:
         return None
     try:
         return DocumentName(file)
@@ -104,8 +109,17 @@ def is_adoptable(file: str) -> bool:
     It needs a suffix that is not an editor's: vim probes a directory with a file named 4913, sed -i writes to a file
     like sedRkQ2XW. Such a file can still be read by its name.
     """
-    stem, dot, _ = file.rpartition(".")
+    stem, dot, _ = file.rpartition("/")[2].rpartition(".")
     return bool(stem and dot) and "___jb_" not in file and not file.lower().endswith(_SCRATCH_SUFFIXES)
+
+
+def texts_path(name: str) -> tuple[str, ...]:
+    """Return the path of the directory that holds the texts of a document, below the hidden directory.
+
+    The texts of `a` lie in texts/a, those of `a/b` in texts/a:/b: no name can be mistaken for another, or for a hash.
+    """
+    *directories, last = name.split("/")
+    return (TEXTS, *(f"{directory}:" for directory in directories), last)
 
 
 def archive_name(number: int) -> str:

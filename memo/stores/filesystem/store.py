@@ -27,7 +27,9 @@ from memo.documents import (
     Document,
     DocumentEntry,
     DocumentKey,
+    DocumentName,
     Expected,
+    MovedDocument,
     Revision,
     Scope,
 )
@@ -195,8 +197,21 @@ class FilesystemStore(FilesystemRecords, FilesystemLedger, BaseStore):
             Owner.of(key), lambda home: None if home is None else documents.find_request(home, key, request)
         )
 
-    async def list_documents(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> list[DocumentEntry]:
-        return await self._read(Owner(tenant, scope, owner), documents.list_of)
+    async def delete_document(self, key: DocumentKey, *, expected: Expected = ANY, author: Author = HOST) -> Revision:
+        check_author(author)
+        return await self._write(Owner.of(key), lambda home: documents.delete(home, key, expected, author))
+
+    async def move_document(
+        self, key: DocumentKey, to: DocumentName, *, expected: Expected = ANY, author: Author = HOST
+    ) -> MovedDocument:
+        check_author(author)
+        name = DocumentName(to)
+        return await self._write(Owner.of(key), lambda home: documents.move(home, key, name, expected, author))
+
+    async def list_documents(
+        self, tenant: TenantId, owner: OwnerId, scope: Scope, prefix: str = ""
+    ) -> list[DocumentEntry]:
+        return await self._read(Owner(tenant, scope, owner), lambda home: documents.list_of(home, prefix))
 
     async def document_history(self, key: DocumentKey, limit: int | None = None) -> list[Revision]:
         return await self._read(Owner.of(key), lambda home: documents.history(home, key, limit))

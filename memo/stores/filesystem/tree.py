@@ -16,12 +16,12 @@ from memo.stores.filesystem.change_log import ChangeLog
 from memo.stores.filesystem.commit_log import OwnerState, refresh
 from memo.stores.filesystem.directory import Directory, closing, disk_errors, locked, open_lock
 from memo.stores.filesystem.home import Home, NeedsExclusiveLock
-from memo.stores.filesystem.layout import GATE, HIDDEN, LOCK, STAGED, STAGED_MESSAGES, Owner
+from memo.stores.filesystem.layout import GATE, HIDDEN, LOCK, REMOVED, STAGED, STAGED_MESSAGES, Owner
 from memo.stores.options import StoreOptions
 
 R = TypeVar("R")
 
-_STAGED = (STAGED, STAGED_MESSAGES)
+_STAGED = (STAGED, STAGED_MESSAGES, REMOVED)
 
 
 class Tree:

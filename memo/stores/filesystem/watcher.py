@@ -18,8 +18,9 @@ import watchfiles
 from memo.errors import MemoError
 from memo.ids import TenantId
 from memo.stores.filesystem import documents, sessions
+from memo.stores.filesystem.document_files import find_files
 from memo.stores.filesystem.home import Home, StillChanging
-from memo.stores.filesystem.layout import COMMITS, HIDDEN, STAGED, STAGED_MESSAGES, TENANTS, Owner, document_name
+from memo.stores.filesystem.layout import COMMITS, HIDDEN, REMOVED, STAGED, STAGED_MESSAGES, TENANTS, Owner
 from memo.stores.filesystem.tree import Tree
 
 _log = logging.getLogger("memo.stores.filesystem")
@@ -141,12 +142,12 @@ class Watcher:
         if directory is None:
             return None
         with directory:
-            found = [(n, directory.stat(n)) for n in directory.names() if document_name(n) is not None]
+            found: list[tuple[str, os.stat_result | None]] = [*find_files(directory)]
             hidden = directory.child(HIDDEN)
             if hidden is None:
                 return None
             with hidden:
-                found += [(name, hidden.stat(name)) for name in (COMMITS, STAGED, STAGED_MESSAGES)]
+                found += [(name, hidden.stat(name)) for name in (COMMITS, STAGED, STAGED_MESSAGES, REMOVED)]
         return tuple((n, *_signature(status)) for n, status in found if status is not None)
 
 

@@ -21,7 +21,9 @@ from memo.documents import (
     Document,
     DocumentEntry,
     DocumentKey,
+    DocumentName,
     Expected,
+    MovedDocument,
     Revision,
     Scope,
 )
@@ -119,9 +121,24 @@ class InMemoryStore(BaseStore, InMemoryRecords, InMemoryLedger):
         await self._turn()
         return self._documents.find_request(key, request)
 
-    async def list_documents(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> list[DocumentEntry]:
+    async def delete_document(self, key: DocumentKey, *, expected: Expected = ANY, author: Author = HOST) -> Revision:
+        check_author(author)
         await self._turn()
-        return self._documents.list_of(tenant, owner, scope)
+        repeated = self._documents.find_deletion(key, author.request)
+        return repeated or self._documents.delete(key, expected, author)
+
+    async def move_document(
+        self, key: DocumentKey, to: DocumentName, *, expected: Expected = ANY, author: Author = HOST
+    ) -> MovedDocument:
+        check_author(author)
+        await self._turn()
+        return self._documents.move(key, DocumentName(to), expected, author)
+
+    async def list_documents(
+        self, tenant: TenantId, owner: OwnerId, scope: Scope, prefix: str = ""
+    ) -> list[DocumentEntry]:
+        await self._turn()
+        return self._documents.list_of(tenant, owner, scope, prefix)
 
     async def document_history(self, key: DocumentKey, limit: int | None = None) -> list[Revision]:
         await self._turn()

@@ -13,7 +13,13 @@ from memo.stores.timestamps import from_micros
 
 
 def announce(
-    db: sqlite3.Connection, key: DocumentKey | ArtifactKey, revision: int, sha256: str, at_micros: int
+    db: sqlite3.Connection,
+    key: DocumentKey | ArtifactKey,
+    revision: int,
+    sha256: str,
+    at_micros: int,
+    *,
+    deleted: bool = False,
 ) -> None:
     kind, tenant, owner, name = (
         ("artifact", key.session.tenant, key.session.session, key.tool_call)
@@ -21,20 +27,21 @@ def announce(
         else (str(key.scope), key.tenant, key.owner, key.name)
     )
     db.execute(
-        "INSERT INTO changes (kind, tenant, owner, name, revision, sha256, at) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (kind, tenant, owner, name, revision, sha256, at_micros),
+        """INSERT INTO changes (kind, tenant, owner, name, revision, sha256, at, deleted)
+           VALUES (?, ?, ?, ?, ?, ?, ?, ?)""",
+        (kind, tenant, owner, name, revision, sha256, at_micros, int(deleted)),
     )
 
 
 def read(db: sqlite3.Connection, since: int, limit: int) -> list[Change]:
     rows = db.execute(
-        """SELECT cursor, kind, tenant, owner, name, revision, sha256, at FROM changes
+        """SELECT cursor, kind, tenant, owner, name, revision, sha256, at, deleted FROM changes
            WHERE cursor > ? ORDER BY cursor LIMIT ?""",
         (since, limit),
     )
     return [
-        Change(cursor, _key(kind, tenant, owner, name), revision, sha256, from_micros(at))
-        for cursor, kind, tenant, owner, name, revision, sha256, at in rows
+        Change(cursor, _key(kind, tenant, owner, name), revision, sha256, from_micros(at), bool(deleted))
+        for cursor, kind, tenant, owner, name, revision, sha256, at, deleted in rows
     ]
 
 

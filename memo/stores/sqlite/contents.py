@@ -43,7 +43,7 @@ def present(body: bytes | None, place: str) -> bytes:
 def drop_unreferenced(db: sqlite3.Connection, sha256: str) -> None:
     db.execute(
         """DELETE FROM contents WHERE sha256 = :sha256
-           AND NOT EXISTS (SELECT 1 FROM revisions WHERE sha256 = :sha256 AND redacted = 0)
+           AND NOT EXISTS (SELECT 1 FROM revisions WHERE sha256 = :sha256 AND redacted = 0 AND deleted = 0)
            AND NOT EXISTS (SELECT 1 FROM artifacts WHERE sha256 = :sha256)""",
         {"sha256": sha256},
     )

@@ -52,6 +52,14 @@ _CONSOLIDATION: tuple[str, ...] = (
         SELECT tenant, user_id, session, next_position - 1, updated_at FROM sessions WHERE next_position > 1""",
 )
 
+# A deletion is a revision; the document's row stays, so that its revisions continue to grow.
+_DELETIONS: tuple[str, ...] = (
+    "ALTER TABLE documents ADD COLUMN deleted INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE revisions ADD COLUMN deleted INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE revisions ADD COLUMN moved TEXT",
+    "ALTER TABLE changes ADD COLUMN deleted INTEGER NOT NULL DEFAULT 0",
+)
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE contents (
@@ -128,4 +136,5 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     _RECORDS,
     _CONSOLIDATION,
+    _DELETIONS,
 )

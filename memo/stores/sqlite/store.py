@@ -20,7 +20,9 @@ from memo.documents import (
     Document,
     DocumentEntry,
     DocumentKey,
+    DocumentName,
     Expected,
+    MovedDocument,
     Revision,
     Scope,
 )
@@ -90,8 +92,21 @@ class SQLiteStore(BaseStore, SQLiteRecords, SQLiteLedger):
         check_request(request)
         return await self._database.read(lambda db: documents.find_request(db, key, request))
 
-    async def list_documents(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> list[DocumentEntry]:
-        return await self._database.read(lambda db: documents.list_of(db, tenant, owner, scope))
+    async def delete_document(self, key: DocumentKey, *, expected: Expected = ANY, author: Author = HOST) -> Revision:
+        check_author(author)
+        return await self._database.write(lambda db: documents.delete(db, key, expected, author, self.options))
+
+    async def move_document(
+        self, key: DocumentKey, to: DocumentName, *, expected: Expected = ANY, author: Author = HOST
+    ) -> MovedDocument:
+        check_author(author)
+        name = DocumentName(to)
+        return await self._database.write(lambda db: documents.move(db, key, name, expected, author, self.options))
+
+    async def list_documents(
+        self, tenant: TenantId, owner: OwnerId, scope: Scope, prefix: str = ""
+    ) -> list[DocumentEntry]:
+        return await self._database.read(lambda db: documents.list_of(db, tenant, owner, scope, prefix))
 
     async def document_history(self, key: DocumentKey, limit: int | None = None) -> list[Revision]:
         return await self._database.read(lambda db: documents.history(db, key, limit))

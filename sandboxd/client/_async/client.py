@@ -12,11 +12,14 @@ from sandboxd.client._async.consolidation import AsyncConsolidationCalls
 from sandboxd.client._async.contexts import AsyncContextCalls
 from sandboxd.client._async.daemon import AsyncDaemonCalls
 from sandboxd.client._async.documents import AsyncDocumentCalls
+from sandboxd.client._async.egress import AsyncEgressCalls
 from sandboxd.client._async.files import AsyncFileCalls
 from sandboxd.client._async.mirrors import AsyncMirrorCalls
+from sandboxd.client._async.ports import AsyncPortCalls
 from sandboxd.client._async.sandboxes import AsyncSandboxCalls
 from sandboxd.client._async.sessions import AsyncSessionCalls
 from sandboxd.client._async.snapshots import AsyncSnapshotCalls
+from sandboxd.client._async.tool_streams import AsyncToolStreamCalls
 from sandboxd.client._async.tools import AsyncToolCalls
 from sandboxd.client.address import find_address
 from sandboxd.client.async_transport import AsyncTransport
@@ -28,8 +31,11 @@ class AsyncClient(
     AsyncSnapshotCalls,
     AsyncCommandCalls,
     AsyncContextCalls,
+    AsyncPortCalls,
+    AsyncEgressCalls,
     AsyncFileCalls,
     AsyncToolCalls,
+    AsyncToolStreamCalls,
     AsyncDocumentCalls,
     AsyncArtifactCalls,
     AsyncMirrorCalls,

@@ -1,6 +1,7 @@
 """Document calls, which read and write memory; and the memory of a `Sandbox`.
 
-Documents belong to a session, or with `scope="user"` to a user: `owner` is the id of that session or user.
+Documents belong to a session, or with `scope="user"` to a user: `owner` is the id of that session or user. A name is a
+path of up to eight segments, such as `memories/projects/x.md`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ from sandboxd.client.request import (
     with_query,
 )
 from sandboxd.errors import InvalidRequest
-from sandboxd.models.document import Document, DocumentInfo, DocumentList, History, Revision, Written
+from sandboxd.models.document import (
+    Deletion,
+    Document,
+    DocumentInfo,
+    DocumentList,
+    History,
+    Moved,
+    Revision,
+    Written,
+)
 
 ListedDocuments = list[DocumentInfo]  # in a class with a method `list`, that name is the method
 ListedRevisions = list[Revision]
@@ -30,10 +40,13 @@ MARKDOWN = "text/markdown; charset=utf-8"
 
 class AsyncDocumentCalls(AsyncCalls):
     def _memo_path(self, owner: str, name: str, scope: Scope, tenant: str | None) -> str:
-        return f"{owner_path(tenant or self.tenant, owner, scope)}/memo/{quote(DocumentName(name), safe='')}"
+        return f"{owner_path(tenant or self.tenant, owner, scope)}/memo/{quote(DocumentName(name))}"
 
-    async def list_memo(self, owner: str, *, scope: Scope = "session", tenant: str | None = None) -> list[DocumentInfo]:
-        target = f"{owner_path(tenant or self.tenant, owner, scope)}/memo"
+    async def list_memo(
+        self, owner: str, *, scope: Scope = "session", prefix: str | None = None, tenant: str | None = None
+    ) -> list[DocumentInfo]:
+        """Return the documents by name, or only those whose names start with the prefix."""
+        target = with_query(f"{owner_path(tenant or self.tenant, owner, scope)}/memo", prefix=prefix)
         return (await self._ask(DocumentList, json_request("GET", target))).items
 
     async def read_memo(
@@ -45,7 +58,7 @@ class AsyncDocumentCalls(AsyncCalls):
         revision: int | None = None,
         tenant: str | None = None,
     ) -> Document:
-        """Return the newest or the given revision; raise `memo.errors.Absent` if it was never written."""
+        """Return the newest or the given revision; raise `memo.errors.Absent` if there is no document."""
         target = with_query(self._memo_path(owner, name, scope, tenant), revision=revision)
         answer = await self._send(json_request("GET", target))
         with malformed_answers():
@@ -89,6 +102,42 @@ class AsyncDocumentCalls(AsyncCalls):
         target = self._memo_path(owner, name, scope, tenant)
         headers = author_headers(actor, reason, idempotency_key)
         return await self._ask(Written, text_request("POST", target, text, MARKDOWN, headers))
+
+    async def delete_memo(
+        self,
+        owner: str,
+        name: str,
+        *,
+        scope: Scope = "session",
+        expected: int | None = None,
+        actor: str | None = None,
+        reason: str | None = None,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Deletion:
+        """Delete, if the revision is still `expected`. Its history stays, and `restore_memo` brings it back."""
+        target = self._memo_path(owner, name, scope, tenant)
+        headers = _conditional(author_headers(actor, reason, idempotency_key), expected)
+        return await self._ask(Deletion, json_request("DELETE", target, headers=headers, timeout_s=STORE_S))
+
+    async def move_memo(
+        self,
+        owner: str,
+        name: str,
+        new_name: str,
+        *,
+        scope: Scope = "session",
+        expected: int | None = None,
+        actor: str | None = None,
+        reason: str | None = None,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Moved:
+        """Rename, if the revision is still `expected`; raise `memo.errors.NameTaken` if the new name exists."""
+        target = f"{owner_path(tenant or self.tenant, owner, scope)}/memo-move"
+        body = {"from": DocumentName(name), "to": DocumentName(new_name)}
+        headers = _conditional(author_headers(actor, reason, idempotency_key), expected)
+        return await self._ask(Moved, json_request("POST", target, body, headers=headers, timeout_s=STORE_S))
 
     async def memo_history(
         self,
@@ -135,6 +184,10 @@ class AsyncDocumentCalls(AsyncCalls):
         return await self._ask(Written, request)
 
 
+def _conditional(headers: dict[str, str], expected: int | None) -> dict[str, str]:
+    return headers if expected is None else {**headers, "if-match": f'"{expected}"'}
+
+
 class AsyncSandboxMemo(AsyncSandboxPart[AsyncDocumentCalls]):
     """The memory of a sandbox: the documents of its session, or with `scope="user"` of its user."""
 
@@ -145,11 +198,12 @@ class AsyncSandboxMemo(AsyncSandboxPart[AsyncDocumentCalls]):
     def _owner(self, scope: Scope) -> str:
         return self._user if scope == "user" else self._session
 
-    async def list(self, *, scope: Scope = "session") -> ListedDocuments:
-        return await self._calls.list_memo(self._owner(scope), scope=scope, tenant=self._tenant)
+    async def list(self, *, prefix: str | None = None, scope: Scope = "session") -> ListedDocuments:
+        """Return the documents by name, or only those whose names start with the prefix."""
+        return await self._calls.list_memo(self._owner(scope), scope=scope, prefix=prefix, tenant=self._tenant)
 
     async def read(self, name: str, *, revision: int | None = None, scope: Scope = "session") -> Document:
-        """Return the newest or the given revision; raise `memo.errors.Absent` if it was never written."""
+        """Return the newest or the given revision; raise `memo.errors.Absent` if there is no document."""
         return await self._calls.read_memo(
             self._owner(scope), name, revision=revision, scope=scope, tenant=self._tenant
         )
@@ -179,6 +233,28 @@ class AsyncSandboxMemo(AsyncSandboxPart[AsyncDocumentCalls]):
     async def append(self, name: str, text: str, *, reason: str | None = None, scope: Scope = "session") -> Written:
         return await self._calls.append_memo(
             self._owner(scope), name, text, reason=reason, scope=scope, tenant=self._tenant
+        )
+
+    async def delete(
+        self, name: str, *, expected: int | None = None, reason: str | None = None, scope: Scope = "session"
+    ) -> Deletion:
+        """Delete, if the revision is still `expected`. Its history stays, and `restore` brings it back."""
+        return await self._calls.delete_memo(
+            self._owner(scope), name, expected=expected, reason=reason, scope=scope, tenant=self._tenant
+        )
+
+    async def move(
+        self,
+        name: str,
+        new_name: str,
+        *,
+        expected: int | None = None,
+        reason: str | None = None,
+        scope: Scope = "session",
+    ) -> Moved:
+        """Rename, if the revision is still `expected`; raise `memo.errors.NameTaken` if the new name exists."""
+        return await self._calls.move_memo(
+            self._owner(scope), name, new_name, expected=expected, reason=reason, scope=scope, tenant=self._tenant
         )
 
     async def edit(

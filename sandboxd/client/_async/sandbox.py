@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from sandboxd.client._async.client import AsyncClient
 from sandboxd.client._async.commands import AsyncSandboxCommands
 from sandboxd.client._async.contexts import AsyncSandboxContexts
 from sandboxd.client._async.documents import AsyncSandboxMemo
 from sandboxd.client._async.files import AsyncSandboxFiles
+from sandboxd.client._async.ports import AsyncSandboxPorts
 from sandboxd.client._async.processes import AsyncSandboxPty
 from sandboxd.client._async.tools import AsyncSandboxTools
 from sandboxd.client.errors import malformed_answers
 from sandboxd.errors import InvalidRequest
 from sandboxd.models.fork import ForkMemory
+from sandboxd.models.network import EgressRecord
 from sandboxd.models.sandbox import Resume, SandboxView, Stats
 from sandboxd.models.snapshot import SnapshotView
 
@@ -39,6 +41,7 @@ class AsyncSandbox:
         self.contexts = AsyncSandboxContexts(client, session, tenant)
         self.files = AsyncSandboxFiles(client, session, tenant)
         self.memo = AsyncSandboxMemo(client, session, tenant, view.user)
+        self.ports = AsyncSandboxPorts(client, session, tenant)
         self.pty = AsyncSandboxPty(client, session, tenant)
         self.tools = AsyncSandboxTools(client, session, tenant)
 
@@ -56,6 +59,7 @@ class AsyncSandbox:
         ttl_s: float | None = None,
         resume: Resume | None = None,
         labels: Mapping[str, str] | None = None,
+        network: Literal["none"] | Mapping[str, Any] | None = None,
         from_snapshot: str | None = None,
         recreate: bool = False,
         client: AsyncClient | None = None,
@@ -82,6 +86,7 @@ class AsyncSandbox:
                 ttl_s=ttl_s,
                 resume=resume,
                 labels=labels,
+                network=network,
                 from_snapshot=from_snapshot,
                 recreate=recreate,
                 tenant=tenant,
@@ -142,7 +147,7 @@ class AsyncSandbox:
             return Stats.model_validate(found)
 
     async def update(self, **changes: Any) -> SandboxView:
-        """Change `idle_timeout_s`, `ttl_s`, `resume` or `labels`; see `AsyncClient.update_sandbox`."""
+        """Change `idle_timeout_s`, `ttl_s`, `resume`, `labels` or `network`; see `AsyncClient.update_sandbox`."""
         self.view = await self.client.update_sandbox(self.session, tenant=self.view.tenant, **changes)
         return self.view
 
@@ -164,6 +169,10 @@ class AsyncSandbox:
     async def snapshot(self, name: str | None = None) -> SnapshotView:
         """Copy the workspace as it is now; the snapshot outlives the sandbox. `create(from_snapshot=…)` uses it."""
         return await self.client.take_snapshot(self.session, name, tenant=self.view.tenant)
+
+    async def egress(self, since: int = 0) -> list[EgressRecord]:
+        """Return the connections that the sandbox opened, or tried to open, oldest first."""
+        return (await self.client.list_egress(self.session, since, tenant=self.view.tenant)).items
 
     async def snapshots(self) -> list[SnapshotView]:
         """Return the session's snapshots, oldest first."""

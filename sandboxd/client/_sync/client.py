@@ -13,11 +13,14 @@ from sandboxd.client._sync.consolidation import ConsolidationCalls
 from sandboxd.client._sync.contexts import ContextCalls
 from sandboxd.client._sync.daemon import DaemonCalls
 from sandboxd.client._sync.documents import DocumentCalls
+from sandboxd.client._sync.egress import EgressCalls
 from sandboxd.client._sync.files import FileCalls
 from sandboxd.client._sync.mirrors import MirrorCalls
+from sandboxd.client._sync.ports import PortCalls
 from sandboxd.client._sync.sandboxes import SandboxCalls
 from sandboxd.client._sync.sessions import SessionCalls
 from sandboxd.client._sync.snapshots import SnapshotCalls
+from sandboxd.client._sync.tool_streams import ToolStreamCalls
 from sandboxd.client._sync.tools import ToolCalls
 from sandboxd.client.address import find_address
 from sandboxd.client.transport import Transport
@@ -29,8 +32,11 @@ class Client(
     SnapshotCalls,
     CommandCalls,
     ContextCalls,
+    PortCalls,
+    EgressCalls,
     FileCalls,
     ToolCalls,
+    ToolStreamCalls,
     DocumentCalls,
     ArtifactCalls,
     MirrorCalls,

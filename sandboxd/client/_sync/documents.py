@@ -1,7 +1,8 @@
 # Generated from sandboxd/client/_async/documents.py by scripts/unasync.py; change that file and run `make client`.
 """Document calls, which read and write memory; and the memory of a `Sandbox`.
 
-Documents belong to a session, or with `scope="user"` to a user: `owner` is the id of that session or user.
+Documents belong to a session, or with `scope="user"` to a user: `owner` is the id of that session or user. A name is a
+path of up to eight segments, such as `memories/projects/x.md`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,16 @@ from sandboxd.client.request import (
     with_query,
 )
 from sandboxd.errors import InvalidRequest
-from sandboxd.models.document import Document, DocumentInfo, DocumentList, History, Revision, Written
+from sandboxd.models.document import (
+    Deletion,
+    Document,
+    DocumentInfo,
+    DocumentList,
+    History,
+    Moved,
+    Revision,
+    Written,
+)
 
 ListedDocuments = list[DocumentInfo]  # in a class with a method `list`, that name is the method
 ListedRevisions = list[Revision]
@@ -31,10 +41,13 @@ MARKDOWN = "text/markdown; charset=utf-8"
 
 class DocumentCalls(Calls):
     def _memo_path(self, owner: str, name: str, scope: Scope, tenant: str | None) -> str:
-        return f"{owner_path(tenant or self.tenant, owner, scope)}/memo/{quote(DocumentName(name), safe='')}"
+        return f"{owner_path(tenant or self.tenant, owner, scope)}/memo/{quote(DocumentName(name))}"
 
-    def list_memo(self, owner: str, *, scope: Scope = "session", tenant: str | None = None) -> list[DocumentInfo]:
-        target = f"{owner_path(tenant or self.tenant, owner, scope)}/memo"
+    def list_memo(
+        self, owner: str, *, scope: Scope = "session", prefix: str | None = None, tenant: str | None = None
+    ) -> list[DocumentInfo]:
+        """Return the documents by name, or only those whose names start with the prefix."""
+        target = with_query(f"{owner_path(tenant or self.tenant, owner, scope)}/memo", prefix=prefix)
         return (self._ask(DocumentList, json_request("GET", target))).items
 
     def read_memo(
@@ -46,7 +59,7 @@ class DocumentCalls(Calls):
         revision: int | None = None,
         tenant: str | None = None,
     ) -> Document:
-        """Return the newest or the given revision; raise `memo.errors.Absent` if it was never written."""
+        """Return the newest or the given revision; raise `memo.errors.Absent` if there is no document."""
         target = with_query(self._memo_path(owner, name, scope, tenant), revision=revision)
         answer = self._send(json_request("GET", target))
         with malformed_answers():
@@ -90,6 +103,42 @@ class DocumentCalls(Calls):
         target = self._memo_path(owner, name, scope, tenant)
         headers = author_headers(actor, reason, idempotency_key)
         return self._ask(Written, text_request("POST", target, text, MARKDOWN, headers))
+
+    def delete_memo(
+        self,
+        owner: str,
+        name: str,
+        *,
+        scope: Scope = "session",
+        expected: int | None = None,
+        actor: str | None = None,
+        reason: str | None = None,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Deletion:
+        """Delete, if the revision is still `expected`. Its history stays, and `restore_memo` brings it back."""
+        target = self._memo_path(owner, name, scope, tenant)
+        headers = _conditional(author_headers(actor, reason, idempotency_key), expected)
+        return self._ask(Deletion, json_request("DELETE", target, headers=headers, timeout_s=STORE_S))
+
+    def move_memo(
+        self,
+        owner: str,
+        name: str,
+        new_name: str,
+        *,
+        scope: Scope = "session",
+        expected: int | None = None,
+        actor: str | None = None,
+        reason: str | None = None,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Moved:
+        """Rename, if the revision is still `expected`; raise `memo.errors.NameTaken` if the new name exists."""
+        target = f"{owner_path(tenant or self.tenant, owner, scope)}/memo-move"
+        body = {"from": DocumentName(name), "to": DocumentName(new_name)}
+        headers = _conditional(author_headers(actor, reason, idempotency_key), expected)
+        return self._ask(Moved, json_request("POST", target, body, headers=headers, timeout_s=STORE_S))
 
     def memo_history(
         self,
@@ -136,6 +185,10 @@ class DocumentCalls(Calls):
         return self._ask(Written, request)
 
 
+def _conditional(headers: dict[str, str], expected: int | None) -> dict[str, str]:
+    return headers if expected is None else {**headers, "if-match": f'"{expected}"'}
+
+
 class SandboxMemo(SandboxPart[DocumentCalls]):
     """The memory of a sandbox: the documents of its session, or with `scope="user"` of its user."""
 
@@ -146,11 +199,12 @@ class SandboxMemo(SandboxPart[DocumentCalls]):
     def _owner(self, scope: Scope) -> str:
         return self._user if scope == "user" else self._session
 
-    def list(self, *, scope: Scope = "session") -> ListedDocuments:
-        return self._calls.list_memo(self._owner(scope), scope=scope, tenant=self._tenant)
+    def list(self, *, prefix: str | None = None, scope: Scope = "session") -> ListedDocuments:
+        """Return the documents by name, or only those whose names start with the prefix."""
+        return self._calls.list_memo(self._owner(scope), scope=scope, prefix=prefix, tenant=self._tenant)
 
     def read(self, name: str, *, revision: int | None = None, scope: Scope = "session") -> Document:
-        """Return the newest or the given revision; raise `memo.errors.Absent` if it was never written."""
+        """Return the newest or the given revision; raise `memo.errors.Absent` if there is no document."""
         return self._calls.read_memo(self._owner(scope), name, revision=revision, scope=scope, tenant=self._tenant)
 
     def write(
@@ -177,6 +231,28 @@ class SandboxMemo(SandboxPart[DocumentCalls]):
 
     def append(self, name: str, text: str, *, reason: str | None = None, scope: Scope = "session") -> Written:
         return self._calls.append_memo(self._owner(scope), name, text, reason=reason, scope=scope, tenant=self._tenant)
+
+    def delete(
+        self, name: str, *, expected: int | None = None, reason: str | None = None, scope: Scope = "session"
+    ) -> Deletion:
+        """Delete, if the revision is still `expected`. Its history stays, and `restore` brings it back."""
+        return self._calls.delete_memo(
+            self._owner(scope), name, expected=expected, reason=reason, scope=scope, tenant=self._tenant
+        )
+
+    def move(
+        self,
+        name: str,
+        new_name: str,
+        *,
+        expected: int | None = None,
+        reason: str | None = None,
+        scope: Scope = "session",
+    ) -> Moved:
+        """Rename, if the revision is still `expected`; raise `memo.errors.NameTaken` if the new name exists."""
+        return self._calls.move_memo(
+            self._owner(scope), name, new_name, expected=expected, reason=reason, scope=scope, tenant=self._tenant
+        )
 
     def edit(
         self,

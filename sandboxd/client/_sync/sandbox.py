@@ -6,18 +6,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from sandboxd.client._sync.client import Client
 from sandboxd.client._sync.commands import SandboxCommands
 from sandboxd.client._sync.contexts import SandboxContexts
 from sandboxd.client._sync.documents import SandboxMemo
 from sandboxd.client._sync.files import SandboxFiles
+from sandboxd.client._sync.ports import SandboxPorts
 from sandboxd.client._sync.processes import SandboxPty
 from sandboxd.client._sync.tools import SandboxTools
 from sandboxd.client.errors import malformed_answers
 from sandboxd.errors import InvalidRequest
 from sandboxd.models.fork import ForkMemory
+from sandboxd.models.network import EgressRecord
 from sandboxd.models.sandbox import Resume, SandboxView, Stats
 from sandboxd.models.snapshot import SnapshotView
 
@@ -40,6 +42,7 @@ class Sandbox:
         self.contexts = SandboxContexts(client, session, tenant)
         self.files = SandboxFiles(client, session, tenant)
         self.memo = SandboxMemo(client, session, tenant, view.user)
+        self.ports = SandboxPorts(client, session, tenant)
         self.pty = SandboxPty(client, session, tenant)
         self.tools = SandboxTools(client, session, tenant)
 
@@ -57,6 +60,7 @@ class Sandbox:
         ttl_s: float | None = None,
         resume: Resume | None = None,
         labels: Mapping[str, str] | None = None,
+        network: Literal["none"] | Mapping[str, Any] | None = None,
         from_snapshot: str | None = None,
         recreate: bool = False,
         client: Client | None = None,
@@ -83,6 +87,7 @@ class Sandbox:
                 ttl_s=ttl_s,
                 resume=resume,
                 labels=labels,
+                network=network,
                 from_snapshot=from_snapshot,
                 recreate=recreate,
                 tenant=tenant,
@@ -143,7 +148,7 @@ class Sandbox:
             return Stats.model_validate(found)
 
     def update(self, **changes: Any) -> SandboxView:
-        """Change `idle_timeout_s`, `ttl_s`, `resume` or `labels`; see `Client.update_sandbox`."""
+        """Change `idle_timeout_s`, `ttl_s`, `resume`, `labels` or `network`; see `Client.update_sandbox`."""
         self.view = self.client.update_sandbox(self.session, tenant=self.view.tenant, **changes)
         return self.view
 
@@ -165,6 +170,10 @@ class Sandbox:
     def snapshot(self, name: str | None = None) -> SnapshotView:
         """Copy the workspace as it is now; the snapshot outlives the sandbox. `create(from_snapshot=…)` uses it."""
         return self.client.take_snapshot(self.session, name, tenant=self.view.tenant)
+
+    def egress(self, since: int = 0) -> list[EgressRecord]:
+        """Return the connections that the sandbox opened, or tried to open, oldest first."""
+        return (self.client.list_egress(self.session, since, tenant=self.view.tenant)).items
 
     def snapshots(self) -> list[SnapshotView]:
         """Return the session's snapshots, oldest first."""

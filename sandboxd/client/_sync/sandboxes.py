@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from sandboxd.client._sync.calls import Calls
 from sandboxd.client.request import CREATE_S, given, json_request, with_query
@@ -25,6 +25,7 @@ class SandboxCalls(Calls):
         ttl_s: float | None = None,
         resume: Resume | None = None,
         labels: Mapping[str, str] | None = None,
+        network: Literal["none"] | Mapping[str, Any] | None = None,
         from_snapshot: str | None = None,
         recreate: bool = False,
         tenant: str | None = None,
@@ -35,6 +36,8 @@ class SandboxCalls(Calls):
         A sandbox that is hibernated or whose container died is started again with its files. If it exists with
         another image, environment or other limits, raise `Differs`; with `recreate` its container is replaced, and its
         files are kept.
+
+        `network` is what the sandbox may reach: `{"allow": ["api.example.com", "preset:packages"], "credentials": []}`.
 
         With `from_snapshot` a new sandbox begins with the files of that snapshot; together with `recreate` it replaces
         an existing one with its files.
@@ -49,6 +52,7 @@ class SandboxCalls(Calls):
             ttl_s=ttl_s,
             resume=resume,
             labels=None if labels is None else dict(labels),
+            network=network if network is None or isinstance(network, str) else dict(network),
             from_snapshot=from_snapshot,
             recreate=recreate or None,
         )
@@ -70,8 +74,9 @@ class SandboxCalls(Calls):
     def update_sandbox(
         self, session: str, *, tenant: str | None = None, idempotency_key: str | None = None, **changes: Any
     ) -> SandboxView:
-        """Change `idle_timeout_s`, `ttl_s`, `resume` or `labels`; None sets a time back to the daemon's setting.
+        """Change `idle_timeout_s`, `ttl_s`, `resume`, `labels` or `network`.
 
+        None sets a time back to the daemon's setting. A new `network` replaces the earlier one as a whole.
         A new `ttl_s` counts from now, so sending it again extends the sandbox's life.
         """
         target = f"{self._session_path(session, tenant)}/sandbox"

@@ -73,7 +73,7 @@ class Background:
             actions = ((os.POSIX_SPAWN_DUP2, child_stdin, 0), (os.POSIX_SPAWN_DUP2, child_output, 1))
             actions += ((os.POSIX_SPAWN_DUP2, child_output, 2),)
         try:
-            self._pid, self._mark = self._runner.spawner.spawn(argv, env, head["cwd"], actions)
+            self._pid, self.mark = self._runner.spawner.spawn(argv, env, head["cwd"], actions)
         except (NotStarted, Failure) as error:
             close_all(output, write_stdin)
             if isinstance(error, NotStarted):
@@ -152,7 +152,7 @@ class Background:
             return proc.group == group if group else pid == self._pid
 
         def steps() -> Generator[float, None, None]:
-            told((yield from signal_tree(os.getpid(), self._mark, number, is_meant)))
+            told((yield from signal_tree(os.getpid(), self.mark, number, is_meant)))
 
         run_killing(self._hub, steps(), lambda: None)
 
@@ -162,10 +162,10 @@ class Background:
 
         def steps() -> Generator[float, None, None]:
             if number == signal.SIGKILL:
-                yield from kill_tree(runner, self._pid, self._mark)
+                yield from kill_tree(runner, self._pid, self.mark)
                 done(True)
             else:
-                done((yield from end_tree(runner, self._pid, self._mark, number, grace_s)))
+                done((yield from end_tree(runner, self._pid, self.mark, number, grace_s)))
 
         run_killing(self._hub, steps(), lambda: None)
 
@@ -249,6 +249,10 @@ class Processes:
 
     def describe(self) -> list[dict[str, Any]]:
         return [process.describe() for process in self._all.values()]
+
+    def marks(self) -> dict[int, str]:
+        """Return the ids by the marks that their processes carry."""
+        return {process.mark: process.id for process in self._all.values()}
 
     def get(self, process_id: str) -> Background:
         process = self._all.get(process_id)

@@ -44,6 +44,7 @@ class Connection:
         self._frames = wire.FrameReader()
         self._unsent = bytearray()
         self._waiting: list[Callable[[], None]] = []
+        self._waiting_for_idle: list[Callable[[], None]] = []
 
     @property
     def is_congested(self) -> bool:
@@ -52,6 +53,15 @@ class Connection:
     def when_drained(self, action: Callable[[], None]) -> None:
         """Call `action` once the daemon has received everything unsent, or the connection is lost."""
         self._waiting.append(action)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is unsent. A stream waits then, so that answers of calls do not queue behind its data."""
+        return bool(self._unsent)
+
+    def when_idle(self, action: Callable[[], None]) -> None:
+        """Call `action` once nothing is unsent, or the connection is lost."""
+        self._waiting_for_idle.append(action)
 
     def connect(self) -> None:
         link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -68,7 +78,7 @@ class Connection:
         self._greeting_timer = self._hub.after(GREETING_TIMEOUT_S, self._lose)
         self._hub.watch(link.fileno(), READABLE, self._ready)
 
-    def send(self, frame: bytes) -> None:
+    def send(self, frame: bytes | memoryview) -> None:
         """Send a frame, or buffer it until the socket accepts it. Without a connection it is dropped."""
         if self._socket is None:
             return
@@ -123,7 +133,8 @@ class Connection:
 
     def _flush(self, link: socket.socket) -> None:
         try:
-            sent = link.send(self._unsent[: wire.MAX_DATA_BYTES])
+            with memoryview(self._unsent) as unsent:  # no copy: the socket may take little of it
+                sent = link.send(unsent[: wire.MAX_DATA_BYTES])
         except BlockingIOError:
             return
         except OSError:
@@ -136,6 +147,9 @@ class Connection:
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
+        if not self._unsent:
+            waiting += self._waiting_for_idle
+            self._waiting_for_idle = []
         for action in waiting:
             action()
 

@@ -22,7 +22,9 @@ from .container_paths import WORKSPACE
 from .core import RunnerCore
 from .failure import Failure, reason_of
 from .greeting import read_secret
-from .streams import Stream
+from .listening_ports import list_ports
+from .proxy_entrance import ProxyEntrance
+from .streams import DialledStream
 from .time_slices import take_short_turns, use_up_own_ids
 from .transfers import FileCall, Reading, Removing, Writing
 from .tree import count_others
@@ -54,6 +56,7 @@ class Runner(RunnerCore):
             self._confinement = Confinement(self._ripgrep, self.spawner, self.workers)
         self._submit_listing = self.workers.add_lane()  # one after another, so that only one page is held in memory
         self._processes = Processes(self)
+        self._entrance = ProxyEntrance(self)
         self._operations: dict[str, Callable[[int, dict[str, Any], bytes], LiveCall | None]] = {
             "exec": self._exec,
             "configure": self._configure,
@@ -80,6 +83,7 @@ class Runner(RunnerCore):
             "grep": self._grep,
             "usage": self._usage,
             "dial": self._dial,
+            "ports": self._ports,
         }
         self.connection = Connection(self.hub, run_dir + "/socket", secret, self._take_frame, self._lost)
 
@@ -88,12 +92,16 @@ class Runner(RunnerCore):
         for live in list(self.calls.values()):
             live.cancel()
         self.calls.clear()
+        self._entrance.lost()
 
     def _take_frame(self, kind: int, call: int, head: bytes, data: bytes) -> None:
         if kind == wire.CALL:
             self._begin(call, wire.read_head(head), data)
             return
-        live = self.calls.get(call)
+        live = self._entrance.get(call) if call & wire.OPENED else self.calls.get(call)
+        if kind == wire.CANCEL and call & wire.OPENED:
+            self._entrance.cancel(call)
+            return
         if live is None:
             return  # it has just been answered, and the answer is on its way
         if kind == wire.DATA:
@@ -128,6 +136,7 @@ class Runner(RunnerCore):
 
     def _configure(self, call: int, head: dict[str, Any], data: bytes) -> None:
         self.env = head["env"]
+        self._entrance.allow(head.get("proxy", 0))
         self._answer(call, {})
 
     def _exec(self, call: int, head: dict[str, Any], data: bytes) -> None:
@@ -252,7 +261,18 @@ class Runner(RunnerCore):
         return self._file_call(call, head, data, lambda _body: find.measure_usage())
 
     def _dial(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
-        return Stream(self, call, head)
+        return DialledStream(self, call, head)
+
+    def _ports(self, call: int, head: dict[str, Any], data: bytes) -> LiveCall:
+        own, marks = self._entrance.port, self._processes.marks()
+        file_call = FileCall(
+            self,
+            call,
+            lambda _body: (list_ports(own, marks, lambda: file_call.is_cancelled), b""),
+            self._submit_listing,
+        )
+        file_call.take_end()
+        return file_call
 
     def _grep(self, call: int, head: dict[str, Any], data: bytes) -> None:
         fd = paths.open_any(head["path"], "search")

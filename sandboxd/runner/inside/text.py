@@ -10,13 +10,13 @@ import os
 import threading
 
 from . import paths
-from .edit_rules import why_no_edit, why_no_match
+from .edit_rules import MOST_LINES, why_no_edit, why_no_match
 from .failure import Failure, explain
 from .files import Draft, too_large
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     Bytes = bytes | bytearray | memoryview
@@ -41,7 +41,7 @@ def read_text(path: str, first_line: int, limit: int) -> tuple[dict[str, Any], b
     try:
         head = os.pread(fd, SNIFF_BYTES, 0)
         if head.count(0) > len(head) // 100:
-            message = f"cannot read {path} as text: it is a binary file of {status.st_size} bytes"
+            message = f"cannot read {path} as text: it is a binary file of {status.st_size} bytes; use Bash"
             raise Failure("InvalidRequest", message)
         start, total, is_exact = _survey(fd, first_line)
         data, count, is_cut = _collect(fd, start, limit) if start >= 0 else (b"", 0, False)
@@ -125,7 +125,8 @@ def edit(path: str, old: Bytes, new: Bytes, replace_all: bool) -> dict[str, Any]
             if status.st_size > MAX_EDIT_BYTES:
                 raise Failure("InvalidRequest", too_large("edit", path, status.st_size, MAX_EDIT_BYTES))
             found, size = _replace(fd, old, b"", lambda _piece: None)
-            _check_found(path, found, size, size + found * (len(new) - len(old)), replace_all)
+            lines = _match_lines(fd, old) if found > 1 and not replace_all else ()
+            _check_found(path, found, size, size + found * (len(new) - len(old)), replace_all, lines)
             draft = Draft(path, False, "edit")  # without its size: the old file is read until the new one is complete
             try:
                 replaced, size = _replace(fd, old, new, draft.write)
@@ -140,10 +141,10 @@ def edit(path: str, old: Bytes, new: Bytes, replace_all: bool) -> dict[str, Any]
             os.close(fd)
 
 
-def _check_found(path: str, found: int, size: int, new_size: int, replace_all: bool) -> None:
+def _check_found(path: str, found: int, size: int, new_size: int, replace_all: bool, lines: Sequence[int] = ()) -> None:
     if size > MAX_EDIT_BYTES:
         raise Failure("InvalidRequest", too_large("edit", path, size, MAX_EDIT_BYTES))
-    _refuse_for(why_no_match(path, found, replace_all))
+    _refuse_for(why_no_match(path, found, replace_all, lines))
     if new_size > MAX_EDIT_BYTES + size:
         most = MAX_EDIT_BYTES + size
         raise Failure("InvalidRequest", f"cannot edit {path}: the result would exceed {most} bytes")
@@ -181,3 +182,22 @@ def _replace(fd: int, old: Bytes, new: Bytes, write: Callable[[Bytes], object]) 
         del window[:safe]
     write(window)
     return found, size
+
+
+def _match_lines(fd: int, old: Bytes) -> list[int]:
+    """Return the lines on which the first matches begin, counted from 1."""
+    lines: list[int] = []
+    line = 1  # of the first byte of the window
+    window = bytearray()
+    for block in _blocks(fd, 0, MAX_EDIT_BYTES + 1):
+        window += block
+        start = 0
+        while (found := window.find(old, start)) >= 0:
+            lines.append(line + window.count(b"\n", 0, found))
+            if len(lines) == MOST_LINES:
+                return lines
+            start = found + len(old)
+        safe = max(start, len(window) - len(old) + 1)
+        line += window.count(b"\n", 0, safe)
+        del window[:safe]
+    return lines

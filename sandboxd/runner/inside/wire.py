@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 VERSION = 1
-LEVEL = 3
+LEVEL = 4
 """What a runner supports beyond its version, as reported in its greeting. 1: merged output, signals, terminal options,
 long command lines. 2: list, remove, mkdir and move. 3: streams, archives, watches of directories, labels of processes.
-A container outlives the daemon that started it, so its runner may have a lower level."""
+4: streams that the runner opens, listening ports. A container outlives the daemon that started it, so its runner may
+have a lower level."""
 
 HEADER = struct.Struct("!BIII")  # kind, call, size of the head, size of the data
 HEADER_BYTES = HEADER.size
@@ -31,6 +32,8 @@ MAX_DATA_BYTES = 262_144
 MAX_GREETING_BYTES = 4_096
 """The bound of head and data until the other side has authenticated itself."""
 MAX_CALLS = 256
+OPENED = 0x8000_0000
+"""The bit of an id that the runner chose, for a stream that it opened. The daemon's own ids are below."""
 
 WINDOW_BYTES = 262_144
 """How much of one body may be in flight, so that a slow reader blocks only its own call."""
@@ -53,9 +56,12 @@ STDERR = 21
 RESULT = 22
 ERROR = 23
 EXITED = 24
+OPEN = 25
+"""Opens a stream under the runner's id. From then on it is like a stream that the daemon has dialled, except that the
+daemon always sends CANCEL in the end, which frees its place, even after the runner's RESULT."""
 
 GREETING_KINDS = frozenset((CHALLENGE, PROOF, ACCEPT))
-KINDS = GREETING_KINDS | frozenset((CALL, CANCEL, DATA, END, CREDIT, STDOUT, STDERR, RESULT, ERROR, EXITED))
+KINDS = GREETING_KINDS | frozenset((CALL, CANCEL, DATA, END, CREDIT, STDOUT, STDERR, RESULT, ERROR, EXITED, OPEN))
 
 NONCE_BYTES = 32
 

@@ -50,9 +50,9 @@ class Box:
             yield listener.client
 
     @asynccontextmanager
-    async def listening(self, env: dict[str, str] | None = None) -> AsyncGenerator[RunnerListener]:
+    async def listening(self, env: dict[str, str] | None = None, proxy: int = 0) -> AsyncGenerator[RunnerListener]:
         async with RunnerListener(
-            self.run_dir, self.secret, uid=UID, gid=UID, env=env or {}, is_adoption=self._was_heard
+            self.run_dir, self.secret, uid=UID, gid=UID, env=env or {}, proxy=proxy, is_adoption=self._was_heard
         ) as listener:
             if not self._was_heard:
                 await anyio.to_thread.run_sync(self._launch)

@@ -290,7 +290,7 @@ async def test_a_cancelled_removal_stops(runner: RunnerClient) -> None:
 
 
 async def test_excess_removals_are_refused_and_the_others_finish(runner: RunnerClient) -> None:
-    await sh(runner, "rm -rf few; for i in $(seq 12); do mkdir -p few/$i; (cd few/$i; seq 1000 | xargs touch); done")
+    await sh(runner, "rm -rf few; for i in $(seq 12); do mkdir -p few/$i; (cd few/$i; seq 5000 | xargs touch); done")
     refused = 0
 
     async def remove(number: int) -> None:

@@ -73,7 +73,7 @@ async def test_bytes_of_any_length_go_both_ways_and_do_not_grow_pid_1(
             async def send() -> None:
                 for _ in range(80):
                     await stream.send(PIECE)
-                stream.send_eof()
+                await stream.send_eof()
 
             tasks.start_soon(send)
             while piece := await stream.receive():
@@ -89,7 +89,7 @@ async def test_a_half_closed_stream_still_carries_the_answer(runner: RunnerClien
     with anyio.fail_after(HANG_S):
         async with runner.dial(port=8103) as stream:
             await stream.send(b"x" * 100_000)
-            stream.send_eof()
+            await stream.send_eof()
             assert await receive_all(stream) == b"100000"
     await runner.kill_process(process)
 

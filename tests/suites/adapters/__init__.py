@@ -1,1 +1,0 @@
-"""Thin adapters: each gives one framework a sandbox, through the client and its errors alone."""
