@@ -11,7 +11,7 @@ import pytest
 
 from memo import InMemoryStore
 from memo.errors import Corrupt, Timeout, Unavailable
-from tests.unit.test_api_memo import SESSION, TENANT, USER, wired
+from tests.unit.test_api_memo import SESSION, TENANT, USER, Wire, wired
 from tests.world.serving import serving
 
 pytestmark = pytest.mark.anyio
@@ -79,12 +79,12 @@ async def test_every_route_gives_the_same_error_for_the_same_failure(
         async for wire in wired(world):
             store.error, store.hangs = error, error is None
 
-            async def check_read(target: str) -> None:
+            async def check_read(wire: Wire, target: str) -> None:
                 problem = await wire.problem("GET", target)
                 assert (problem["status"], problem["code"], problem["retryable"]) == read, target
                 assert "secret" not in problem["detail"]
 
-            async def check_write(method: str, target: str, options: dict[str, Any]) -> None:
+            async def check_write(wire: Wire, method: str, target: str, options: dict[str, Any]) -> None:
                 problem = await wire.problem(method, target, **options)
                 assert (problem["status"], problem["code"], problem["retryable"]) == written, target
                 if error is None or isinstance(error, Timeout):
@@ -92,7 +92,7 @@ async def test_every_route_gives_the_same_error_for_the_same_failure(
 
             async with anyio.create_task_group() as tasks:  # together, so that a hanging store is waited for once
                 for target in READS:
-                    tasks.start_soon(check_read, target)
+                    tasks.start_soon(check_read, wire, target)
                 for method, target, options in WRITES:
-                    tasks.start_soon(check_write, method, target, options)
+                    tasks.start_soon(check_write, wire, method, target, options)
             store.hangs = False  # so that closing the world does not wait for it

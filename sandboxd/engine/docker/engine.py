@@ -174,12 +174,10 @@ class DockerEngine:
             container = await self.inspect(died.container_id)
         except (EngineUnavailable, EngineRefused):
             return died
-        cause = died.cause if container is None or container.cause is None else container.cause
-        if cause == "killed" and await anyio.to_thread.run_sync(
-            kernel_log.tells_oom, died.container_id, limiter=self._calling
-        ):
-            cause = "oom"  # on a busy host Docker reports the death before the reason
-        return replace(died, cause=cause)
+        if container is not None and container.cause is not None:
+            return replace(died, cause=container.cause)
+        is_oom = await anyio.to_thread.run_sync(kernel_log.tells_oom, died.container_id, limiter=self._calling)
+        return replace(died, cause="oom") if is_oom else died
 
     def _is_lost_with_engine(self, at_ns: int) -> bool:
         """Podman's containers need no daemon, so they outlive its service."""
@@ -322,10 +320,9 @@ class DockerEngine:
         container = answers.read_container(answer)
         if container.cause != "killed":
             return container
-        if self.name == "podman":
-            return replace(container, cause="oom") if kernel_log.tells_oom(container.id) else container
-        is_lost = self._is_lost_with_engine(answers.read_death_ns(answer))
-        return replace(container, cause="engine") if is_lost else container
+        if self._is_lost_with_engine(answers.read_death_ns(answer)):
+            return replace(container, cause="engine")
+        return replace(container, cause="oom") if kernel_log.tells_oom(container.id) else container
 
     def _find(self, labels: Mapping[str, str], client: docker.APIClient) -> list[Container]:
         wanted = [f"{name}={value}" for name, value in labels.items()]
