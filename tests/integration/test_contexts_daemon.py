@@ -124,6 +124,14 @@ def test_an_exception_is_a_result_with_a_plain_traceback(sandbox: Sandbox, share
     assert "\x1b" not in error.traceback
 
 
+def test_code_that_follows_an_error_at_once_runs(sandbox: Sandbox, shared: str) -> None:
+    for number in range(40):
+        assert not sandbox.contexts.run(shared, "1 / 0").ok
+        result = sandbox.contexts.run(shared, f"{number} + 1")
+        assert result.ok
+        assert [output.data["text/plain"] for output in result.outputs] == [str(number + 1)]
+
+
 def test_a_request_for_input_is_refused(sandbox: Sandbox, shared: str) -> None:
     result = sandbox.contexts.run(shared, "input('name? ')")
     assert result.outputs[-1].ename == "StdinNotImplementedError"

@@ -141,7 +141,9 @@ class Kernel:
 
     async def execute(self, code: str, outputs: Outputs) -> dict[str, Any]:
         """Run the code; return its number, whether it succeeded, and whether the kernel ends now."""
-        run = self._run = KernelRun(self._client.execute(code, allow_stdin=False), outputs)
+        # By default a kernel refuses what arrives right after an error, without running it; here no other run can wait.
+        message_id = self._client.execute(code, allow_stdin=False, stop_on_error=False)
+        run = self._run = KernelRun(message_id, outputs)
         replying = asyncio.ensure_future(self._reply_to(run))
         idling = asyncio.ensure_future(run.is_idle.wait())
         try:
