@@ -119,7 +119,8 @@ class SandboxEgress:
         self._gate: Gate | None = None
         self._open: set[ProxyConnection] = set()
         self.audit = AuditLog()
-        self.meter = Meter(egress.options.max_mb, egress.options.rate_mb_s)
+        options = egress.options
+        self.meter = Meter(options.max_mb, options.rate_mb_s, options.rate_connections_s)
 
     @property
     def access(self) -> EgressAccess | None:

@@ -15,6 +15,7 @@ from sandboxd.errors import InvalidRequest
 from sandboxd.models.network import AllowedHost, NetworkAccess
 from sandboxd.network.egress import Egress, SandboxEgress
 from sandboxd.network.host_names import IPAddress
+from sandboxd.network.meter import MIB
 from sandboxd.network_settings import NetworkOptions
 from tests.unit.socket_byte_stream import SocketByteStream, connected
 
@@ -129,6 +130,38 @@ async def test_after_access_is_withdrawn_every_request_is_told_why() -> None:
             sandbox.accept(Inside(here))
             await client.send(plain_request(80))
             assert b"the settings no longer permit it" in await client.receive()
+
+
+async def test_a_sandbox_that_has_moved_all_it_may_is_told_so() -> None:
+    options = NetworkOptions.model_validate({"hosts": {"name.test": ["127.0.0.1"]}, "max_mb": 1})
+    async with origin() as (port, received), Egress(options) as egress:
+        sandbox = await granted(egress, AllowedHost(host="name.test", private=True))
+        await sandbox.meter.take(2 * MIB, is_limited=False)
+        async with connected() as (client, here):
+            sandbox.accept(Inside(here))
+            await client.send(plain_request(port))
+            with anyio.fail_after(10):
+                answer = await client.receive()
+        assert answer.startswith(b"HTTP/1.1 403")
+        assert b"has moved 2 MiB of the 1 MiB that it may" in answer
+        assert received == []
+        [record] = sandbox.audit.since(0)
+        assert (record.host, record.decision) == ("name.test", "denied")
+
+
+async def test_a_sandbox_that_opens_connections_without_end_waits_for_its_turn() -> None:
+    options = NetworkOptions.model_validate({"hosts": {"name.test": ["127.0.0.1"]}, "rate_connections_s": 0.001})
+    async with origin() as (port, received), Egress(options) as egress:
+        sandbox = await granted(egress, AllowedHost(host="name.test", private=True))
+        async with connected() as (first, here), connected() as (second, there):
+            for client, end in ((first, here), (second, there)):
+                sandbox.accept(Inside(end))
+                await client.send(plain_request(port))
+            assert (await first.receive()).startswith(b"HTTP/1.1 200")
+            with anyio.move_on_after(0.2) as scope:
+                await second.receive()
+            assert scope.cancelled_caught, "the second connection of 1000 seconds did not wait"
+            assert len(received) == 1
 
 
 async def test_a_stream_that_arrives_while_the_daemon_closes_is_closed() -> None:
