@@ -18,7 +18,7 @@ from sandboxd.models.network import Decision
 from sandboxd.network.access import EgressAccess
 from sandboxd.network.addresses import Resolver, Unreachable, choose_addresses
 from sandboxd.network.audit import AuditDraft
-from sandboxd.network.byte_stream import ByteStream
+from sandboxd.network.byte_stream import ByteStream, SandboxStream
 from sandboxd.network.certificates import SandboxAuthority
 from sandboxd.network.client_hello import HelloReader, HelloState
 from sandboxd.network.credentials import Credential, CredentialStore
@@ -69,8 +69,9 @@ class Gate:
 class ProxyConnection:
     """Owns a connection until it ends. `account` gets a record of it, or of each request in it."""
 
-    def __init__(self, gate: Gate, stream: ByteStream, account: Account) -> None:
+    def __init__(self, gate: Gate, stream: SandboxStream, account: Account) -> None:
         self._gate = gate
+        self._stream = stream
         self._account = account
         self._draft = AuditDraft()
         self._scope = anyio.CancelScope()
@@ -100,6 +101,7 @@ class ProxyConnection:
                 await self._gate.meter.begin()
                 self._scope.deadline = anyio.current_time() + self._gate.options.head_timeout_s
                 await self._answer()
+                await self._stream.wait_delivered()  # a slow reader gets the end of its answer too
         except ClientGone as error:
             self._conclude("failed", str(error))
         except ssl.SSLError as error:

@@ -184,6 +184,32 @@ async def test_a_client_that_is_silent_is_cut() -> None:
         assert sandbox.audit.since(0)[0].reason == "its request did not arrive in time"
 
 
+class Held(Inside):
+    """A connection whose other end has not read everything yet."""
+
+    def __init__(self, stream: SocketByteStream) -> None:
+        super().__init__(stream)
+        self.is_waited_for, self.delivered = anyio.Event(), anyio.Event()
+
+    async def wait_delivered(self) -> None:
+        self.is_waited_for.set()
+        await self.delivered.wait()
+
+
+async def test_a_connection_is_closed_only_once_a_slow_client_can_read_all_of_it() -> None:
+    options = NetworkOptions.model_validate({"hosts": {"name.test": ["127.0.0.1"]}})
+    async with origin() as (port, _), Egress(options) as egress:
+        sandbox = await granted(egress, AllowedHost(host="name.test", private=True))
+        async with connected() as (client, here):
+            sandbox.accept(end := Held(here))
+            await client.send(plain_request(port))
+            with anyio.fail_after(10):
+                await end.is_waited_for.wait()
+                assert not end.is_closed.is_set()
+                end.delivered.set()
+                await end.is_closed.wait()
+
+
 async def test_a_setting_that_no_request_could_use_is_refused_at_the_start() -> None:
     with pytest.raises(InvalidRequest, match=r"presets\.git"):
         Egress(NetworkOptions(presets={"git": ("*",)}))
