@@ -102,7 +102,10 @@ class NetworkOptions(BaseModel):
     max_connections: int = Field(default=64, ge=1, le=256)
     """The most connections of one sandbox at a time. Further ones wait."""
     max_mb: int = Field(default=0, ge=0)
-    """The most data, in MiB, that one sandbox may send and receive in its life; 0 means no limit."""
+    """The most data, in MiB, that one sandbox may send and receive until the daemon restarts; 0 means no limit."""
+    rate_connections_s: float = Field(default=100, ge=0)
+    """The most new connections a second of one sandbox, and requests with a credential. Further ones wait; 0 means no
+    limit."""
     rate_mb_s: float = Field(default=0, ge=0)
     """The most data, in MiB a second, of one sandbox, both ways together; 0 means no limit."""
     head_timeout_s: float = Field(default=30, gt=0)

@@ -167,7 +167,14 @@ def outer_reference(value: str, place: PortPlace, base: str) -> str:
 def _is_own(parts: SplitResult, place: PortPlace) -> bool:
     if parts.netloc.rpartition("@")[2].lower() == place.host.lower():
         return True
-    return parts.hostname in _LOOPBACK and (parts.port or (443 if parts.scheme == "https" else 80)) == place.port
+    ports = {place.port}
+    if place.prefix:  # the daemon itself, under another of its loopback names
+        ports.add(urlsplit(f"//{place.host}").port or _default_port(place.scheme))
+    return parts.hostname in _LOOPBACK and (parts.port or _default_port(parts.scheme)) in ports
+
+
+def _default_port(scheme: str) -> int:
+    return 443 if scheme == "https" else 80
 
 
 def _is_below(path: str, prefix: str) -> bool:

@@ -66,7 +66,7 @@ class EgressRecord(AnswerModel):
 
     model_config = ConfigDict(title="EgressAnswer")
 
-    id: int = Field(description="Its number in this sandbox; it only grows.")
+    id: int = Field(description="Its number in this sandbox; it grows until the daemon restarts.")
     at: datetime
     host: str
     port: int

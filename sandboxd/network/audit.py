@@ -41,14 +41,14 @@ class AuditDraft:
         return EgressRecord(
             id=number,
             at=self.at,
-            host=self.host[:_MAX_TEXT_CHARS],
+            host=_shown(self.host),
             port=self.port,
             decision=decision,
             rule=self.rule,
-            reason=None if reason is None else reason[:_MAX_TEXT_CHARS],
+            reason=None if reason is None else _shown(reason),
             credential=self.credential,
             method=self.method,
-            path=None if self.path is None else self.path[:_MAX_TEXT_CHARS],
+            path=None if self.path is None else _shown(self.path),
             status=self.status,
             bytes_in=self.bytes_in,
             bytes_out=self.bytes_out,
@@ -56,8 +56,17 @@ class AuditDraft:
         )
 
 
+def _shown(text: str) -> str:
+    """Return text of a sandbox as it may stand in a log and on a terminal: short, and without control characters."""
+    return "".join(char if char.isprintable() else "?" for char in text[:_MAX_TEXT_CHARS])
+
+
 class AuditLog:
-    """Keeps the last records, and wakes readers that wait for the next one."""
+    """Keeps the last records, and wakes readers that wait for the next one.
+
+    A restarted daemon counts anew, so a number that is not given yet belongs to an earlier log: its reader has seen
+    nothing of this one.
+    """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._records: deque[EgressRecord] = deque(maxlen=capacity)
@@ -78,15 +87,17 @@ class AuditLog:
         return self._last_id - len(self._records)
 
     def since(self, number: int) -> list[EgressRecord]:
-        """Return the kept records with a greater id, oldest first."""
-        count = min(len(self._records), max(0, self._last_id - number))
+        """Return the kept records with a greater id, oldest first; all of them after a number of an earlier log."""
+        seen = number if number <= self._last_id else 0
+        count = min(len(self._records), self._last_id - seen)
         return [self._records[place] for place in range(len(self._records) - count, len(self._records))]
 
     async def wait(self, number: int) -> list[EgressRecord]:
         """Wait for records with a greater id and return them; none once the log is closed. Cancelling loses nothing."""
-        while self._last_id <= number and not self._is_closed:
+        seen = number if number <= self._last_id else 0
+        while self._last_id <= seen and not self._is_closed:
             await self._changed.wait()
-        return self.since(number)
+        return self.since(seen)
 
     def close(self) -> None:
         """End all readers, because the sandbox is removed or the daemon stops."""

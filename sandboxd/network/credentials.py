@@ -7,6 +7,7 @@ secret. Nothing here opens a connection.
 from __future__ import annotations
 
 import base64
+import html
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -30,6 +31,7 @@ _OVERRIDES: Final = frozenset(
     {b"x-http-method", b"x-http-method-override", b"x-method-override", b"x-original-url", b"x-rewrite-url"}
 )
 """Headers by which some servers take another method or path than the request's own, which was checked."""
+_HTTP_PORT: Final = 80
 _MAX_PATH_CHARS: Final = 4096
 _UNRESERVED = re.compile(r"%(2[DdEe]|3[0-9]|[46][1-9A-Fa-f]|[57][0-9Aa]|5[Ff]|7[Ee])")
 
@@ -50,9 +52,13 @@ class CredentialStore:
 class Credential:
     """A secret for one host, with the rules for its use."""
 
-    def __init__(self, name: str, options: CredentialOptions, secret: ReadSecret | None = None) -> None:
+    def __init__(
+        self, name: str, options: CredentialOptions, secret: ReadSecret | None = None, *, needs_tls: bool | None = None
+    ) -> None:
         self.name = name
         self.options = options
+        self.needs_tls = options.port != _HTTP_PORT if needs_tls is None else needs_tls
+        """Whether a plain request is refused."""
         self.secret = secret or source_of(name, options)
         """Read the secret; raise CredentialUnavailable if there is none."""
 
@@ -89,7 +95,7 @@ class Credential:
 
     def apply(self, request_target: str, headers: Headers, secret: Secret) -> tuple[str, Headers]:
         """Return the request's target and headers with the secret, and without what the client sent in its place."""
-        kept = [item for item in headers if item[0].lower() not in _OVERRIDES]
+        kept = [item for item in headers if _header_key(item[0]) not in _OVERRIDES]
         if self.options.query is not None:
             return _with_parameter(request_target, self.options.query, secret.reveal()), kept
         name = (self.options.header or "Authorization").encode()
@@ -103,9 +109,13 @@ class Credential:
         if len(text) < MIN_SECRET_CHARS:  # the password of a package source: masked, it would damage packages
             return [_basic(self.options.username or "", text).encode()]
         escaped = [json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]]
+        for special in ("<>&", "<>&='"):  # what some writers of JSON escape too, so that it may stand in HTML
+            escaped.append(re.sub(f"[{special}]", lambda match: f"\\u{ord(match[0]):04x}", escaped[0]))
         encoded = [quote(text, safe=""), quote(text), quote_plus(text)]
         lower = [re.sub("%..", lambda match: match[0].lower(), each) for each in encoded]
-        forms = [text, *escaped, *(each.replace("/", "\\/") for each in escaped), *encoded, *lower]
+        marked_up = [html.escape(text, quote=False), html.escape(text), html.escape(text).replace("&#x27;", "&#39;")]
+        slashed = [each.replace("/", "\\/") for each in escaped]
+        forms = [text, *escaped, *slashed, *encoded, *lower, *marked_up]
         if self.options.username is not None:
             forms.append(_basic(self.options.username, text))
         return list(dict.fromkeys(form.encode() for form in forms))
@@ -222,4 +232,4 @@ def login(source: SourceLogin) -> Credential:
     async def read() -> Secret:
         return Secret(source.password)
 
-    return Credential(f"packages:{source.host}", options, read)
+    return Credential(f"packages:{source.host}", options, read, needs_tls=source.is_tls)

@@ -24,7 +24,7 @@ from sandboxd.models.network import Decision, EgressRecord, NetworkAccess
 from sandboxd.network.access import EgressAccess, bound_of, check_options, needs_packages, plan_access
 from sandboxd.network.addresses import PinnedHosts, Resolver, SystemResolver
 from sandboxd.network.audit import AuditDraft, AuditLog
-from sandboxd.network.byte_stream import ByteStream
+from sandboxd.network.byte_stream import SandboxStream
 from sandboxd.network.certificates import SandboxAuthority, trust_bundle
 from sandboxd.network.credentials import CredentialStore, login
 from sandboxd.network.meter import Meter
@@ -40,15 +40,15 @@ _SOURCES_S = 600.0
 """How long the answers of the package managers are used."""
 
 
-class SandboxStream(ByteStream, Protocol):
-    """A connection that a process in a sandbox has opened. `runner.stream.AcceptedStream` implements it."""
+class OpenedByteStream(SandboxStream, Protocol):
+    """A connection that a process in a sandbox has opened. `runner.accepted_streams.AcceptedStream` implements it."""
 
     def close(self) -> None:
         """End it on both sides. It may have ended already."""
 
 
 Announce = Callable[[EgressRecord], None]
-Serve = Callable[[ProxyConnection, SandboxStream], Coroutine[None, None, None]]
+Serve = Callable[[ProxyConnection, OpenedByteStream], Coroutine[None, None, None]]
 
 
 class Egress(anyio.AsyncContextManagerMixin):
@@ -87,7 +87,7 @@ class Egress(anyio.AsyncContextManagerMixin):
         """Return the egress of one sandbox. `announce` gets every record that its audit log gets."""
         return SandboxEgress(self, announce)
 
-    def start(self, serve: Serve, connection: ProxyConnection, stream: SandboxStream) -> None:
+    def start(self, serve: Serve, connection: ProxyConnection, stream: OpenedByteStream) -> None:
         """Serve a connection in a task of its own."""
         if self._tasks is None:
             stream.close()
@@ -119,7 +119,8 @@ class SandboxEgress:
         self._gate: Gate | None = None
         self._open: set[ProxyConnection] = set()
         self.audit = AuditLog()
-        self.meter = Meter(egress.options.max_mb, egress.options.rate_mb_s)
+        options = egress.options
+        self.meter = Meter(options.max_mb, options.rate_mb_s, options.rate_connections_s)
 
     @property
     def access(self) -> EgressAccess | None:
@@ -150,14 +151,14 @@ class SandboxEgress:
         self.cut()
         self.audit.close()
 
-    def accept(self, stream: SandboxStream) -> None:
+    def accept(self, stream: OpenedByteStream) -> None:
         """Take a connection that a process in the sandbox has opened."""
         if self._gate is None:
             stream.close()
         else:
             self._egress.start(self._serve, ProxyConnection(self._gate, stream, self._report), stream)
 
-    async def _serve(self, connection: ProxyConnection, stream: SandboxStream) -> None:
+    async def _serve(self, connection: ProxyConnection, stream: OpenedByteStream) -> None:
         self._open.add(connection)
         try:
             await connection.run()

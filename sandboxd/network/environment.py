@@ -27,6 +27,7 @@ def network_environment(port: int, bundle: str, sources: Mapping[str, str]) -> d
         **lower_and_upper,
         "NO_PROXY": _LOCAL,
         "no_proxy": _LOCAL,
+        "NODE_USE_ENV_PROXY": "1",  # otherwise Node's own fetch ignores the proxy
         **dict.fromkeys(_BUNDLE, bundle),
         **sources,
     }

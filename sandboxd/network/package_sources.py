@@ -57,6 +57,7 @@ class SourceLogin:
     port: int
     username: str = field(repr=False)
     password: str = field(repr=False)
+    is_tls: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +130,8 @@ class _Findings:
             return None
         self.add_host(host, port)
         if parts.username is not None:
-            login = SourceLogin(host, port, unquote(parts.username), unquote(parts.password or ""))
-            self.logins.append(login)
+            name, password = unquote(parts.username), unquote(parts.password or "")
+            self.logins.append(SourceLogin(host, port, name, password, is_tls=parts.scheme == "https"))
         return parts._replace(netloc=join_host_port(host, parts.port), query="", fragment="").geturl()
 
     def add_ca_file(self, path: object) -> None:

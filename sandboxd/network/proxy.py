@@ -18,7 +18,7 @@ from sandboxd.models.network import Decision
 from sandboxd.network.access import EgressAccess
 from sandboxd.network.addresses import Resolver, Unreachable, choose_addresses
 from sandboxd.network.audit import AuditDraft
-from sandboxd.network.byte_stream import ByteStream
+from sandboxd.network.byte_stream import ByteStream, SandboxStream
 from sandboxd.network.certificates import SandboxAuthority
 from sandboxd.network.client_hello import HelloReader, HelloState
 from sandboxd.network.credentials import Credential, CredentialStore
@@ -69,8 +69,9 @@ class Gate:
 class ProxyConnection:
     """Owns a connection until it ends. `account` gets a record of it, or of each request in it."""
 
-    def __init__(self, gate: Gate, stream: ByteStream, account: Account) -> None:
+    def __init__(self, gate: Gate, stream: SandboxStream, account: Account) -> None:
         self._gate = gate
+        self._stream = stream
         self._account = account
         self._draft = AuditDraft()
         self._scope = anyio.CancelScope()
@@ -95,10 +96,12 @@ class ProxyConnection:
 
     async def run(self) -> None:
         """Serve the connection to its end. Raise nothing that the sandbox or a host can cause."""
-        self._scope.deadline = anyio.current_time() + self._gate.options.head_timeout_s
         try:
             with self._scope:
+                await self._gate.meter.begin()
+                self._scope.deadline = anyio.current_time() + self._gate.options.head_timeout_s
                 await self._answer()
+                await self._stream.wait_delivered()  # a slow reader gets the end of its answer too
         except ClientGone as error:
             self._conclude("failed", str(error))
         except ssl.SSLError as error:
@@ -153,7 +156,7 @@ class ProxyConnection:
         if not host_header_matches(head.headers, target.host, target.port, HTTP_PORT):
             raise Denied(f"the Host header must name {target.host}, as the URL does")
         credential = self._gate.credential_for(target)
-        if credential is not None and target.port != HTTP_PORT:
+        if credential is not None and credential.needs_tls:
             raise Denied(f"{target} has a credential, so it is reached with https only")
         if credential is None:
             outgoing = OutgoingRequest(absolute.path, head.headers)
@@ -170,6 +173,7 @@ class ProxyConnection:
         if gate.problem is not None:
             raise Denied(gate.problem)
         gate.meter.check()
+        self._end.is_limited = True
         rule = gate.access.policy.match(target)
         if rule is None:
             raise Denied(f"{target} is not among the hosts that this sandbox may reach")
@@ -214,6 +218,10 @@ class ProxyConnection:
                     secured = await wrap_client(origin, target.host, gate.trusted)
                 yield secured
 
+        async def check(head: RequestHead) -> OutgoingRequest:
+            await gate.meter.begin()
+            return await credential.authorise(head)
+
         context = await gate.authority.context_for(target.host)
         with anyio.fail_after(gate.options.head_timeout_s):
             secured = await wrap_server(self._end, context)
@@ -221,13 +229,14 @@ class ProxyConnection:
             secured,
             host=target.host,
             port=target.port,
-            check=credential.authorise,
+            check=check,
             open_origin=open_origin,
             report=self._report_exchange,
         )
 
     async def _refuse(self, refusal: HttpRefusal, reason: str | None = None) -> None:
         self._conclude("failed" if refusal.status >= 500 else "denied", reason or refusal.text)
+        self._end.is_limited = False
         if not self._client.has_answered:
             await self._client.refuse(refusal)
             await self._client.end()

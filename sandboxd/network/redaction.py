@@ -1,7 +1,7 @@
 """Redactor: replaces secrets in a stream of bytes by as many mask characters, so that lengths stay the same.
 
-It finds the forms it is given and no other: a host that sends a secret reversed or in hexadecimal is not caught. It
-holds back only bytes that may begin a secret, so an answer that arrives in pieces is passed on as it arrives.
+It finds the forms it is given and no other: a host that sends a secret reversed or in hexadecimal is not caught. What
+it holds back does not depend on the secret: a client that sees which bytes come late learns nothing from that.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 _MASKS = b"*#.-_=+~xX0\t"
 """The first that no secret contains; no secret contains a tab, because control characters are refused."""
+_LINE_BREAK = ord("\n")
 
 
 class Redactor:
@@ -22,18 +23,23 @@ class Redactor:
         used = set(b"".join(self._forms))
         # with a character of a secret as the mask, masked bytes and their neighbours could spell the secret
         self._mask = next(bytes([mask]) for mask in _MASKS if mask not in used or mask == _MASKS[-1])
+        self._longest = max(map(len, self._forms), default=0)
+        self._is_within_lines = _LINE_BREAK not in used
         self._held = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the next bytes that can be passed on, which may be none."""
+        """Return the next bytes that can be passed on, which may be none. A line that is complete always can."""
         text = self._held + chunk if self._held else chunk
         clean, matched_until = self._masked(text)
-        keep_from = self._possible_start(text, matched_until)
+        # Holding back only what begins a secret would show a client how much of it it has guessed.
+        keep_from = min(len(text), max(matched_until, len(text) - self._longest + 1))
+        if self._is_within_lines:
+            keep_from = max(keep_from, text.rfind(b"\n") + 1)
         self._held = text[keep_from:]
         return clean if keep_from == len(text) else clean[:keep_from]
 
     def finish(self) -> bytes:
-        """Return what was held back. It was the start of a secret at most."""
+        """Return what was held back. It is less than a secret."""
         held, self._held = self._held, b""
         return held
 
@@ -57,18 +63,3 @@ class Redactor:
             if found[form] < 0:
                 del found[form]
         return bytes(clean), end
-
-    def _possible_start(self, text: bytes, after: int) -> int:
-        """Return the first place, at or after this one, from which the rest of the text may begin a secret."""
-        size = len(text)
-        view = memoryview(text)
-        first = size
-        for form in self._forms:
-            place = max(after, size - len(form) + 1)
-            pattern = memoryview(form)
-            while (place := text.find(form[:1], place, first)) >= 0:
-                if view[place:] == pattern[: size - place]:
-                    first = place
-                    break
-                place += 1
-        return first

@@ -44,7 +44,7 @@ class OpenedStream(PendingCall):
 class AcceptedStream(RunnerStream):
     """A stream that a process inside has opened. Its owner must close it, as a context manager or directly.
 
-    Closing drops what is not written inside yet. To deliver all of it, `send_eof`, and receive until the end.
+    Closing drops what is not written inside yet. To deliver all of it, `send_eof` and `wait_delivered`.
     """
 
     def __init__(self, opened: OpenedStream) -> None:

@@ -129,6 +129,12 @@ class PendingCall:
         self.credit -= len(chunk)
         self.link.send_data(self.id, chunk)
 
+    async def wait_delivered(self) -> None:
+        """After the end of a body: wait until the runner has written all of it, or the call is over."""
+        while self.credit < wire.WINDOW_BYTES and not self.is_over:
+            self._room = self._loop.create_future()
+            await self._room
+
     def send_end(self) -> None:
         """Send the end of a body, unless the call is over."""
         if self.is_over:

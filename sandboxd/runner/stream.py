@@ -52,3 +52,7 @@ class RunnerStream:
     async def send_eof(self) -> None:
         """Tell the other side that nothing more follows. It may still send."""
         self._pending.send_end()
+
+    async def wait_delivered(self) -> None:
+        """After `send_eof`: wait until all that was sent is written inside, or the stream is over."""
+        await self._pending.wait_delivered()

@@ -26,6 +26,9 @@ class SocketByteStream:
     async def send_eof(self) -> None:
         await self._stream.send_eof()
 
+    async def wait_delivered(self) -> None:
+        """Nothing is held on the way: the kernel has all that was sent."""
+
 
 @asynccontextmanager
 async def connected() -> AsyncIterator[tuple[SocketByteStream, SocketByteStream]]:

@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxd.errors import CredentialUnavailable
-from sandboxd.network.credentials import Credential, CredentialStore
+from sandboxd.network.credentials import Credential, CredentialStore, login
+from sandboxd.network.package_sources import SourceLogin
 from sandboxd.network.secret_source import MAX_SECRET_BYTES, Secret
 from sandboxd.network_settings import CredentialOptions
 
@@ -178,7 +179,9 @@ def test_a_query_parameter_replaces_the_clients_own_in_any_spelling() -> None:
 
 
 def test_headers_that_change_the_method_or_path_are_removed() -> None:
-    sent = [(b"X-HTTP-Method-Override", b"DELETE"), (b"X-Original-URL", b"/admin"), (b"X-Other", b"1")]
+    overrides = [(b"X-HTTP-Method-Override", b"DELETE"), (b"X-Original-URL", b"/admin")]
+    underscored = [(name.replace(b"-", b"_"), value) for name, value in overrides]  # the same name to many servers
+    sent = [*overrides, *underscored, (b"X-Other", b"1")]
     assert credential(query="key").apply("/", sent, SECRET)[1] == [(b"X-Other", b"1")]
 
 
@@ -190,6 +193,21 @@ def test_every_form_that_is_sent_or_commonly_echoed_is_redacted() -> None:
     assert b"tok%2Fen%2Bof+the%3Dagent%25" in forms
     assert b"tok\\/en+of the=agent%" in forms
     assert base64.b64encode(f"git:{VALUE}".encode()) in forms
+    marked_up = credential().forms(Secret("<a & 'b' = \"c\">"))
+    for form in (
+        "&lt;a &amp; 'b' = \"c\"&gt;",
+        "&lt;a &amp; &#x27;b&#x27; = &quot;c&quot;&gt;",
+        "&lt;a &amp; &#39;b&#39; = &quot;c&quot;&gt;",
+        "\\u003ca \\u0026 'b' = \\\"c\\\"\\u003e",
+        '\\u003ca \\u0026 \\u0027b\\u0027 \\u003d \\"c\\"\\u003e',
+    ):
+        assert form.encode() in marked_up
+
+
+def test_only_a_credential_for_a_plain_host_is_sent_without_tls() -> None:
+    assert [credential(port=port).needs_tls for port in (80, 443, 8080)] == [False, True, True]
+    sources = [SourceLogin("pip.corp.example", 8081, "user", "password", is_tls=is_tls) for is_tls in (False, True)]
+    assert [login(source).needs_tls for source in sources] == [False, True]
 
 
 async def test_a_secret_in_a_variable_is_read_at_each_use(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from sandboxd.errors import InvalidRequest
 from sandboxd.models.network import AllowedHost, NetworkAccess
 from sandboxd.network.egress import Egress, SandboxEgress
 from sandboxd.network.host_names import IPAddress
+from sandboxd.network.meter import MIB
 from sandboxd.network_settings import NetworkOptions
 from tests.unit.socket_byte_stream import SocketByteStream, connected
 
@@ -131,6 +132,38 @@ async def test_after_access_is_withdrawn_every_request_is_told_why() -> None:
             assert b"the settings no longer permit it" in await client.receive()
 
 
+async def test_a_sandbox_that_has_moved_all_it_may_is_told_so() -> None:
+    options = NetworkOptions.model_validate({"hosts": {"name.test": ["127.0.0.1"]}, "max_mb": 1})
+    async with origin() as (port, received), Egress(options) as egress:
+        sandbox = await granted(egress, AllowedHost(host="name.test", private=True))
+        await sandbox.meter.take(2 * MIB, is_limited=False)
+        async with connected() as (client, here):
+            sandbox.accept(Inside(here))
+            await client.send(plain_request(port))
+            with anyio.fail_after(10):
+                answer = await client.receive()
+        assert answer.startswith(b"HTTP/1.1 403")
+        assert b"has moved 2 MiB of the 1 MiB that it may" in answer
+        assert received == []
+        [record] = sandbox.audit.since(0)
+        assert (record.host, record.decision) == ("name.test", "denied")
+
+
+async def test_a_sandbox_that_opens_connections_without_end_waits_for_its_turn() -> None:
+    options = NetworkOptions.model_validate({"hosts": {"name.test": ["127.0.0.1"]}, "rate_connections_s": 0.001})
+    async with origin() as (port, received), Egress(options) as egress:
+        sandbox = await granted(egress, AllowedHost(host="name.test", private=True))
+        async with connected() as (first, here), connected() as (second, there):
+            for client, end in ((first, here), (second, there)):
+                sandbox.accept(Inside(end))
+                await client.send(plain_request(port))
+            assert (await first.receive()).startswith(b"HTTP/1.1 200")
+            with anyio.move_on_after(0.2) as scope:
+                await second.receive()
+            assert scope.cancelled_caught, "the second connection of 1000 seconds did not wait"
+            assert len(received) == 1
+
+
 async def test_a_stream_that_arrives_while_the_daemon_closes_is_closed() -> None:
     async with Egress(NetworkOptions()) as egress:
         sandbox = await granted(egress, AllowedHost(host="name.test"))
@@ -149,6 +182,32 @@ async def test_a_client_that_is_silent_is_cut() -> None:
             await client.send(b"GET http://name")
             await end.is_closed.wait()
         assert sandbox.audit.since(0)[0].reason == "its request did not arrive in time"
+
+
+class Held(Inside):
+    """A connection whose other end has not read everything yet."""
+
+    def __init__(self, stream: SocketByteStream) -> None:
+        super().__init__(stream)
+        self.is_waited_for, self.delivered = anyio.Event(), anyio.Event()
+
+    async def wait_delivered(self) -> None:
+        self.is_waited_for.set()
+        await self.delivered.wait()
+
+
+async def test_a_connection_is_closed_only_once_a_slow_client_can_read_all_of_it() -> None:
+    options = NetworkOptions.model_validate({"hosts": {"name.test": ["127.0.0.1"]}})
+    async with origin() as (port, _), Egress(options) as egress:
+        sandbox = await granted(egress, AllowedHost(host="name.test", private=True))
+        async with connected() as (client, here):
+            sandbox.accept(end := Held(here))
+            await client.send(plain_request(port))
+            with anyio.fail_after(10):
+                await end.is_waited_for.wait()
+                assert not end.is_closed.is_set()
+                end.delivered.set()
+                await end.is_closed.wait()
 
 
 async def test_a_setting_that_no_request_could_use_is_refused_at_the_start() -> None:

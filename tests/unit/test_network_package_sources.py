@@ -202,7 +202,7 @@ async def test_secrets_in_urls_are_returned_apart_and_shown_nowhere(tools: Tools
     tools.add_pip(
         f"global.index-url='https://us%40er:{SECRET}%21@pip.example/simple?token={SECRET}#{SECRET}'",
         f"global.extra-index-url='https://{SECRET}@[2001:db8::1]:8443/simple'",
-        f"global.find-links='https://u:{SECRET}@bad..host/'",
+        f"global.find-links='https://u:{SECRET}@bad..host/ http://u:{SECRET}@links.example:8081/'",
     )
     tools.add_npm(
         {
@@ -217,11 +217,13 @@ async def test_secrets_in_urls_are_returned_apart_and_shown_nowhere(tools: Tools
     assert sources.env == {
         "PIP_INDEX_URL": "https://pip.example/simple",
         "PIP_EXTRA_INDEX_URL": "https://[2001:db8::1]:8443/simple",
+        "PIP_FIND_LINKS": "http://links.example:8081/",
         "NPM_CONFIG_REGISTRY": "https://npm.example/",
     }
     assert sources.logins == (
         SourceLogin("pip.example", 443, "us@er", f"{SECRET}!"),
         SourceLogin("2001:db8::1", 8443, SECRET, ""),
+        SourceLogin("links.example", 8081, "u", SECRET, is_tls=False),
         SourceLogin("npm.example", 443, "u", SECRET),
         SourceLogin("apt.example", 443, "u", SECRET),
     )

@@ -42,18 +42,34 @@ def test_an_echoed_secret_is_masked_and_its_surroundings_are_kept(
         assert redacted.startswith(around[0][: max(0, text.find(secret))])
 
 
-def test_only_bytes_that_may_begin_a_secret_are_held_back() -> None:
+def test_a_complete_line_is_passed_on_at_once() -> None:
     redactor = Redactor([SECRET])
     assert redactor.feed(b"data: one\n\n") == b"data: one\n\n"
-    assert redactor.feed(b"data: ghp_01") == b"data: "
-    assert redactor.feed(b"zz") == b"ghp_01zz"
+    assert redactor.feed(b"data: ghp_01") == b""
+    assert redactor.feed(b"zz\n") == b"data: ghp_01zz\n"
     assert redactor.finish() == b""
+
+
+@given(guess=st.text("ghp_0123456789abcdef", min_size=1, max_size=len(SECRET) - 1).map(str.encode))
+def test_what_is_held_back_does_not_depend_on_the_secret(guess: bytes) -> None:
+    """Otherwise a client that has its guesses sent back could find the secret piece by piece."""
+    line = b"x" * 100 + guess
+    for prefix in (SECRET[: len(guess)], guess):
+        assert len(Redactor([SECRET]).feed(b"x" * 100 + prefix)) == len(line) - len(SECRET) + 1
+
+
+def test_a_secret_with_a_line_break_is_held_back_too() -> None:
+    redactor = Redactor([b"two\nlines"])
+    assert redactor.feed(b"a line\n and two\n") + redactor.feed(b"lines") + redactor.finish() == (
+        b"a line\n and *********"
+    )
 
 
 def test_a_secret_that_arrives_byte_by_byte_never_passes() -> None:
     redactor = Redactor([SECRET])
     text = b"x" + SECRET + b"y"
-    assert b"".join(redactor.feed(bytes([byte])) for byte in text) == b"x" + b"*" * len(SECRET) + b"y"
+    passed = b"".join(redactor.feed(bytes([byte])) for byte in text) + redactor.finish()
+    assert passed == b"x" + b"*" * len(SECRET) + b"y"
 
 
 def test_the_start_of_a_secret_at_the_end_of_a_stream_is_passed_on() -> None:

@@ -77,14 +77,53 @@ async def test_a_rate_makes_later_bytes_wait_and_lets_an_idle_sandbox_burst() ->
     assert scope.cancelled_caught, "a minute's allowance moved at once"
 
 
+async def test_a_refusal_is_counted_and_not_refused_itself() -> None:
+    meter = Meter(max_mb=1)
+    await meter.take(2 * MIB, is_limited=False)
+    assert meter.total_bytes == 2 * MIB
+
+
+async def test_connections_beyond_the_rate_wait() -> None:
+    meter = Meter(rate_connections_s=10)
+    with anyio.fail_after(5):
+        for _ in range(10):
+            await meter.begin()  # within the burst
+    with anyio.move_on_after(0.2) as scope:
+        for _ in range(1000):
+            await meter.begin()
+    assert scope.cancelled_caught, "100 seconds of connections began at once"
+
+
 async def test_the_log_keeps_the_newest_records_and_counts_the_others() -> None:
     log = AuditLog(capacity=3)
     for number in range(5):
         log.add(AuditDraft(f"host{number}", 443), "allowed")
     assert [record.host for record in log.since(0)] == ["host2", "host3", "host4"]
     assert [record.id for record in log.since(4)] == [5]
-    assert log.since(99) == []
+    assert log.since(5) == []
     assert log.dropped == 2
+
+
+async def test_a_reader_of_an_earlier_daemons_log_gets_the_new_one_from_its_start() -> None:
+    log = AuditLog()
+    got: list[str] = []
+
+    async def follow() -> None:
+        got.extend(record.host for record in await log.wait(99))
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(follow)
+            await anyio.wait_all_tasks_blocked()
+            log.add(AuditDraft("example.org", 443), "allowed")
+    assert got == [record.host for record in log.since(99)] == ["example.org"]
+
+
+async def test_a_record_has_no_control_characters() -> None:
+    draft = AuditDraft("\x1b[31mhost\n", 443)
+    draft.path = "/\x9b\u202e"
+    record = AuditLog().add(draft, "denied", "it asks for \x1b]0;title\x07")
+    assert (record.host, record.path, record.reason) == ("?[31mhost?", "/??", "it asks for ?]0;title?")
 
 
 async def test_a_reader_gets_the_next_record_and_the_end() -> None:

@@ -41,6 +41,8 @@ OWN = PortPlace(8000, "", "abc.localhost:9090", "http")
         ("/.\t./exec", f"{PREFIX}/exec", "/exec"),
         ("http:/v1/exec", f"{PREFIX}/v1/exec", "/v1/exec"),
         ("http://127.0.0.1:9090/v1/exec", f"{PREFIX}/v1/exec", "http://127.0.0.1:9090/v1/exec"),
+        ("http://localhost:9090/v1/exec", f"{PREFIX}/v1/exec", "http://localhost:9090/v1/exec"),
+        ("//[::1]:9090/v1/exec", f"{PREFIX}/v1/exec", "//[::1]:9090/v1/exec"),
         ("http://[/", f"{PREFIX}/", "/"),
     ],
 )

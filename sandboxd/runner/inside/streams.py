@@ -135,7 +135,8 @@ class SocketStream:
 
     def _give_credit(self, written: int) -> None:
         self._owed += written
-        if self._owed >= CREDIT_BYTES:
+        is_delivered = self._is_ending and not self._unsent  # the daemon may wait to learn that
+        if self._owed >= CREDIT_BYTES or (is_delivered and self._owed):
             self._runner.connection.send(wire.pack_credit(self._call, self._owed))
             self._owed = 0
 

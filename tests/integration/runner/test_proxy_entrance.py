@@ -109,6 +109,37 @@ async def test_the_daemon_may_end_first(runner: RunnerClient) -> None:
             assert await receive_all(stream) == b"some and more"
 
 
+async def test_what_a_process_has_not_read_yet_is_delivered_before_the_daemon_closes(runner: RunnerClient) -> None:
+    code = "sys.stdin.readline(); print(len(b''.join(iter(lambda: s.recv(65536), b''))))"
+    async with streams_of(runner) as streams:
+        process = await python(runner, code)
+        async with await streams.receive() as stream:
+            await stream.send(bytes(100_000))
+            await stream.send_eof()
+            await stream.wait_delivered()
+        await runner.write_process(process, b"go\n")
+        assert await output_of(runner, process) == b"100000\n"
+
+
+async def test_a_process_that_reads_nothing_delays_delivery(runner: RunnerClient) -> None:
+    """The kernel and the window are full: to close now would lose what the runner holds."""
+    code = "sys.stdin.readline(); print(len(b''.join(iter(lambda: s.recv(65536), b''))))"
+    async with streams_of(runner) as streams:
+        process = await python(runner, code)
+        async with await streams.receive() as stream:
+            sent = 0
+            with anyio.CancelScope() as filling:
+                while True:
+                    filling.deadline = anyio.current_time() + 1
+                    await stream.send(PIECE[:65536])
+                    sent += 65536
+            await stream.send_eof()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(stream.wait_delivered)
+                await runner.write_process(process, b"go\n")
+        assert await output_of(runner, process) == f"{sent}\n".encode()
+
+
 async def test_a_reset_is_told_from_an_end(runner: RunnerClient) -> None:
     code = "s.recv(1); s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)); s.close()"
     async with streams_of(runner) as streams:
