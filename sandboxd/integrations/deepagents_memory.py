@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from memo.errors import Absent, InvalidContent, InvalidKey, RevisionConflict, TooLarge
+from memo.errors import Absent, InvalidContent, InvalidKey, NameTaken, RevisionConflict, TooLarge, TooMany
 from sandboxd.client import Client, Document, DocumentInfo
 from sandboxd.errors import RequestError
 from sandboxd.integrations.extra import needs_extra
@@ -32,7 +32,7 @@ with needs_extra("deepagents"):
     from wcmatch import glob as wcglob
 
 ACTOR = "deepagents"
-_REFUSED = (InvalidKey, InvalidContent, TooLarge, RequestError)
+_REFUSED = (InvalidKey, InvalidContent, NameTaken, TooLarge, TooMany, RequestError)
 """What a model can correct. An outage is raised."""
 
 

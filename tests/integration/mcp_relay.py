@@ -66,7 +66,7 @@ def _ours(body: bytes) -> bytes:
     """Return the message with a call or resource of ours, if it asks for one of the suite's."""
     message = json.loads(body) if body else None
     params = message.get("params") if isinstance(message, dict) else None
-    if not isinstance(params, dict):
+    if message is None or not isinstance(params, dict):
         return body
     if message["method"] == "tools/call":
         params.update(_CALLS.get(params.get("name", ""), {}))

@@ -108,19 +108,11 @@ def test_the_command_line_of_deep_agents_works_in_a_sandbox(
     pip = [str(place / "bin" / "python"), "-m", "pip", "-q", "--disable-pip-version-check", "install"]
     tools = ("pytest", "pytest-asyncio", "pytest-socket", "pytest-timeout")
     subprocess.run([*pip, *wanted.split(), *tools], check=True, timeout=800)
-    subprocess.run([*pip, "--no-deps", wheel], check=True, timeout=60)
+    subprocess.run([*pip, "--no-deps", str(wheel)], check=True, timeout=60)
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SANDBOXD_SOCKET": str(daemon.socket)}
     suites = ROOT / "tests" / "suites"
-    checks = [
-        place / "bin" / "python",
-        "-m",
-        "pytest",
-        "-q",
-        "-c",
-        suites / "suites.ini",
-        suites / "newer_deepagents.py",
-    ]
-    done = subprocess.run(checks, env=environ, capture_output=True, text=True, timeout=240)
+    checks = ["-m", "pytest", "-q", "-c", str(suites / "suites.ini"), str(suites / "newer_deepagents.py")]
+    done = subprocess.run([place / "bin" / "python", *checks], env=environ, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout[-4000:]
     # The command line's own model for its tests asks for one write and ends.
     (tmp_path / ".deepagents").mkdir()
