@@ -13,6 +13,7 @@ from memo.errors import Absent, InvalidKey
 from sandboxd.client import AsyncClient, Client, Document, DocumentInfo
 from sandboxd.integrations.anthropic_memory_answers import (
     CHANGED,
+    checked,
     deleted_names,
     inserted,
     name_of,
@@ -60,6 +61,9 @@ class SandboxdMemoryTool(BetaAbstractMemoryTool):
         self._owner = owner
         self._place: dict[str, Any] = {"scope": scope, "tenant": tenant}
         self._actor = actor
+
+    def call(self, input: object) -> Any:
+        return self.execute(checked(input))
 
     def view(self, command: BetaMemoryTool20250818ViewCommand) -> str:
         name = name_of(command.path)
@@ -145,6 +149,9 @@ class AsyncSandboxdMemoryTool(BetaAsyncAbstractMemoryTool):
         self._owner = owner
         self._place: dict[str, Any] = {"scope": scope, "tenant": tenant}
         self._actor = actor
+
+    async def call(self, input: object) -> Any:
+        return await self.execute(checked(input))
 
     async def view(self, command: BetaMemoryTool20250818ViewCommand) -> str:
         name = name_of(command.path)

@@ -6,19 +6,43 @@ Pure. `/memories/NAME` is the document NAME, and a directory is what the names o
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from memo.errors import Absent, InvalidContent, InvalidKey, RevisionConflict, TooLarge, Unsupported
+from pydantic import BaseModel, ValidationError
+
+from memo.errors import (
+    Absent,
+    InvalidContent,
+    InvalidKey,
+    NameTaken,
+    RevisionConflict,
+    TooLarge,
+    TooMany,
+    Unsupported,
+)
 from sandboxd.client import DocumentInfo
 from sandboxd.errors import RequestError
 from sandboxd.integrations.extra import needs_extra
 
 with needs_extra("anthropic"):
     from anthropic.lib.tools import ToolError
+    from anthropic.types import beta
 
 ROOT = "/memories"
+_COMMANDS: dict[str, type[BaseModel]] = {
+    "view": beta.BetaMemoryTool20250818ViewCommand,
+    "create": beta.BetaMemoryTool20250818CreateCommand,
+    "str_replace": beta.BetaMemoryTool20250818StrReplaceCommand,
+    "insert": beta.BetaMemoryTool20250818InsertCommand,
+    "delete": beta.BetaMemoryTool20250818DeleteCommand,
+    "rename": beta.BetaMemoryTool20250818RenameCommand,
+}
+_REFUSED = (InvalidKey, InvalidContent, NameTaken, TooLarge, TooMany, Absent, Unsupported, RequestError)
+"""What a model can correct."""
 _MOST_LINES = 999_999
+_MOST_FOUND = 100
+"""How many places of a text are named, so that what the model reads stays short."""
 _CONTEXT_LINES = 2
 _DEPTH = 2
 CHANGED = "The file has changed since it was read. View it again, then repeat the change."
@@ -31,8 +55,29 @@ def told_to_the_model(conflict: str = CHANGED) -> Iterator[None]:
         yield
     except RevisionConflict as error:
         raise ToolError(conflict) from error
-    except (InvalidKey, InvalidContent, TooLarge, Absent, Unsupported, RequestError) as error:
+    except _REFUSED as error:
         raise ToolError(str(error)) from error
+
+
+def checked(given: object) -> BaseModel:
+    """Return a model's command; raise what to tell the model if it is none, or lacks something."""
+    if isinstance(given, BaseModel):
+        return given
+    name = given.get("command") if isinstance(given, Mapping) else None
+    kind = _COMMANDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise ToolError(f"cannot use this call: command must be one of {', '.join(_COMMANDS)}")
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        wrong = [
+            f"{problem['loc'][0]} is missing" if problem["type"] == "missing" else f"{problem['loc'][0]} is invalid"
+            for problem in error.errors()
+        ]
+        takes = [field for field in kind.model_fields if field != "command"]
+        raise ToolError(
+            f"cannot {name}: {'; '.join(dict.fromkeys(wrong))}. {name} takes {', '.join(takes)}."
+        ) from error
 
 
 def name_of(path: str) -> str:
@@ -91,16 +136,19 @@ def shown_directory(path: str, name: str, documents: list[DocumentInfo]) -> str:
 def replaced(path: str, text: str, old: str, new: str) -> tuple[str, str]:
     """Return the new text, and the answer with the lines around the change."""
     found: list[int] = []
+    line, before = 1, 0
     at = text.find(old)
-    while at >= 0:
-        found.append(text.count("\n", 0, at) + 1)
+    while at >= 0 and len(found) <= _MOST_FOUND:
+        line, before = line + text.count("\n", before, at), at
+        found.append(line)
         at = text.find(old, at + 1)
     if not found:
         raise ToolError(f"No replacement was performed, old_str `{old}` did not appear verbatim in {path}.")
     if len(found) > 1:
+        more = " and more" if len(found) > _MOST_FOUND else ""
         raise ToolError(
             f"No replacement was performed. Multiple occurrences of old_str `{old}` in lines: "
-            f"{', '.join(map(str, found))}. Please ensure it is unique"
+            f"{', '.join(map(str, found[:_MOST_FOUND]))}{more}. Please ensure it is unique"
         )
     changed = text.replace(old, new)
     snippet = _numbered(changed.split("\n"), found[0] - _CONTEXT_LINES, found[0] + _CONTEXT_LINES)

@@ -45,6 +45,8 @@ _CODE_OF = {
     "request.invalid": "invalid_path",
     "request.outside_sandbox": "invalid_path",
 }
+_WRITE_REPLACES = hasattr(BaseSandbox, "delete")
+"""Whether `write` replaces an existing file: so it is from Deep Agents 0.7 on, which also brought `delete`."""
 _TIMED_OUT = 124
 _LONGEST_S = 3600
 
@@ -105,15 +107,16 @@ class SandboxdBackend(BaseSandbox):
         return result
 
     def write(self, file_path: str, content: str) -> WriteResult:
-        """Create a file; an existing one is an error."""
-        try:
-            self._client.stat_file(self._session, file_path, follow=False, tenant=self._tenant)
-        except (FileNotFound, NotADirectory):
-            pass
-        except SandboxdError as error:
-            return WriteResult(error=f"Failed to write file '{file_path}': {_reason(error)}")
-        else:
-            return WriteResult(error=f"Error: File already exists: '{file_path}'")
+        """Create a file. Deep Agents 0.7 wants an existing one replaced, 0.6 wants an error."""
+        if not _WRITE_REPLACES:
+            try:
+                self._client.stat_file(self._session, file_path, follow=False, tenant=self._tenant)
+            except (FileNotFound, NotADirectory):
+                pass
+            except SandboxdError as error:
+                return WriteResult(error=f"Failed to write file '{file_path}': {_reason(error)}")
+            else:
+                return WriteResult(error=f"Error: File already exists: '{file_path}'")
         if is_under(file_path, MEMO):
             said = self._tool("Write", file_path=file_path, contents=content)
             return WriteResult(path=file_path) if said is None else WriteResult(error=said)

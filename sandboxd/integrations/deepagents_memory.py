@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from memo.errors import Absent, InvalidContent, InvalidKey, RevisionConflict, TooLarge
-from sandboxd.client import Client, Document
+from memo.errors import Absent, InvalidContent, InvalidKey, NameTaken, RevisionConflict, TooLarge, TooMany
+from sandboxd.client import Client, Document, DocumentInfo
 from sandboxd.errors import RequestError
 from sandboxd.integrations.extra import needs_extra
 
 with needs_extra("deepagents"):
+    from deepagents.backends import protocol
     from deepagents.backends.protocol import (
         BackendProtocol,
         EditResult,
@@ -31,7 +32,7 @@ with needs_extra("deepagents"):
     from wcmatch import glob as wcglob
 
 ACTOR = "deepagents"
-_REFUSED = (InvalidKey, InvalidContent, TooLarge, RequestError)
+_REFUSED = (InvalidKey, InvalidContent, NameTaken, TooLarge, TooMany, RequestError)
 """What a model can correct. An outage is raised."""
 
 
@@ -74,7 +75,7 @@ class DocumentBackend(BackendProtocol):
         return ReadResult(file_data=FileData(content=part, encoding="utf-8"))
 
     def write(self, file_path: str, content: str) -> WriteResult:
-        """Create a document; an existing one is an error."""
+        """Create a document. An existing one is an error in every version, so that none is replaced unread (I13)."""
         try:
             self._put(file_path, content, 0, "write_file")
         except RevisionConflict:
@@ -101,6 +102,21 @@ class DocumentBackend(BackendProtocol):
         except _REFUSED as error:
             return EditResult(error=f"Error: {error}")
         return EditResult(path=file_path, occurrences=count)
+
+    def delete(self, file_path: str) -> protocol.DeleteResult:
+        """Delete a document, or every document of a directory; each can be restored. Deep Agents 0.7 calls it."""
+        name = file_path.strip("/")
+        doomed = [one.name for one in self._documents() if one.name == name or one.name.startswith(f"{name}/")]
+        if not doomed:
+            return protocol.DeleteResult(error=f"Error: File '{file_path}' not found")
+        try:
+            for one in doomed:
+                self._client.delete_memo(
+                    self._owner, one, actor=self._actor, reason="Deep Agents: delete", **self._place
+                )
+        except _REFUSED as error:
+            return protocol.DeleteResult(error=f"Error: {error}")
+        return protocol.DeleteResult(path=file_path)
 
     def grep(self, pattern: str, path: str | None = None, glob: str | None = None) -> GrepResult:
         found = {info["path"]: self._find(info["path"]) for info in self._files()}
@@ -132,7 +148,6 @@ class DocumentBackend(BackendProtocol):
         ]
 
     def _files(self) -> list[FileInfo]:
-        documents = self._client.list_memo(self._owner, **self._place)
         return [
             FileInfo(
                 path=f"/{document.name}",
@@ -140,8 +155,11 @@ class DocumentBackend(BackendProtocol):
                 size=document.size,
                 modified_at=document.updated_at.isoformat(),
             )
-            for document in sorted(documents, key=lambda document: document.name)
+            for document in self._documents()
         ]
+
+    def _documents(self) -> list[DocumentInfo]:
+        return sorted(self._client.list_memo(self._owner, **self._place), key=lambda document: document.name)
 
     def _find(self, path: str) -> Document | None:
         try:

@@ -5,7 +5,7 @@ There is no `BaseStore` over documents: docs/how-to/integrations/langgraph.md sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from sandboxd.client import Client, ToolDescription
@@ -13,6 +13,14 @@ from sandboxd.integrations.extra import needs_extra
 
 with needs_extra("langgraph"):
     from langchain_core.tools import StructuredTool, ToolException
+
+
+class _SandboxTool(StructuredTool):
+    """A tool that gets its arguments as one value: as keywords, some names that models make up mean something here."""
+
+    def _to_args_and_kwargs(self, tool_input: str | dict[str, Any], tool_call_id: str | None) -> tuple[Any, Any]:
+        _, arguments = super()._to_args_and_kwargs(tool_input, tool_call_id)
+        return (arguments,), {}
 
 
 def sandbox_tools(
@@ -24,7 +32,7 @@ def sandbox_tools(
     """
     found = client.tools(session, tenant=tenant)
     return [
-        StructuredTool(
+        _SandboxTool(
             name=tool.name,
             description=tool.description,
             args_schema=_schema(tool),
@@ -41,7 +49,7 @@ def _schema(tool: ToolDescription) -> dict[str, Any]:
 
 
 def _caller(client: Client, session: str, name: str, tenant: str | None) -> Callable[..., str]:
-    def call(**arguments: Any) -> str:
+    def call(arguments: Mapping[str, Any]) -> str:
         result = client.tool(session, name, arguments, tenant=tenant)
         if not result.ok:
             raise ToolException(result.content)

@@ -5,19 +5,24 @@ A write names the revision that its author last saw, so no other writer's text i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
+import anyio.to_thread
 from pydantic import Field
 
 from memo.errors import Absent, RevisionConflict
 from sandboxd.client.request import Scope
+from sandboxd.errors import InvalidRequest
 from sandboxd.mcp.agent_session import AgentSession
 from sandboxd.mcp.own_tools import OwnTool
 from sandboxd.models.document import Written
 from sandboxd.models.tool import ToolResult
+from sandboxd.runner.inside.edit_rules import lines_of_matches, why_no_edit, why_no_match
 from sandboxd.tools.arguments import ToolArguments, also
 from sandboxd.tools.formats import ToolHints
+from sandboxd.tools.nearest_lines import explain_mismatch
 
 MAX_TEXT_CHARS = 200_000
 """The longest document that a call returns; a longer one is read in parts with Read, below /workspace/memo."""
@@ -35,6 +40,8 @@ _NAME = Field(
 _REASON = Field(default=None, max_length=1000, description="Why, in one line; kept in the history.")
 
 
+_SHOWN_AT = re.compile(r"memo://|(/workspace/|\./)?memo/(?=session/|user/)")
+"""What comes before the scope where a document is shown: in a resource's URI, and in a path of the sandbox."""
 _ALIASES = also(
     name="document file_path path uri",
     content="contents text",
@@ -53,7 +60,8 @@ class _NamedArguments(ToolArguments):
     @property
     def place(self) -> tuple[str, Scope]:
         """The document's name and scope; a path below /workspace/memo or a resource's URI names it too."""
-        name = self.name.removeprefix("memo://").removeprefix("/workspace/memo/")
+        shown = _SHOWN_AT.match(self.name)
+        name = self.name if shown is None else self.name[shown.end() :]
         for scope in ("session", "user"):
             if name.startswith(f"{scope}/"):
                 return name.removeprefix(f"{scope}/"), scope
@@ -80,7 +88,7 @@ class _AppendArguments(_NamedArguments):
 
 
 class _EditArguments(_NamedArguments):
-    old_string: str = Field(min_length=1, description="The text to replace.")
+    old_string: str = Field(description="The text to replace.")
     new_string: str = Field(description="The text to put in its place.")
     replace_all: bool = Field(default=False, description="Replace every match; otherwise there must be exactly one.")
     reason: str | None = _REASON
@@ -129,20 +137,25 @@ async def _append(session: AgentSession, arguments: _AppendArguments) -> ToolRes
 
 
 async def _edit(session: AgentSession, arguments: _EditArguments) -> ToolResult:
+    """Edit by the rules of the tool Edit."""
     name, scope = arguments.place
+    old, new = arguments.old_string, arguments.new_string
+    if (reason := why_no_edit(name, old, new)) is not None:
+        return _not_edited(f"{reason}.")
     document = await session.read_memo(name, scope)
-    found = document.text.count(arguments.old_string)
-    if not found or (found > 1 and not arguments.replace_all):
-        advice = (
-            "make old_string longer so that it matches once, or set replace_all"
-            if found
-            else "read the document with memo_read and copy the text exactly"
-        )
-        content = f"cannot edit {name}: found {found} matches of old_string; {advice}"
-        return ToolResult(ok=False, content=content, details={"code": "request.invalid", "matches": found})
-    text = document.text.replace(arguments.old_string, arguments.new_string)
+    found = document.text.count(old)
+    lines = lines_of_matches(document.text, old) if found > 1 else ()
+    if (reason := why_no_match(name, found, arguments.replace_all, lines)) is not None:
+        # In a thread, because the comparison may take some milliseconds.
+        nearest = "" if found else await anyio.to_thread.run_sync(explain_mismatch, document.text, old)
+        return _not_edited(f"{reason}. Nothing was changed.\n{nearest}".rstrip())
+    text = document.text.replace(old, new)
     written = await session.write_memo(name, text, scope, document.revision, arguments.reason, merge=True)
     return _written("Edited", name, scope, written)
+
+
+def _not_edited(content: str) -> ToolResult:
+    return ToolResult(ok=False, content=content, details={"code": InvalidRequest.code})
 
 
 async def _list(session: AgentSession, arguments: _ListArguments) -> ToolResult:
@@ -197,6 +210,8 @@ def _forgiving(
             return await run(session, arguments)
         except Absent as error:
             step = "memo_list shows which documents exist; memo_write creates one"
+            if getattr(arguments, "revision", None) is not None:
+                step = "memo_history shows which revisions exist"
             return ToolResult(ok=False, content=f"{error}; {step}", details={"code": error.code})
         except RevisionConflict as error:
             return _conflict(arguments.name, error)

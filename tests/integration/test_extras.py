@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from sandboxd.client import Client
 from scripts import environment
 from scripts.licences import normalised, problems
 from tests.integration.test_integrations_how_to import PAGES, lines, shown
@@ -92,6 +93,42 @@ def test_the_page_works_in_a_fresh_environment(wheel: Path, daemon: RunningDaemo
     subprocess.run([*pip, "install", *ours], check=True, timeout=800)
     subprocess.run([*pip, "check"], check=True, timeout=60)
     run_example(python, page, daemon, tmp_path)
+
+
+@pytest.mark.skipif(not scaled(0, 1), reason="pip installs a command line: `make test-all` does it")
+@pytest.mark.timeout(900)
+def test_the_command_line_of_deep_agents_works_in_a_sandbox(
+    wheel: Path, daemon: RunningDaemon, client: Client, tmp_path: Path
+) -> None:
+    place = tmp_path / "environment"
+    venv.create(place, with_pip=True)
+    (page,) = [page for page in PAGES if page.stem == "deepagents"]
+    (wanted, ours) = re.findall(r"^\$ pip install (.*)$", page.read_text(), re.MULTILINE)[1:]
+    assert ours == "--no-deps sandboxd"
+    pip = [str(place / "bin" / "python"), "-m", "pip", "-q", "--disable-pip-version-check", "install"]
+    tools = ("pytest", "pytest-asyncio", "pytest-socket", "pytest-timeout")
+    subprocess.run([*pip, *wanted.split(), *tools], check=True, timeout=800)
+    subprocess.run([*pip, "--no-deps", str(wheel)], check=True, timeout=60)
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SANDBOXD_SOCKET": str(daemon.socket)}
+    suites = ROOT / "tests" / "suites"
+    checks = ["-m", "pytest", "-q", "-c", str(suites / "suites.ini"), str(suites / "newer_deepagents.py")]
+    done = subprocess.run([place / "bin" / "python", *checks], env=environ, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout[-4000:]
+    # The command line's own model for its tests asks for one write and ends.
+    (tmp_path / ".deepagents").mkdir()
+    (tmp_path / ".deepagents" / "config.toml").write_text(
+        "[models.providers.scripted]\n"
+        'class_path = "deepagents_code._testing_models:ToolCallingIntegrationChatModel"\n'
+        'models = ["fake"]\n'
+    )
+    client.ensure_sandbox("research", "ada")
+    asked = "DCA_TEST_WRITE_FILE=/workspace/memo/user/FACTS.md"
+    words = ["--sandbox", "sandboxd", "--sandbox-id", "research", "--model", "scripted:fake", "--no-mcp", "-n", asked]
+    done = subprocess.run(
+        [place / "bin" / "dcode", *words], env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert client.read_memo("ada", "FACTS.md", scope="user").text == "auto-approved"
 
 
 def test_no_extra_brings_a_copyleft_licence() -> None:

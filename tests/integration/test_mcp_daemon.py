@@ -20,7 +20,8 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from sandboxd.client import Client
-from tests.mcp_clients import DOORS, Door, text_of
+from tests.mcp_clients import DOORS, Door, details_of, text_of
+from tests.model_mistakes import FILES, MISTAKES, prepare
 from tests.running import RunningDaemon, free_port
 from tests.tour import environment_of
 
@@ -98,6 +99,24 @@ async def test_tools_memory_and_cancellation_work_in_a_container(
                 await anyio.sleep(0.05)
     assert client.memo_history(session, "NOTES.md")[0].actor == "mcp:mcp"
     assert client.get_sandbox(session).user == "ada"  # kept, with its files
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_a_model_is_told_what_to_do_after_every_mistake_in_a_container(
+    daemon: RunningDaemon, client: Client, session: str, door: Door
+) -> None:
+    def make_files() -> None:
+        client.ensure_sandbox(session, "ada")
+        prepare(client, session, "ada")
+
+    await anyio.to_thread.run_sync(make_files)
+    async with connect(daemon, door, session) as mcp:
+        for mistake in MISTAKES:
+            if mistake.kind == "half a character":  # which this client cannot send
+                continue
+            result = await mcp.call_tool(mistake.tool, dict(mistake.arguments))
+            mistake.check(not result.is_error, text_of(result), details_of(result))
+    assert {path: client.read_file(session, path) for path in FILES} == FILES
 
 
 async def test_a_daemon_with_open_connections_drains_and_exits_with_0(

@@ -167,6 +167,49 @@ async def _async_answer(tool: AsyncSandboxdMemoryTool, call: Call) -> str:
         return f"error: {error}"
 
 
+MISTAKES: dict[str, tuple[object, str]] = {
+    "no object": ("view", "command must be one of view, create"),
+    "no command": ({}, "command must be one of view, create"),
+    "an unknown command": ({"command": "append", "path": F}, "command must be one of view, create"),
+    "a missing path": ({"command": "view"}, "path is missing. view takes path"),
+    "a missing text": ({"command": "create", "path": F}, "file_text is missing"),
+    "a range of words": (view(F, view_range=["a", "b"]), "view_range is invalid"),
+    "a line that is a word": (insert(F, "first", "x"), "insert_line is invalid"),  # type: ignore[arg-type]
+    "half a character": (create("/memories/b.txt", "\ud83d"), "half of a surrogate pair"),
+    "a path outside": (create("/etc/passwd"), "must start with /memories"),
+    "a path that climbs": (create("/memories/../x"), "would escape /memories"),
+    "a name with a space": (create("/memories/my notes.md"), "1 to 8 segments"),
+    "a hidden name": (create("/memories/.notes"), "start with a letter"),
+    "a reserved name": (create("/memories/trace/a"), "trace is reserved"),
+    "a file for a directory": (create(f"{F}/more"), "cannot also be a directory"),
+    "a directory for a file": (create("/memories/dir"), "so dir is a directory"),
+    "a rename below a file": (rename("/memories/dir/a.txt", f"{F}/a.txt"), "cannot also be a directory"),
+}
+
+
+@pytest.mark.parametrize(("call", "says"), MISTAKES.values(), ids=MISTAKES.keys())
+async def test_a_model_is_told_what_to_do(client: Client, user: str, call: Call, says: str) -> None:
+    tool = SandboxdMemoryTool(client, user)
+    for made in (create(F), create("/memories/dir/a.txt")):
+        tool.call(made)
+    with pytest.raises(ToolError, match=re.escape(says)):
+        tool.call(call)
+    async with AsyncClient() as async_client:
+        with pytest.raises(ToolError, match=re.escape(says)):
+            await AsyncSandboxdMemoryTool(async_client, user).call(call)
+    assert [(one.name, one.revision) for one in client.list_memo(user, scope="user")] == [
+        ("dir/a.txt", 1),
+        ("file.txt", 1),
+    ]
+
+
+def test_a_text_that_is_there_often_is_refused_with_its_first_lines(client: Client, user: str) -> None:
+    tool = SandboxdMemoryTool(client, user)
+    tool.call(create(F, "a\n" * 300_000))  # comparing each place with the whole text before it takes half a minute
+    with pytest.raises(ToolError, match="99, 100 and more"):
+        tool.call(replace(F, "a", "b"))
+
+
 def test_every_change_is_attributed_and_can_be_restored(client: Client, user: str) -> None:
     tool = SandboxdMemoryTool(client, user, actor="support-bot")
     for call in (create(F, "one\n"), replace(F, "one", "two"), insert(F, 1, "three")):

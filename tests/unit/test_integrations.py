@@ -15,13 +15,17 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ADAPTERS = {
     "anthropic_memory": ("anthropic", "anthropic", '"sandboxd[anthropic]"'),
     "deepagents": ("deepagents", "deepagents", '"sandboxd[deepagents]"'),
+    "deepagents_code": ("deepagents", "deepagents", '"sandboxd[deepagents]"'),
     "deepagents_memory": ("deepagents", "deepagents", '"sandboxd[deepagents]"'),
     "inspect_ai": ("inspect", "inspect_ai", '"sandboxd[inspect]"'),
     "langgraph": ("langgraph", "langchain_core", '"sandboxd[langgraph]"'),
     "openai_agents": ("openai-agents", "agents", '"sandboxd[openai-agents]"'),
     "swe_rex": ("swe-rex", "pexpect", "swe-rex"),
 }
-FRAMEWORKS = {"agents", "anthropic", "deepagents", "inspect_ai", "langchain_core", "langgraph", "openai", "swerex"}
+FRAMEWORKS = {
+    *("agents", "anthropic", "deepagents", "deepagents_code", "inspect_ai", "langchain_core", "langgraph", "openai"),
+    "swerex",
+}
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
@@ -40,7 +44,8 @@ def test_every_extra_of_a_framework_has_an_adapter() -> None:
 
 def test_the_entry_points_name_modules_that_exist() -> None:
     groups = PROJECT["entry-points"]
-    assert {name for group in groups.values() for name in group.values() if find_spec(name) is None} == set()
+    modules = {target.partition(":")[0] for group in groups.values() for target in group.values()}
+    assert {module for module in modules if find_spec(module) is None} == set()
 
 
 def test_nothing_else_of_the_product_imports_a_framework_or_an_adapter() -> None:
