@@ -250,11 +250,6 @@ class EventLog:
             await self._database.run(work)
             self.traced_id = number
 
-    async def count_untraced(self) -> int:
-        """Return how many events of sessions wait for their trace."""
-        query = "SELECT count(*) FROM events WHERE id > ? AND session IS NOT NULL"
-        return await self._database.run(lambda db: int(db.execute(query, (self.traced_id,)).fetchone()[0]))
-
     async def _open_database(self) -> None:
         if self._is_open:
             return

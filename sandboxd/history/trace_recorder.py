@@ -7,11 +7,12 @@ session that was removed.
 
 from __future__ import annotations
 
-from collections import Counter
+import inspect
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import anyio
 import structlog
@@ -31,6 +32,7 @@ MAX_STRIKES: Final = 5
 """How often writing to one session may fail while others succeed, before its envelopes are given up."""
 _STOP_AFTER: Final = 3
 """A pass ends after this many failures without a success: the store does not answer."""
+_MOST_OPEN: Final = 4096
 _DEFAULT_AGENT: Final = AgentId("default")
 
 _log = structlog.get_logger()
@@ -64,8 +66,9 @@ class TraceRecorder:
         """Ids after the cursor that need nothing more."""
         self._doubtful: set[int] = set()
         """Ids that may be in their trace already."""
+        self._traces: OrderedDict[SessionRef, object] = OrderedDict()
         self._strikes: Counter[SessionRef] = Counter()
-        self.is_connected = can_trace(store)
+        self._is_waiting = False
         self.written = 0
         self.given_up: Counter[str] = Counter()
         """Envelopes by the reason why they were given up."""
@@ -90,6 +93,7 @@ class TraceRecorder:
                 await retries.wait()
                 continue
             retries.reset()
+            self._is_waiting = False
             if len(batch) < BATCH:
                 await news.wait()
 
@@ -149,7 +153,7 @@ class TraceRecorder:
         try:
             if not await self._is_there(ref):
                 return self._give_up("no_session")
-            traces: SessionTraceStore = self._store.session_trace_store(ref)
+            traces = await self._traces_of(ref)
             if entry.id in self._doubtful:
                 if ref not in known:
                     known[ref] = {one.get("id") for one in await self._ask(traces.load_envelopes()) if _is_ours(one)}
@@ -160,11 +164,11 @@ class TraceRecorder:
         except Corrupt as error:
             return self._give_up("refused", ref, error)
         except (ProviderError, TimeoutError) as error:
-            return self._fail(ref, error)
+            return self._fail(error)
         except MemoError as error:
             return self._give_up("refused", ref, error)
         except Exception as error:  # noqa: BLE001  # third-party code may raise anything
-            return self._fail(ref, error)
+            return self._fail(error)
         self._doubtful.discard(entry.id)
         self.written += 1
         return _Settling.WRITTEN
@@ -186,13 +190,26 @@ class TraceRecorder:
             return False
         return True
 
+    async def _traces_of(self, ref: SessionRef) -> SessionTraceStore:
+        """Return the trace store of a session, which the store is asked for once."""
+        traces = self._traces.get(ref)
+        if traces is None:
+            traces = self._store.session_trace_store(ref)
+            if inspect.isawaitable(traces):
+                traces = await self._ask(traces)
+            if len(self._traces) >= _MOST_OPEN:
+                self._traces.popitem(last=False)
+            self._traces[ref] = traces
+        return cast(SessionTraceStore, traces)
+
     async def _ask(self, call: Awaitable[T]) -> T:
         with anyio.fail_after(self._timeout_s):
             return await call
 
-    def _fail(self, ref: SessionRef, error: Exception) -> _Settling:
-        if not self._strikes[ref]:
-            _log.info("a trace waits for the store", session=str(ref), error=type(error).__name__)
+    def _fail(self, error: Exception) -> _Settling:
+        if not self._is_waiting:
+            _log.warning("traces wait for the store", error=type(error).__name__)
+        self._is_waiting = True
         return _Settling.FAILED
 
     def _give_up(self, reason: str, ref: SessionRef | None = None, error: Exception | None = None) -> _Settling:
