@@ -19,9 +19,10 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 
 @dataclass(slots=True)
 class PoolFigures:
-    """Counts of the pool since the daemon started."""
+    """Counts of the pool since the daemon started; `ready` and `target` are how many it has and wants now."""
 
     ready: int = 0
+    target: int = 0
     hits: int = 0
     misses: int = 0
     refills: int = 0
