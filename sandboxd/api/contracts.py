@@ -24,6 +24,7 @@ from memo.provider import Capabilities
 from memo.sessions import Summarize
 from sandboxd.contexts.contexts import ContextRunner
 from sandboxd.events import EventBus
+from sandboxd.history import EventHistory
 from sandboxd.memory.outcomes import Committed, Queued
 from sandboxd.memory.store_client import StoreClient
 from sandboxd.metrics import PoolFigures
@@ -100,6 +101,10 @@ class Manager(Protocol):
 
     @property
     def settings(self) -> Settings: ...
+
+    @property
+    def history(self) -> EventHistory:
+        """The events beyond the bus, also of earlier runs."""
 
     async def ensure_sandbox(self, ref: SessionRef, request: SandboxRequest) -> SandboxView:
         """Return the session's sandbox once it is ready; `created` says whether this call created it."""
