@@ -1,8 +1,9 @@
 """The event bus: numbered events of the daemon, for readers to follow.
 
 Owns one bounded ring of events in memory. Ids only grow, even across restarts. It never blocks a publisher, never keeps
-a queue for a reader, and never contains command text, output or document text. Publishing costs the same however many
-readers wait: readers are woken a few at a time, and less often the more there are.
+a queue for a reader, and never contains output or document text. Publishing costs the same however many readers wait:
+readers are woken a few at a time, and less often the more there are. What is kept beyond the ring is up to the
+`Keeper`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Protocol
 
 import anyio
 
@@ -27,8 +30,62 @@ the event loop's time. A single reader is woken at once."""
 _WOKEN_AT_ONCE = 16
 """The most readers woken in one pass of the event loop, so that calls do not wait for all of them."""
 
-Field = str | int | float | bool | None
-_Published = tuple[str, datetime, dict[str, Field]]
+EXCERPT_BYTES = 4096
+"""The most of an output that is kept beside its event."""
+
+Field = str | int | float | bool | tuple[str, ...] | None
+Fields = dict[str, Field]
+_Published = tuple[str, datetime, Fields]
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A part of an output: its first bytes, its last ones, and how many are between them."""
+
+    head: bytes
+    tail: bytes = b""
+    left_out: int = 0
+
+    @classmethod
+    def of(cls, *outputs: bytes) -> Excerpt:
+        """Return the first and last part of these outputs, one after the other."""
+        if sum(map(len, outputs)) <= EXCERPT_BYTES:
+            return cls(b"".join(outputs))
+        ends = OutputEnds()
+        for output in outputs:
+            ends.add(output)
+        return ends.excerpt()
+
+
+class OutputEnds:
+    """The first and last bytes of an output that arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._tail = b""
+        self._size = 0
+
+    def add(self, piece: bytes) -> None:
+        half = EXCERPT_BYTES // 2
+        self._size += len(piece)
+        room = half - len(self._head)
+        if room > 0:
+            self._head += piece[:room]
+            piece = piece[room:]
+        if piece:
+            self._tail = (self._tail + piece[-half:])[-half:]
+
+    def excerpt(self) -> Excerpt:
+        return Excerpt(self._head, self._tail, self._size - len(self._head) - len(self._tail))
+
+
+class Keeper(Protocol):
+    """Prepares and keeps what is published. It is called on the path of every call: it must be quick and not raise."""
+
+    def prepare(self, fields: Fields) -> None:
+        """Complete the fields, and bound and redact the texts in them, before anything else has them."""
+
+    def keep(self, number: int, kind: str, at: datetime, fields: Fields, output: Excerpt | None) -> None: ...
 
 
 class EventBus:
@@ -52,8 +109,15 @@ class EventBus:
         """Whether something was published since readers were last woken."""
         self._next_wake = 0.0
         self._is_closed = False
+        self._keeper: Keeper | None = None
         self.dropped = 0
         """How many events readers missed because they were too slow or came too late."""
+
+    def keep_in(self, keeper: Keeper | None, last_id: int = 0) -> None:
+        """Pass everything published from now on to this keeper, which has ids up to `last_id` from earlier runs."""
+        self._keeper = keeper
+        if last_id >= self._next:
+            self._first = self._next = last_id + 1
 
     def close(self) -> None:
         """End every reader, because the daemon is stopping. Later events are kept but reach no reader."""
@@ -67,8 +131,22 @@ class EventBus:
     def last_id(self) -> int:
         return self._next - 1
 
-    def publish(self, kind: str, **fields: Field) -> None:
-        self._ring[self._next % self._capacity] = (kind, datetime.now(UTC), fields)
+    @property
+    def next_id(self) -> int:
+        return self._next
+
+    @property
+    def oldest_id(self) -> int:
+        """The oldest id that the ring still has, or the next one if it is empty."""
+        return max(self._first, self._next - self._capacity)
+
+    def publish(self, kind: str, output: Excerpt | None = None, /, **fields: Field) -> None:
+        """Publish an event. Its output goes to the keeper only."""
+        at = datetime.now(UTC)
+        if self._keeper is not None:
+            self._keeper.prepare(fields)
+            self._keeper.keep(self._next, kind, at, fields, output)
+        self._ring[self._next % self._capacity] = (kind, at, fields)
         self._next += 1
         self._has_news = True
         if self._waiting and not self._is_waking:
@@ -105,7 +183,7 @@ class EventBus:
 
     def recent(self, after: int | None = None) -> list[Event]:
         """Return the events after this id that the ring still has, with a gap in front if some are lost."""
-        return self._from(self._oldest() if after is None else after + 1, self._capacity + 1)
+        return self._from(self.oldest_id if after is None else after + 1, self._capacity + 1)
 
     async def take(self, position: int, most: int) -> list[Event]:
         """Wait for events from this position on, with a gap in front if some are lost; empty once the bus is closed.
@@ -136,12 +214,9 @@ class EventBus:
         events.extend(self._at(number) for number in range(position, last))
         return events
 
-    def _oldest(self) -> int:
-        return max(self._first, self._next - self._capacity)
-
     def _gap(self, position: int) -> Event | None:
         """Return the gap that a reader at this position must skip, if any. An id from the future is a gap too."""
-        oldest = self._oldest()
+        oldest = self.oldest_id
         if oldest <= position <= self._next:
             return None
         lost = oldest - position if position < oldest else 0

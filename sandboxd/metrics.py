@@ -6,7 +6,7 @@ Owns its own registry. Labels are kinds, states and error codes from small fixed
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
@@ -17,11 +17,23 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 600, 3600)
 
 
+@dataclass(frozen=True, slots=True)
+class HistoryFigures:
+    """Counts of the log of events and of the traces since the daemon started, except `kept`."""
+
+    kept: int = 0
+    dropped: int = 0
+    traced: int = 0
+    untraced: Mapping[str, int] = field(default_factory=dict)
+    """Events that are in no trace, by the reason why they were given up."""
+
+
 @dataclass(slots=True)
 class PoolFigures:
-    """Counts of the pool since the daemon started."""
+    """Counts of the pool since the daemon started; `ready` and `target` are how many it has and wants now."""
 
     ready: int = 0
+    target: int = 0
     hits: int = 0
     misses: int = 0
     refills: int = 0
@@ -40,6 +52,7 @@ class Metrics:
         pool: Callable[[], PoolFigures] = PoolFigures,
         outbox: Callable[[], Mapping[str, int]] = dict,
         egress: Callable[[], Mapping[str, int]] = dict,
+        history: Callable[[], HistoryFigures] = HistoryFigures,
         tasks: Callable[[], int] = int,
     ) -> None:
         self._registry = CollectorRegistry()
@@ -52,6 +65,7 @@ class Metrics:
         self._registry.register(_ObservedPool(pool))
         self._registry.register(_ObservedOutbox(outbox))
         self._registry.register(_ObservedEgress(egress))
+        self._registry.register(_ObservedHistory(history))
         ProcessCollector(registry=self._registry)
         self._counters: dict[tuple[str, str], Counter] = {}
         self._histograms: dict[str, Histogram] = {}
@@ -161,6 +175,28 @@ class _ObservedEgress(Collector):
         for decision, count in self._egress().items():
             connections.add_metric((decision,), count)
         yield connections
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+
+class _ObservedHistory(Collector):
+    def __init__(self, history: Callable[[], HistoryFigures]) -> None:
+        self._history = history
+
+    def collect(self) -> Iterator[Metric]:
+        figures = self._history()
+        yield GaugeMetricFamily("sandboxd_history_events", "Events in the log.", value=figures.kept)
+        yield CounterMetricFamily(
+            "sandboxd_history_dropped", "Events that the log could not keep.", value=figures.dropped
+        )
+        yield CounterMetricFamily("sandboxd_traces_written", "Events added to traces.", value=figures.traced)
+        dropped = CounterMetricFamily(
+            "sandboxd_traces_dropped", "Events that are in no trace, by reason.", labels=("reason",)
+        )
+        for reason, count in figures.untraced.items():
+            dropped.add_metric((reason,), count)
+        yield dropped
 
     def describe(self) -> Iterator[Metric]:
         return iter(())

@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from memo.limits import StoreLimits
 from sandboxd.consolidation_settings import ConsolidationOptions
 from sandboxd.errors import InvalidRequest
+from sandboxd.history_settings import HistoryOptions
 from sandboxd.limits import Limits
 from sandboxd.models.command import DEFAULT_MAX_TIMEOUT_S, MAX_TIMEOUT_S
 from sandboxd.network_settings import NetworkOptions
@@ -84,6 +85,8 @@ class Settings(BaseSettings):
     """Consolidation, which makes a user's USER.md from their sessions in the background."""
     network: NetworkOptions = NetworkOptions()
     """What sandboxes may reach, and the credentials that the daemon adds for them."""
+    history: HistoryOptions = HistoryOptions()
+    """What the daemon keeps of its events, and for how long."""
     idle_timeout_s: float = Field(default=1800, ge=0)
     """A sandbox without calls or running processes for this many seconds hibernates: its container goes, its workspace
     stays, and the next call resumes it. 0 means never. A create request may set its own."""

@@ -16,6 +16,7 @@ from memo.errors import MemoError
 from memo.ids import SessionRef
 from sandboxd.api.answers import lossless, output_answer
 from sandboxd.api.budget import STREAM_BYTES, allotment
+from sandboxd.api.memory import ACTOR_HEADER, actor_of
 from sandboxd.api.once import BEGUN
 from sandboxd.api.problems import problem_of
 from sandboxd.api.request_clock import PACED
@@ -30,7 +31,7 @@ from sandboxd.api.requests import (
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.api.streams import EVENTS_HEAD, Source, Streamed, sse
 from sandboxd.errors import InvalidRequest, SandboxdError
-from sandboxd.events import EventBus
+from sandboxd.events import Excerpt, OutputEnds
 from sandboxd.models.command import ExecBody, ExecResult
 from sandboxd.models.wire import OutputEncoding, encode
 from sandboxd.runner.calls import CommandResult, Exec
@@ -57,7 +58,7 @@ async def run_command(services: Services, request: Request) -> Response:
     with await services.manager.call(ref) as runner, services.watch.guard(receive):
         request.scope[BEGUN] = True
         result = await runner.exec(call)
-    _announce(services.manager.events, ref, result)
+    _announce(services, request, ref, call, result, Excerpt.of(result.stdout, result.stderr))
     return output_answer(result, _OUTPUTS, encoding, memory)
 
 
@@ -88,6 +89,7 @@ async def _events(
     services: Services, request: Request, ref: SessionRef, call: Exec, encoding: OutputEncoding
 ) -> Source:
     decoders = {name: _Decoder(encoding) for name in ("stdout", "stderr")}
+    seen = OutputEnds()
     with await services.manager.call(ref) as runner:
         request.scope[BEGUN] = True
         async with runner.stream(call) as items:
@@ -98,9 +100,11 @@ async def _events(
                         for name, decoder in decoders.items():
                             if rest := decoder.finish():
                                 yield sse(name, rest)
-                        _announce(services.manager.events, ref, item)
+                        _announce(services, request, ref, call, item, seen.excerpt())
                         yield sse("exit", item.model_dump(exclude={*_OUTPUTS}))
-                    elif event := decoders[item.stream].feed(item.data):
+                        continue
+                    seen.add(item.data)
+                    if event := decoders[item.stream].feed(item.data):
                         yield sse(item.stream, event)
             except (SandboxdError, MemoError) as error:
                 yield sse("error", problem_of(error))
@@ -126,13 +130,19 @@ class _Decoder:
         return {"data": text} if text else {}
 
 
-def _announce(events: EventBus, ref: SessionRef, result: CommandResult) -> None:
-    events.publish(
+def _announce(
+    services: Services, request: Request, ref: SessionRef, call: Exec, result: CommandResult, output: Excerpt
+) -> None:
+    services.manager.events.publish(
         "exec",
+        output,
         tenant=ref.tenant,
         session=ref.session,
+        actor=actor_of(request),
+        command=call.command,
         exit_code=result.exit_code,
         timed_out=result.timed_out,
+        limits_hit=result.limits_hit,
         duration_ms=result.duration_ms,
     )
 
@@ -153,6 +163,7 @@ ENDPOINTS = (
         body=ExecBody,
         other_body=WITH_STDIN,
         answers={200: ExecResult},
+        headers=(ACTOR_HEADER,),
         repeatable=False,
     ),
 )

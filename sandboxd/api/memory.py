@@ -31,7 +31,8 @@ MAX_TEXT_BYTES = 67_108_864
 """The largest text of any store; it bounds what is read to compare a retry with the first request."""
 MAX_ACTOR_CHARS = 100
 MAX_REASON_CHARS = 1000
-AUTHOR_HEADERS = ("X-Memo-Actor", "X-Memo-Reason")
+ACTOR_HEADER = "X-Memo-Actor"
+AUTHOR_HEADERS = (ACTOR_HEADER, "X-Memo-Reason")
 
 
 def memory_of(services: Services) -> Memory:
@@ -110,9 +111,14 @@ async def require_session(services: Services, ref: SessionRef) -> None:
 
 def author_of(request: Request, verb: str, content: str, session: SessionId | None) -> Author:
     """Return the author from the headers. The Idempotency-Key goes to the store as well, where it survives a crash."""
-    actor = _text_header(request, b"x-memo-actor", MAX_ACTOR_CHARS) or "host"
+    actor = actor_of(request)
     reason = _text_header(request, b"x-memo-reason", MAX_REASON_CHARS)
     return Author(actor, session, reason, request_of(request, verb, content))
+
+
+def actor_of(request: Request, default: str = "host") -> str:
+    """Return who makes the request, as it says itself."""
+    return _text_header(request, b"x-memo-actor", MAX_ACTOR_CHARS) or default
 
 
 def request_of(request: Request, verb: str, content: str | bytes) -> str | None:

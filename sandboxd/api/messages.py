@@ -5,6 +5,7 @@ Messages go to the store directly; what compaction writes to memory reaches the 
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request
@@ -61,6 +62,7 @@ async def append_messages(services: Services, request: Request) -> Response:
     request.scope[BEGUN] = True
     named = _request(services, request, "append_messages", body)
     await _write(services, ref, "append_messages", body.messages, **named)
+    _announce(services, ref, "appended", count=len(body.messages))
     return json_answer(Appended(appended=len(body.messages)))
 
 
@@ -76,6 +78,8 @@ async def append_turn(services: Services, request: Request) -> Response:
     else:
         await _write(services, ref, "append_messages", body.messages)
         await _write(services, ref, "record_turn", usage)
+    used = {f"{name}_tokens": count for name, count in asdict(usage).items()}
+    _announce(services, ref, "turn", count=len(body.messages), **used)
     return json_answer(Appended(appended=len(body.messages)))
 
 
@@ -114,6 +118,7 @@ async def compact(services: Services, request: Request) -> Response:
     if not compacted:
         await require_session(services, ref)
         return json_answer(Compaction(compacted=False, archived=0))
+    _announce(services, ref, "compacted", count=archived)
     return json_answer(Compaction(compacted=True, archived=archived))
 
 
@@ -149,6 +154,10 @@ async def _write(services: Services, ref: SessionRef, verb: str, *args: Any, **n
             raise absent from None
         await introduce_session(services, ref, view.user, view.agent)
         await ask_store(services, verb, ref.tenant, ref.session, *args, writes=True, **named)
+
+
+def _announce(services: Services, ref: SessionRef, what: str, **counts: int) -> None:
+    services.manager.events.publish("messages", what=what, tenant=ref.tenant, session=ref.session, **counts)
 
 
 def _request(services: Services, request: Request, verb: str, body: MessagesBody) -> dict[str, str]:

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from sandboxd.api.answers import json_answer, output_answer
 from sandboxd.api.budget import allotment
+from sandboxd.api.memory import ACTOR_HEADER, actor_of
 from sandboxd.api.once import BEGUN
 from sandboxd.api.requests import MAX_JSON_BYTES, MAX_STDIN_JSON_BYTES, read_json, read_query, session_ref
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
@@ -48,7 +49,15 @@ async def start_process(services: Services, request: Request) -> Response:
         command = body.command if isinstance(body.command, str) else tuple(body.command)
         tty = Terminal(**body.terminal_options()) if body.tty else False
         process = await runner.start_process(Exec(command, body.cwd, body.env), tty=tty)
-    services.manager.events.publish("process", tenant=ref.tenant, session=ref.session, process=process.id)
+    services.manager.events.publish(
+        "process",
+        what="started",
+        tenant=ref.tenant,
+        session=ref.session,
+        actor=actor_of(request),
+        process=process.id,
+        command=command,
+    )
     return json_answer(process, 201)
 
 
@@ -98,11 +107,15 @@ async def signal_process(services: Services, request: Request) -> Response:
 
 
 async def kill_process(services: Services, request: Request) -> Response:
+    ref = session_ref(request)
     process_id = _process_id(request)
     query = read_query(request, KillQuery)
-    with await services.manager.call(session_ref(request)) as runner:
+    with await services.manager.call(ref) as runner:
         request.scope[BEGUN] = True
         process = await runner.kill_process(process_id, query.signal, query.grace_s)
+    services.manager.events.publish(
+        "process", what="killed", tenant=ref.tenant, session=ref.session, actor=actor_of(request), process=process_id
+    )
     return json_answer(process)
 
 
@@ -120,6 +133,7 @@ ENDPOINTS = (
         body_limit=MAX_STDIN_JSON_BYTES,
         body=ProcessBody,
         answers={201: Process},
+        headers=(ACTOR_HEADER,),
         repeatable=False,
     ),
     Endpoint(

@@ -65,7 +65,10 @@ async def _start(services: Services, ref: SessionRef, runner: SandboxRunner, que
     given = {"rows": query.rows, "columns": query.cols, "term": query.term}
     terminal = Terminal(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     process = await runner.start_process(Exec(query.command or LOGIN_SHELL), tty=terminal)
-    services.manager.events.publish("process", tenant=ref.tenant, session=ref.session, process=process.id)
+    command = query.command or LOGIN_SHELL
+    services.manager.events.publish(
+        "process", what="started", tenant=ref.tenant, session=ref.session, process=process.id, command=command
+    )
     return process.id
 
 

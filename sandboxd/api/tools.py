@@ -18,7 +18,7 @@ from starlette.responses import Response
 from memo.ids import SessionRef
 from sandboxd.api.answers import json_answer
 from sandboxd.api.budget import allotment
-from sandboxd.api.memory import remembers_requests, request_of
+from sandboxd.api.memory import ACTOR_HEADER, actor_of, remembers_requests, request_of
 from sandboxd.api.once import BEGUN, REPEATED, UNSETTLED
 from sandboxd.api.pieces import object_answer
 from sandboxd.api.requests import (
@@ -32,6 +32,7 @@ from sandboxd.api.requests import (
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.api.tool_stream import stream_call
 from sandboxd.errors import InvalidRequest, StoreUnavailable
+from sandboxd.events import Excerpt, Field
 from sandboxd.idempotency import OutcomeUnknown
 from sandboxd.models.command import DEFAULT_OUTPUT_BYTES
 from sandboxd.models.tool import FormattedToolList, ToolList, ToolResult, ToolsQuery
@@ -40,6 +41,10 @@ from sandboxd.tools.context import ToolContext
 
 TOOL_BYTES = 2 * DEFAULT_OUTPUT_BYTES
 """Memory that a tool may hold until its result is shortened for the model: the output of a command."""
+
+_SHOWN_ARGUMENTS = {"command": "command", "code": "command", "file_path": "path", "path": "path"}
+"""Arguments of tools that their events have, and under which name. Contents of files and documents are never there."""
+_SHOWN_DETAILS = frozenset({"exit_code", "timed_out", "limits_hit", "process_id", "code"})
 
 
 async def list_tools(services: Services, request: Request) -> Response:
@@ -58,7 +63,7 @@ async def call_tool(services: Services, request: Request) -> Response:
     call = await _read_call(services, request)
     if isinstance(call, ToolResult):
         services.manager.get(ref)  # a missing sandbox is an error, whatever the model's mistake
-        _report(services, ref, request.scope["path_params"]["tool"], call, 0.0)
+        _report(services, request, ref, None, call, 0.0)
         return json_answer(call)
     is_keyed = header(request, b"idempotency-key") is not None
     # The store gets the key with the write and recognises a retry even after a crash; other tools cannot do that.
@@ -78,7 +83,7 @@ async def call_tool(services: Services, request: Request) -> Response:
         request.scope[BEGUN] = not is_repeatable
         result = await call.run(ToolContext(ref, runner, services.memory, services.manager, name))
     request.scope[UNSETTLED] = is_repeatable and result.details.get("code") == StoreUnavailable.code
-    _report(services, ref, call.tool.name, result, time.perf_counter() - started)
+    _report(services, request, ref, call, result, time.perf_counter() - started)
     memory.shrink(len(result.content))
     return object_answer(result.model_dump(exclude={"content"}), {"content": result.content}, memory)
 
@@ -105,16 +110,33 @@ def _parse(raw: bytes) -> Any:
     raise InvalidRequest(f"cannot use this request: invalid JSON: {problem}")
 
 
-def _report(services: Services, ref: SessionRef, tool: str, result: ToolResult, duration_s: float) -> None:
-    if tool in services.toolbox:  # an unknown name is a model's text, which does not belong in an event
-        services.manager.events.publish(
-            "tool",
-            tenant=ref.tenant,
-            session=ref.session,
-            tool=tool,
-            ok=result.ok,
-            duration_ms=round(duration_s * 1000, 3),
-        )
+def _report(
+    services: Services,
+    request: Request,
+    ref: SessionRef,
+    call: PreparedCall | None,
+    result: ToolResult,
+    duration_s: float,
+) -> None:
+    tool = request.scope["path_params"]["tool"]
+    if tool not in services.toolbox:  # an unknown name is a model's text, which does not belong in an event
+        return
+    fields: dict[str, Field] = {"tool": tool, "ok": result.ok}
+    if call is not None:
+        found = {name: getattr(call.arguments, attribute, None) for attribute, name in _SHOWN_ARGUMENTS.items()}
+        fields |= {name: value for name, value in found.items() if isinstance(value, str)}
+    for name in _SHOWN_DETAILS & result.details.keys():
+        value = result.details[name]
+        fields[name] = tuple(value) if isinstance(value, list) else value
+    services.manager.events.publish(
+        "tool",
+        Excerpt.of(result.content.encode("utf-8", "replace")) if "command" in fields else None,
+        tenant=ref.tenant,
+        session=ref.session,
+        actor=actor_of(request, "agent"),
+        **fields,
+        duration_ms=round(duration_s * 1000, 3),
+    )
 
 
 ENDPOINTS = (
@@ -129,6 +151,7 @@ ENDPOINTS = (
         body_limit=MAX_STDIN_JSON_BYTES,
         body="application/json",
         answers={200: ToolResult},
+        headers=(ACTOR_HEADER,),
         repeatable=False,
         judges_repeats=True,
         description="A model's mistake (an unknown tool, wrong arguments, a file that does not exist) is a result with "

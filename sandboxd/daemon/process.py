@@ -123,6 +123,7 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
                 pool=lambda: manager.pool,
                 outbox=lambda: manager.outbox,
                 egress=lambda: manager.egress.counts,
+                history=manager.history.figures,
                 tasks=lambda: len(asyncio.all_tasks()),
             )
             mcp = McpDoor(version("sandboxd"), reserve=lambda scope, size: allotment_of(scope).take_large(size))

@@ -18,6 +18,7 @@ import shutil
 from pathlib import Path
 
 from sandboxd.errors import Conflict, HostError, HostFull, HostIO
+from sandboxd.history.journal import NAMES as JOURNAL_FILES
 from sandboxd.permissions import PRIVATE_DIRECTORY, PRIVATE_FILE, make_private, make_shared, tighten
 from sandboxd.runner.protocol import RUNNER_DIR
 from sandboxd.sandboxes import cache_place
@@ -32,6 +33,8 @@ _PRIVATE_FILES = (
     "idempotency.db",
     "outbox.db",
     "memo.db",
+    "events.db",
+    *JOURNAL_FILES,
     "previews.db",
     "previews.key",
 )

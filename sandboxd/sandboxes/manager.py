@@ -33,6 +33,7 @@ from sandboxd.errors import (
     SandboxNotFound,
 )
 from sandboxd.events import EventBus
+from sandboxd.history import EventHistory, SessionOwner
 from sandboxd.limits import Limits
 from sandboxd.memory import Memory
 from sandboxd.metrics import PoolFigures
@@ -89,6 +90,14 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
     def __init__(self, settings: Settings, *, engine: Engine | None = None, memo_provider: object = None) -> None:
         self.settings = settings
         self.events = EventBus()
+        self.history = EventHistory(
+            settings.data,
+            settings.history,
+            self.events,
+            store=memo_provider,
+            store_timeout_s=settings.store_timeout_s,
+            owner_of=self._owner_of,
+        )
         self.layout = Layout(
             settings.data,
             gid=settings.gid,
@@ -147,7 +156,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         # that re-raises an earlier error makes a cycle there, which the stack then follows for ever.
         self.layout.hold()
         try:
-            async with self._open_engine(), self._open_registry():
+            async with self._open_engine(), self._open_registry(), self.history:
                 await self.workspaces.open()
                 async with self._open_memory() as self.memory, self.egress:
                     try:
@@ -184,6 +193,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         if not self.layout.reserve.fill(partly=True):  # reserve the space that the start did not need again
             _log.warning("the disk of the data directory is full: serving, but taking on nothing new")
         self._tasks.start_soon(self._watch.run)
+        self._tasks.start_soon(self.history.record_traces)
         if self.settings.pool:
             self._pool.prefer(self._records.shape(None, self.settings.limits))
         self._tasks.start_soon(self._pool.tend)
@@ -364,6 +374,15 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
 
     def of_tenant(self, tenant: TenantId) -> list[SandboxView]:
         return [sandbox.view() for ref, sandbox in self._sandboxes.items() if ref.tenant == tenant]
+
+    def find_all(self) -> list[SandboxView]:
+        """Return the sandboxes of every tenant."""
+        return [sandbox.view() for sandbox in self._sandboxes.values() if sandbox.state is not State.REMOVED]
+
+    def idle_s(self, ref: SessionRef) -> float:
+        """Return for how many seconds the sandbox has had no call; 0 if it has one, or does not exist."""
+        sandbox = self._sandboxes.get(ref)
+        return 0.0 if sandbox is None else sandbox.idle_s(time.monotonic())
 
     async def update(self, ref: SessionRef, patch: SandboxPatch) -> SandboxView:
         """Change what may change while a sandbox lives."""
@@ -565,6 +584,12 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         _log.warning("a mirror was removed while its container showed it", sandbox=sandbox_id)
         self._moves.advance(sandbox, DeathSeen("mirror"))
         return False
+
+    def _owner_of(self, ref: SessionRef) -> SessionOwner | None:
+        sandbox = self._sandboxes.get(ref)
+        if sandbox is None or sandbox.record.owner is None:
+            return None
+        return SessionOwner(sandbox.record.owner.user, sandbox.record.owner.agent)
 
     def _find(self, ref: SessionRef) -> Sandbox:
         sandbox = self._sandboxes.get(ref)

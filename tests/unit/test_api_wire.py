@@ -681,7 +681,7 @@ async def test_tcp_needs_token_and_host_and_refuses_browsers(wire: Wire) -> None
 
 async def test_events_are_numbered_and_resume_after_the_last_one(wire: Wire) -> None:
     for _ in range(2):
-        await wire.ask("POST", EXEC, json={"command": "echo secret"})
+        await wire.ask("POST", EXEC, json={"command": "printf %s%s sec ret"})
     _, _, body = await wire.ask("GET", "/v1/events?follow=false")
     events = _events(body)
     assert [kind for kind, _ in events] == ["sandbox", "exec", "exec"]

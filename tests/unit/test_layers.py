@@ -44,16 +44,16 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         (
             "errors limits failpoints retries bounded permissions host_database metrics places "
             "wire_limits websocket_codec descriptors idempotency image progress debian settings_sources "
-            "consolidation_settings",
+            "consolidation_settings history_settings",
         ),
         # the wire nouns
         ("models",),
         ("events", "network_settings"),
         # the parts of a sandbox, and the clients, which import only the base
-        ("engine workspace", "runner", "memory", "network", "client"),
+        ("engine workspace", "runner", "memory", "network", "history", "client"),
         ("settings", "integrations"),
         ("sandboxes", "contexts"),
-        ("tools", "consolidation"),
+        ("tools", "consolidation", "inspector"),
         ("api", "mcp"),
         ("daemon",),
         ("cli",),
