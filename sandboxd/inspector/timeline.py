@@ -224,6 +224,9 @@ def _of_event(
     if isinstance(duration, int | float):
         entry["duration_ms"] = duration
     tokens = [fields.get(name) for name in ("tokens", "input", "output", "input_tokens", "output_tokens")]
+    for shown, name in (("tokens_in", "input_tokens"), ("tokens_out", "output_tokens")):
+        if isinstance(count := fields.get(name), int):
+            entry[shown] = count
     if counted := [count for count in tokens if isinstance(count, int)]:
         entry["tokens"] = sum(counted)
     sizes = [fields.get(name) for name in ("size_bytes", "bytes_in", "bytes_out")]

@@ -27,8 +27,8 @@ def event_title(kind: str, fields: Mapping[str, Any]) -> str:
         case "mirror":
             return f"mirror {field('what')} {field('path')} {field('how')}"
         case "messages":
-            count = f" {field('count')}" if field("count") else ""
-            return f"{field('what') or 'appended'}{count} messages"
+            count = f"{field('count')} messages" if field("count") else "messages"
+            return f"turn of {count}" if field("what") == "turn" else f"{field('what') or 'appended'} {count}"
         case "sandbox":
             cause = f" ({field('cause')})" if field("cause") else ""
             return f"sandbox {field('state') or field('what')}{cause}"

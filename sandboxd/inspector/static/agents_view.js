@@ -8,7 +8,7 @@ import { toSession } from "./router.js";
 import { clock, count, label, many, shorten } from "./text.js";
 
 const BOX = { width: 176, height: 58 };
-const GAP = { x: 30, y: 74 };
+const GAP = { x: 64, y: 74 };
 const PER_ROW = 6;
 const MOST_MAILBOXES = 24;
 const MOST_EVENTS = 200;
@@ -82,7 +82,7 @@ export function agentsView({ tenant, session, route, signal }) {
         h("td", {}, agent.role ?? "–"),
         h("td", {}, agent.status ? badge(agent.status, toneOf(agent.status)) : "–"),
         h("td", {}, agent.parent ?? "–"),
-        h("td", {}, box ? `${many(box.items.length, "letter")}, ${count(box.waiting)} waiting` : "–"),
+        h("td", {}, box ? mailboxText(box) : "–"),
       );
     });
     const head = ["Agent", "Role", "Status", "Started by", "Mailbox"];
@@ -93,7 +93,7 @@ export function agentsView({ tenant, session, route, signal }) {
     const rows = layers(model.agents).flatMap((row) => Array.from({ length: Math.ceil(row.length / PER_ROW) }, (_, part) => row.slice(part * PER_ROW, (part + 1) * PER_ROW)));
     const widest = Math.max(1, ...rows.map((row) => row.length));
     const width = widest * (BOX.width + GAP.x) + GAP.x;
-    const height = rows.length * (BOX.height + GAP.y);
+    const height = rows.length * (BOX.height + GAP.y) - GAP.y + 28;
     const places = new Map();
     rows.forEach((row, y) => {
       const left = (width - row.length * (BOX.width + GAP.x) + GAP.x) / 2;
@@ -138,8 +138,8 @@ export function agentsView({ tenant, session, route, signal }) {
     fill(
       pane,
       h("h2", {}, agent.name),
-      h("h3", {}, `Mailbox, ${many(box.items.length, "letter")}`),
-      box.items.length ? h("ol", { class: "events" }, box.items.slice(-MOST_EVENTS).map((letter, index) => h("li", { class: index >= box.items.length - box.waiting ? "waiting" : "" }, h("span", { class: "muted" }, timeOf(letter) ? clock(timeOf(letter)) : "–"), " ", h("strong", {}, label(typeOf(letter))), " ", eventText(letter)))) : h("p", { class: "muted" }, "Empty."),
+      h("h3", {}, `Mailbox: ${mailboxText(box)}`),
+      box.items.length ? h("ol", { class: "events" }, box.items.slice(-MOST_EVENTS).map((letter, index) => h("li", { class: index >= box.items.length - box.waiting ? "waiting" : "" }, h("span", { class: "muted" }, timeOf(letter) ? clock(timeOf(letter)) : "–"), " ", h("strong", {}, label(typeOf(letter))), " ", eventText(letter)))) : null,
       fields(box.state),
       spoken.length ? [h("h3", {}, `History, ${many(spoken.length, "item")}`), longText(spoken.map((item) => (typeof item === "string" ? item : `${item.role ?? "item"}: ${textOf(item)}`)).join("\n\n"), { className: "code prose", label: "History" })] : null,
     );
@@ -165,13 +165,15 @@ function edge(from, to, kind, text) {
   const isSame = from.y === to.y;
   const [x1, y1] = isSame ? [from.x + (to.x > from.x ? BOX.width : 0), from.y + BOX.height / 2] : [from.x + BOX.width / 2, from.y + (to.y > from.y ? BOX.height : 0)];
   const [x2, y2] = isSame ? [to.x + (to.x > from.x ? 0 : BOX.width), to.y + BOX.height / 2] : [to.x + BOX.width / 2, to.y + (to.y > from.y ? 0 : BOX.height)];
-  // Letters bend to the side, so that they are not hidden behind the line of who started whom.
+  // Messages bend to the side, so that they are not hidden behind the line of who started whom.
   const bend = kind === "wrote" ? 34 : 0;
   const middle = [(x1 + x2) / 2 + (isSame ? 0 : bend), (y1 + y2) / 2 - (isSame ? bend : 0)];
   const path = svg("path", { d: `M${x1} ${y1} Q${middle[0]} ${middle[1]} ${x2} ${y2}`, "marker-end": `url(#arrow-${kind})` });
   const note = text ? svg("text", { x: (x1 + 2 * middle[0] + x2) / 4 + 4, y: (y1 + 2 * middle[1] + y2) / 4 }, `✉ ${text}`) : null;
   return svg("g", { class: `edge ${kind}` }, path, note);
 }
+
+const mailboxText = (box) => (box.items.length ? `${many(box.items.length, "message")}, ${count(box.waiting)} waiting` : "empty");
 
 const textOf = (item) => (typeof item.content === "string" ? item.content : JSON.stringify(item.content ?? item));
 

@@ -1,7 +1,7 @@
 // Line differences of two texts, side by side. The comparison is pure; the table is made of text nodes.
 
 import { button, h } from "./dom.js";
-import { many } from "./text.js";
+import { count, many } from "./text.js";
 
 const MOST_CELLS = 4_000_000;
 const CONTEXT = 3;
@@ -88,11 +88,12 @@ export function diffTable(before, after, names) {
   const body = h("tbody");
   for (const part of folded(rows)) body.append(part.hidden ? fold(part.rows) : h("tr", { class: part.row.kind }, cells(part.row)));
   const head = names.map((name) => h("th", { scope: "col", colspan: "2" }, name));
-  const table = h("table", { class: "diff" }, h("thead", {}, h("tr", {}, head)), body);
+  const columns = h("colgroup", {}, h("col", { class: "number" }), h("col"), h("col", { class: "number" }), h("col"));
+  const table = h("table", { class: "diff" }, columns, h("thead", {}, h("tr", {}, head)), body);
   return h(
     "div",
     {},
-    h("p", { class: "muted" }, changes ? `${many(changes, "line")} differ.` : "The two revisions have the same text."),
+    h("p", { class: "muted" }, changes ? changes === 1 ? "One line differs." : `${count(changes)} lines differ.` : "The two revisions have the same text."),
     h("div", { class: "scroll-x", tabindex: "0", role: "region", "aria-label": "Difference" }, table),
   );
 }

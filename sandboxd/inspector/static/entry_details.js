@@ -111,7 +111,8 @@ const commandText = (command) => (Array.isArray(command) ? command.map(String).j
 function documentLink(data, [tenant, session]) {
   if (data.artifact) return h("p", {}, h("a", { href: toSession(tenant, session, ["memory", "artifacts", data.artifact]) }, "Open this artifact"));
   if (typeof data.name !== "string") return null;
-  const scope = data.scope === "user" ? "user" : "session";
+  // A write to a document of the user names no session.
+  const scope = data.session ? "session" : "user";
   const links = [h("a", { href: toDocument(tenant, session, scope, data.name, { revision: data.revision }) }, `Open ${data.name}`)];
   if (data.revision > 1) {
     links.push(" · ", h("a", { href: toDocument(tenant, session, scope, data.name, { from: data.revision - 1, to: data.revision }) }, "What this write changed"));

@@ -27,5 +27,7 @@ const KINDS = {
 };
 
 export const kindName = (kind) => KINDS[kind] ?? kind;
+// What one message in a lane is called.
+export const speakerName = (lane) => ({ user: "user", assistant: "assistant", toolResult: "tool result" })[lane] ?? lane;
 export const laneOf = (lane) => LANES.find(([name]) => name === lane) ?? [lane, lane, "--lane-trace"];
 export const laneClass = (lane) => `lane-${LANES.some(([name]) => name === lane) ? lane : "trace"}`;

@@ -1,7 +1,7 @@
 // A session's memory: its documents and its user's, as text with history, differences and restore; where each is shown;
 // and the full tool results. It writes only when a person confirms a restore.
 
-import { ask, deep, getJson, getText, inspectorPath, isAbort, sessionPath, userPath } from "./api.js";
+import { ask, debounced, deep, getJson, getText, inspectorPath, isAbort, sessionPath, userPath } from "./api.js";
 import { badge, button, confirmed, empty, failure, fill, h, loading, longText, setText, toast } from "./dom.js";
 import { diffTable } from "./diff.js";
 import { markdown } from "./markdown.js";
@@ -10,6 +10,7 @@ import { ago, bytes, count, many, moment } from "./text.js";
 
 const MOST_RENDERED = 200_000;
 const MOST_LISTED = 500;
+const SETTLE_MS = 300;
 
 // Without a session it shows the documents of the user alone.
 export function memoryView({ tenant, session, user = null, route, signal }) {
@@ -17,6 +18,7 @@ export function memoryView({ tenant, session, user = null, route, signal }) {
   const pane = h("section", { class: "document", "aria-label": "Document" });
   const element = h("div", { class: "side-by-side" }, tree, pane);
   let shown = route;
+  let turns = 0;
   let lists = { session: [], user: [], artifacts: [] };
 
   const base = (scope) => (scope === "user" ? userPath(tenant, user) : sessionPath(tenant, session));
@@ -89,6 +91,8 @@ export function memoryView({ tenant, session, user = null, route, signal }) {
   }
 
   async function showArtifact(id) {
+    turns += 1;
+    pane.dataset.shown = "";
     fill(pane, loading("the artifact"));
     try {
       const text = await getText(`${sessionPath(tenant, session)}/artifacts/${encodeURIComponent(id)}`, { signal });
@@ -105,7 +109,9 @@ export function memoryView({ tenant, session, user = null, route, signal }) {
   }
 
   async function showDocument(scope, name) {
-    fill(pane, loading(name));
+    const turn = (turns += 1);
+    if (pane.dataset.shown !== `${scope}/${name}`) fill(pane, loading(name));
+    pane.dataset.shown = `${scope}/${name}`;
     try {
       const history = (await getJson(`${memo(scope, name)}/history`, { signal })).items;
       if (!history.length) return fill(pane, empty(`${name} was never written`, "A write creates it."));
@@ -113,7 +119,9 @@ export function memoryView({ tenant, session, user = null, route, signal }) {
       const [from, to] = [shown.query.get("from"), shown.query.get("to")].map((text) => (text === null ? null : Number(text)));
       const state = { scope, name, history, wanted, isOld: wanted !== history[0].revision };
       const main = from !== null && to !== null ? await difference(state, from, to) : await textOf(state);
-      fill(pane, documentHead(state), main, historyTable(state), await whereShown(state));
+      const where = await whereShown(state);
+      // The address may have changed while this was read.
+      if (turn === turns) fill(pane, documentHead(state), main, historyTable(state), where);
     } catch (error) {
       if (!isAbort(error)) fill(pane, failure(error, () => showDocument(scope, name)));
     }
@@ -247,6 +255,8 @@ export function memoryView({ tenant, session, user = null, route, signal }) {
     return h("tr", {}, where, h("td", {}, `revision ${file.revision}${file.pending ? ", which waits for the store" : ""}`), h("td", {}, revision ? ago(revision.at) : "–"), h("td", {}, badge(delay, file.in_sync ? "ok" : "bad")));
   }
 
+  // A change of the user's document reaches this session as a refresh of its mirror.
+  const soon = debounced(load, SETTLE_MS, signal);
   load();
   return {
     element,
@@ -256,7 +266,7 @@ export function memoryView({ tenant, session, user = null, route, signal }) {
       showPlace();
     },
     onEvent(event) {
-      if (event.kind === "memo") load();
+      if (event.kind === "memo" || event.kind === "mirror") soon();
     },
   };
 }

@@ -1,7 +1,7 @@
 // Small plots made of SVG elements: a line over time, and bars for turns. They draw what they are given and keep nothing.
 
 import { fill, h, setText, svg } from "./dom.js";
-import { rough } from "./text.js";
+import { many, rough } from "./text.js";
 
 const HEIGHT = 72;
 
@@ -77,7 +77,7 @@ export function turnPlot(turns, onSelect) {
     );
     return bar;
   });
-  const total = `${rough(sum(turns, "input"))} tokens in, ${rough(sum(turns, "output"))} out, in ${turns.length} turns`;
+  const total = `${rough(sum(turns, "input"))} tokens in, ${rough(sum(turns, "output"))} out, in ${many(turns.length, "turn")}`;
   const attributes = { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", width: "100%", height };
   return h(
     "figure",
@@ -87,8 +87,8 @@ export function turnPlot(turns, onSelect) {
       {},
       h("span", {}, "Tokens per turn"),
       h("span", { class: "legend" }, h("i", { class: "swatch input" }), "in ", h("i", { class: "swatch output" }), "out"),
-      h("span", { class: "plot-most" }, `${total}; the largest bar is ${rough(top)}`),
     ),
     svg("svg", { ...attributes, class: "plot-picture", role: "img", "aria-label": `Tokens per turn: ${total}` }, bars),
+    h("span", { class: "plot-most" }, total),
   );
 }

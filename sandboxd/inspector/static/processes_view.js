@@ -77,7 +77,7 @@ export function processesView({ tenant, session, route, signal }) {
     following = { id: process.id, stop };
     const screen = new TerminalScreen(COLUMNS, 1, { growing: true });
     const state = h("span", { class: "muted", role: "status" });
-    const output = h("div", { class: "output", tabindex: "0", role: "log", "aria-label": `Output of ${process.id}`, "aria-live": "off" }, screen.element);
+    const output = h("div", { class: "process-output", tabindex: "0", role: "log", "aria-label": `Output of ${process.id}`, "aria-live": "off" }, screen.element);
     fill(pane, h("header", { class: "document-head" }, h("h2", {}, `Process ${process.id}`), h("code", {}, shorten(process.command, 200)), state), output);
     readOn(process.id, Math.max(0, process.output_bytes - FIRST_BYTES), screen, output, state, stop.signal);
   }

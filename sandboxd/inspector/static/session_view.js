@@ -7,7 +7,7 @@ import { failure, fill, h, loading } from "./dom.js";
 import { filesView } from "./files_view.js";
 import { memoryView } from "./memory_view.js";
 import { processesView } from "./processes_view.js";
-import { go, toSession } from "./router.js";
+import { go, to, toSession } from "./router.js";
 import { causeText, stateBadge } from "./states.js";
 import { terminalView } from "./terminal_view.js";
 import { timelineView } from "./timeline_view.js";
@@ -85,7 +85,7 @@ function headOf(known) {
   return [
     sandbox ? stateBadge(sandbox.state) : stateBadge(null),
     sandbox?.cause ? h("span", { class: "muted" }, causeText(sandbox.cause)) : null,
-    known.user ? fact("user", h("a", { href: `#/sessions?user=${encodeURIComponent(known.user)}` }, known.user)) : null,
+    known.user ? fact("user", h("a", { href: to(["tenants", tenant, "users", known.user]) }, known.user)) : null,
     tenant && tenant !== "default" ? fact("tenant", tenant) : null,
     known.agent ? fact("agent", known.agent) : null,
     Number.isFinite(known.turns) ? fact("turns", count(known.turns)) : null,

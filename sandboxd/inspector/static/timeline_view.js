@@ -4,7 +4,7 @@
 import { debounced, getJson, inspectorPath, isAbort } from "./api.js";
 import { button, empty, failure, fill, h, loading, setText } from "./dom.js";
 import { entryDetails } from "./entry_details.js";
-import { LANES, kindName, laneClass, laneOf } from "./lanes.js";
+import { LANES, kindName, laneClass, laneOf, speakerName } from "./lanes.js";
 import { LanePicture } from "./lane_picture.js";
 import { turnPlot } from "./plot.js";
 import { rename, toSession } from "./router.js";
@@ -148,7 +148,8 @@ export function timelineView({ tenant, session, route, signal }) {
     showFilters();
     showTurns();
     apply();
-    if (chosen !== null && list.selected >= 0) list.select(list.selected);
+    if (chosen !== null && list.selected < 0) fill(details, empty("This entry is not in the timeline", "The link may be of another session, or the entry is no longer kept."));
+    if (list.selected >= 0) list.select(list.selected);
     else list.element.scrollTop = list.element.scrollHeight;
   }
 
@@ -198,7 +199,7 @@ function renderRow(row, entry) {
   const [dot, time, kind, title, mark, took] = row.children;
   dot.className = `dot ${laneClass(entry.lane)}`;
   setText(time, entry.at ? clock(entry.at) : "");
-  setText(kind, entry.kind === "message" ? laneOf(entry.lane)[1].toLowerCase() : kindName(entry.kind));
+  setText(kind, entry.kind === "message" ? speakerName(entry.lane) : kindName(entry.kind));
   setText(title, entry.title);
   setText(mark, entry.ok === false ? "failed" : "");
   setText(took, entry.duration_ms === undefined ? "" : duration(entry.duration_ms));
