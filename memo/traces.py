@@ -7,8 +7,8 @@ Stores themselves always raise.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from memo.ids import SessionRef
 
@@ -23,6 +23,14 @@ class SessionTraceStore(Protocol):
 
     async def load_envelopes(self) -> list[Envelope]:
         """Return every envelope in the order in which it was appended."""
+
+
+@runtime_checkable
+class BatchTraceStore(SessionTraceStore, Protocol):
+    """A trace store that also takes several envelopes at once, for callers that have many."""
+
+    async def append_envelopes(self, envelopes: Sequence[Mapping[str, Any]]) -> None:
+        """Append the envelopes in this order. A refusal appends none; a crash may leave a first part of them."""
 
 
 TraceStoreFactory = Callable[[SessionRef], SessionTraceStore]

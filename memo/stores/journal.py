@@ -32,6 +32,9 @@ class Journal(Protocol):
 
     async def append(self, log: LogName, agent: str, body: str) -> None: ...
 
+    async def append_all(self, log: LogName, agent: str, bodies: Sequence[str]) -> None:
+        """Append several at once. After a crash, a first part of them may be there."""
+
     async def load(self, log: LogName, agent: str) -> list[str]:
         """Return every body in the order in which it was appended."""
 
@@ -47,6 +50,10 @@ class JournaledTraces:
 
     async def append_envelope(self, envelope: Mapping[str, Any]) -> None:
         await self._journal.append("trace", "", encode_object("trace envelope", envelope, self._limit_bytes))
+
+    async def append_envelopes(self, envelopes: Sequence[Mapping[str, Any]]) -> None:
+        bodies = [encode_object("trace envelope", envelope, self._limit_bytes) for envelope in envelopes]
+        await self._journal.append_all("trace", "", bodies)
 
     async def load_envelopes(self) -> list[Envelope]:
         return _decode_log("trace envelope", await self._journal.load("trace", ""))

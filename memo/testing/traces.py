@@ -9,6 +9,7 @@ from typing import Any
 
 from memo.ids import SessionRef
 from memo.testing.promises import Factory, Promise, expect_equal, fresh, keep, together
+from memo.traces import BatchTraceStore
 
 
 async def check_trace_store(make: Factory) -> None:
@@ -30,6 +31,16 @@ async def envelopes_come_back_in_order_and_unchanged(factory: Any) -> None:
     expect_equal(await traces.load_envelopes(), given, "the envelopes")
 
 
+async def envelopes_appended_together_come_back_in_order(factory: Any) -> None:
+    traces = factory(_ref())
+    if not isinstance(traces, BatchTraceStore):
+        return  # appending several at once is optional
+    await traces.append_envelope({"number": 0})
+    await traces.append_envelopes([{"number": number} for number in range(1, 40)])
+    await traces.append_envelopes([])
+    expect_equal(await traces.load_envelopes(), [{"number": number} for number in range(40)], "the envelopes")
+
+
 async def envelopes_of_other_sessions_are_invisible(factory: Any) -> None:
     ref = _ref()
     mine = factory(ref)
@@ -47,6 +58,7 @@ async def concurrently_appended_envelopes_are_all_kept(factory: Any) -> None:
 
 TRACE_PROMISES: tuple[Promise, ...] = (
     envelopes_come_back_in_order_and_unchanged,
+    envelopes_appended_together_come_back_in_order,
     envelopes_of_other_sessions_are_invisible,
     concurrently_appended_envelopes_are_all_kept,
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 import secrets
 import socket
 import time
@@ -26,11 +27,10 @@ from sandboxd.client.tls import make_context
 from sandboxd.errors import HostIO
 
 HOST = "127.0.0.1"
-TOKEN_S = 120.0
+TOKEN_S = 60.0
 """How long the link works."""
 PAGE = "/__inspector/"
 _ENTER = "/__inspector/enter"
-_COOKIE = "sandboxd_inspector"
 _SAFE = frozenset({"GET", "HEAD"})
 _PIECE_BYTES = 65_536
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -62,6 +62,16 @@ _REFUSAL_HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
+_PAGE_FILE = re.compile(r"/__inspector/(?:static/.*)?")
+_HARMLESS = {
+    "content-security-policy": "sandbox; default-src 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "cross-origin-resource-policy": "same-origin",
+}
+"""What every answer gets that is not a file of the page: agents choose its content, so nothing in it may run."""
+_SERVER_INSIDE = re.compile(r"/v1/tenants/[^/]+/sessions/[^/]+/ports/[^/]+(?:/.*)?")
+_SITES = ("same-origin", "none")
+"""Where a browser may say that a request comes from: this page, or the user."""
 
 
 class OneTimeToken:
@@ -155,12 +165,13 @@ class BrowserDoor:
             return _refusal(403, "This Host header does not name the inspector's address.")
         if request.path == _ENTER and request.method == "GET":
             return self._enter(request)
-        cookies = request.headers.getall("Cookie", [])
-        if not self._has_cookie(cookies):
+        if not self._has_cookie(request.headers.getall("Cookie", [])):
             return _refusal(401, "Open the link that `sandboxd inspect` printed. It works once.")
         is_socket = request.headers.get("Upgrade", "").lower() == "websocket"
         if not self._is_own_origin(request, is_required=is_socket or request.method not in _SAFE):
             return _refusal(403, "This request comes from another page.")
+        if self._leads_inside(request):
+            return _refusal(403, "A sandbox's own pages are not shown here. Use `sandboxd forward` or `preview`.")
         if request.path == "/":
             return web.Response(status=303, headers={**_REFUSAL_HEADERS, "location": PAGE})
         try:
@@ -169,12 +180,12 @@ class BrowserDoor:
             return _refusal(502, "The daemon does not answer. `sandboxd doctor` says why.")
 
     def _enter(self, request: web.Request) -> web.Response:
-        if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin") or "Origin" in request.headers:
+        if request.headers.get("Sec-Fetch-Site", "none") not in _SITES or "Origin" in request.headers:
             return _refusal(403, "Open the link itself: another page may not do that.")
         if not self._token.redeem(request.query.get("token", "")):
             return _refusal(403, "This link has been used or has expired. Run `sandboxd inspect` again.")
         answer = web.Response(status=303, headers={**_REFUSAL_HEADERS, "location": f"{PAGE}{self._fragment}"})
-        answer.set_cookie(_COOKIE, self._cookie, path="/", httponly=True, samesite="Strict")
+        answer.set_cookie(self._cookie_name, self._cookie, path="/", httponly=True, samesite="Strict")
         return answer
 
     def _is_own_host(self, request: web.Request) -> bool:
@@ -182,14 +193,27 @@ class BrowserDoor:
         return len(hosts) == 1 and hosts[0].lower() in (f"{HOST}:{self._port}", f"localhost:{self._port}")
 
     def _is_own_origin(self, request: web.Request, *, is_required: bool) -> bool:
+        if request.headers.get("Sec-Fetch-Site", "none") not in _SITES:
+            return False
         origins = request.headers.getall("Origin", [])
         if not origins:
             return not is_required
         return origins == [f"http://{request.headers['Host'].lower()}"]
 
+    @property
+    def _cookie_name(self) -> str:
+        """Another port has another name, because browsers send a host's cookies to each of its ports."""
+        return f"sandboxd_inspector_{self._port}"
+
+    def _leads_inside(self, request: web.Request) -> bool:
+        """Return whether a server in a sandbox would answer: on this origin its scripts could do all the user can."""
+        path = request.raw_path.partition("?")[0]
+        is_own = request.method == "POST" and path.endswith("/preview")
+        return _SERVER_INSIDE.fullmatch(path) is not None and not is_own
+
     def _has_cookie(self, lines: list[str]) -> bool:
         pairs = (pair.strip().partition("=") for line in lines for pair in line.split(";"))
-        given = [value for name, _, value in pairs if name == _COOKIE]
+        given = [value for name, _, value in pairs if name == self._cookie_name]
         return len(given) == 1 and hmac.compare_digest(given[0].encode("utf-8", "replace"), self._cookie.encode())
 
     def _target(self, request: web.Request) -> URL:
@@ -222,6 +246,8 @@ class BrowserDoor:
             for name, value in found.headers.items():
                 if name.lower() not in _TO_BROWSER:
                     answer.headers.add(name, value)
+            if _PAGE_FILE.fullmatch(request.raw_path.partition("?")[0]) is None:
+                answer.headers.update(_HARMLESS)
             await answer.prepare(request)
             try:
                 async for piece in found.content.iter_any():

@@ -87,6 +87,8 @@ class TextRules:
     def hide(self, values: Iterable[str]) -> None:
         """Replace these values too from now on, wherever they appear."""
         found = {*self._known, *(value for value in values if value)}
+        if len(found) == len(self._known):
+            return
         self._known = tuple(sorted(found, key=len, reverse=True))  # a value within a longer one is replaced last
 
     def command(self, command: str | Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, TypeVar, cast
@@ -18,9 +19,9 @@ import anyio
 import structlog
 from pydantic_core import from_json
 
-from memo.errors import Corrupt, InvalidKey, MemoError, ProviderError, SessionTaken
+from memo.errors import Corrupt, InvalidContent, InvalidKey, MemoError, ProviderError, SessionTaken, TooLarge
 from memo.ids import AgentId, SessionRef, UserId
-from memo.traces import Envelope, SessionTraceStore
+from memo.traces import BatchTraceStore, Envelope, SessionTraceStore
 from sandboxd.errors import HostError
 from sandboxd.history.event_log import EventLog, KeptEvent, moment
 from sandboxd.retries import Retries
@@ -32,6 +33,8 @@ MAX_STRIKES: Final = 5
 """How often writing to one session may fail while others succeed, before its envelopes are given up."""
 _STOP_AFTER: Final = 3
 """A pass ends after this many failures without a success: the store does not answer."""
+_AT_ONCE: Final = 50
+"""The most envelopes in one call: encoding them must not hold up the event loop."""
 _MOST_OPEN: Final = 4096
 _DEFAULT_AGENT: Final = AgentId("default")
 
@@ -100,39 +103,43 @@ class TraceRecorder:
     async def _record(self, batch: list[KeptEvent]) -> bool:
         """Write what is unsettled, move the cursor, and return whether the whole batch is settled."""
         failed: set[SessionRef] = set()
-        known: dict[SessionRef, set[object]] = {}
-        successes = 0
-        for entry in batch:
-            ref = _ref(entry)
-            if entry.id in self._settled or ref in failed:
-                continue
-            outcome = await self._settle(entry, ref, known)
-            if outcome is _Settling.FAILED and ref is not None:
+        has_success = False
+        for ref, entries in self._unsettled(batch).items():
+            outcome = await self._settle(ref, entries)
+            if outcome is _Settling.FAILED:
                 failed.add(ref)
-                if not successes and len(failed) >= _STOP_AFTER:
+                if not has_success and len(failed) >= _STOP_AFTER:
                     break
-                continue
-            self._settled.add(entry.id)
-            if outcome is _Settling.WRITTEN and ref is not None:
-                successes += 1
+            elif outcome is _Settling.WRITTEN:
+                has_success = True
                 self._strikes.pop(ref, None)
-        if successes:
+        if has_success:
             self._blame(failed, batch)
         await self._move_cursor(batch)
-        return not failed
+        return not self._unsettled(batch)
+
+    def _unsettled(self, batch: list[KeptEvent]) -> dict[SessionRef, list[KeptEvent]]:
+        found: dict[SessionRef, list[KeptEvent]] = {}
+        for entry in batch:
+            if entry.id in self._settled:
+                continue
+            try:
+                ref = SessionRef.of(entry.tenant or "", entry.session or "")
+            except InvalidKey:
+                self._give_up([entry], "refused")
+            else:
+                found.setdefault(ref, []).append(entry)
+        return found
 
     def _blame(self, failed: set[SessionRef], batch: list[KeptEvent]) -> None:
         """Give up sessions that fail again and again while the store works for others."""
-        for ref in failed:
-            self._strikes[ref] += 1
-            if self._strikes[ref] < MAX_STRIKES:
+        for ref, entries in self._unsettled(batch).items():
+            if ref not in failed:
                 continue
-            left = {entry.id for entry in batch if _ref(entry) == ref} - self._settled
-            _log.warning("cannot write the trace of a session", session=str(ref), lost=len(left))
-            self._settled |= left
-            self.given_up["failed"] += len(left)
-            self._strikes[ref] = MAX_STRIKES - 1  # the next ones are given up after one more failure
-        failed -= {ref for ref in failed if all(e.id in self._settled for e in batch if _ref(e) == ref)}
+            self._strikes[ref] += 1
+            if self._strikes[ref] >= MAX_STRIKES:
+                self._give_up(entries, "failed")
+                self._strikes[ref] = MAX_STRIKES - 1  # the next ones are given up after one more failure
 
     async def _move_cursor(self, batch: list[KeptEvent]) -> None:
         reached = self._events.traced_id
@@ -145,33 +152,57 @@ class TraceRecorder:
             self._settled = {number for number in self._settled if number > reached}
             self._doubtful = {number for number in self._doubtful if number > reached}
 
-    async def _settle(
-        self, entry: KeptEvent, ref: SessionRef | None, known: dict[SessionRef, set[object]]
-    ) -> _Settling:
-        if ref is None:
-            return self._give_up("refused")
+    async def _settle(self, ref: SessionRef, entries: list[KeptEvent]) -> _Settling:
+        """Write the envelopes of one session, a few at a time, until one fails."""
+        outcome = _Settling.GIVEN_UP
         try:
-            if not await self._is_there(ref):
-                return self._give_up("no_session")
             traces = await self._traces_of(ref)
-            if entry.id in self._doubtful:
-                if ref not in known:
-                    known[ref] = {one.get("id") for one in await self._ask(traces.load_envelopes()) if _is_ours(one)}
-                if str(entry.id) in known[ref]:
-                    return _Settling.WRITTEN
-            self._doubtful.add(entry.id)  # until it returns, and for ever if it fails
-            await self._ask(traces.append_envelope(envelope_of(entry)))
-        except Corrupt as error:
-            return self._give_up("refused", ref, error)
-        except (ProviderError, TimeoutError) as error:
-            return self._fail(error)
+            for start in range(0, len(entries), _AT_ONCE):
+                if not await self._is_there(ref):
+                    self._give_up(entries[start:], "no_session")
+                    break
+                await self._append(traces, await self._missing(traces, entries[start : start + _AT_ONCE]))
+                outcome = _Settling.WRITTEN
         except MemoError as error:
-            return self._give_up("refused", ref, error)
-        except Exception as error:  # noqa: BLE001  # third-party code may raise anything
+            if isinstance(error, ProviderError) and not isinstance(error, Corrupt):
+                return self._fail(error)
+            self._give_up(entries, "refused", error)
+        except Exception as error:  # noqa: BLE001  # third-party code may raise anything; also TimeoutError
             return self._fail(error)
-        self._doubtful.discard(entry.id)
-        self.written += 1
-        return _Settling.WRITTEN
+        return outcome
+
+    async def _missing(self, traces: SessionTraceStore, entries: list[KeptEvent]) -> list[KeptEvent]:
+        """Return those that are not in the trace yet. It is only read if one of them may be there."""
+        if self._doubtful.isdisjoint(entry.id for entry in entries):
+            return entries
+        found = {envelope.get("id") for envelope in await self._ask(traces.load_envelopes()) if _is_ours(envelope)}
+        present = {entry.id for entry in entries if str(entry.id) in found}
+        self._settled |= present
+        self._doubtful -= present
+        return [entry for entry in entries if entry.id not in present]
+
+    async def _append(self, traces: SessionTraceStore, entries: list[KeptEvent]) -> None:
+        """Append envelopes, together if the store can. One that the store refuses is given up."""
+        if len(entries) > 1 and isinstance(traces, BatchTraceStore):
+            envelopes = [envelope_of(entry) for entry in entries]
+            with suppress(InvalidContent, TooLarge):  # one of them is refused: one by one, then
+                await self._write(entries, traces.append_envelopes(envelopes))
+                return
+        for entry in entries:
+            try:
+                await self._write([entry], traces.append_envelope(envelope_of(entry)))
+            except ProviderError:
+                raise
+            except MemoError as error:
+                self._give_up([entry], "refused", error)
+
+    async def _write(self, entries: list[KeptEvent], call: Awaitable[None]) -> None:
+        numbers = {entry.id for entry in entries}
+        self._doubtful |= numbers  # until it returns, and for ever if it fails
+        await self._ask(call)
+        self._doubtful -= numbers
+        self._settled |= numbers
+        self.written += len(numbers)
 
     async def _is_there(self, ref: SessionRef) -> bool:
         """Return whether the session exists, so that a late envelope does not bring back one that was removed."""
@@ -212,11 +243,13 @@ class TraceRecorder:
         self._is_waiting = True
         return _Settling.FAILED
 
-    def _give_up(self, reason: str, ref: SessionRef | None = None, error: Exception | None = None) -> _Settling:
-        self.given_up[reason] += 1
-        if error is not None and self.given_up[reason] == 1:
-            _log.warning("cannot write the trace of a session", session=str(ref), why=str(error))
-        return _Settling.GIVEN_UP
+    def _give_up(self, entries: list[KeptEvent], reason: str, error: Exception | None = None) -> None:
+        lost = {entry.id for entry in entries} - self._settled
+        self._settled |= lost
+        if lost and not self.given_up[reason]:  # once: the figures say how many there are
+            why = reason if error is None else str(error)
+            _log.warning("an event is in no trace", session=str(entries[0].session), why=why)
+        self.given_up[reason] += len(lost)
 
 
 def can_trace(store: object) -> bool:
@@ -235,13 +268,6 @@ def envelope_of(entry: KeptEvent) -> Envelope:
     if entry.detail is not None:
         envelope["detail"] = from_json(entry.detail)
     return envelope
-
-
-def _ref(entry: KeptEvent) -> SessionRef | None:
-    try:
-        return SessionRef.of(entry.tenant or "", entry.session or "")
-    except InvalidKey:
-        return None
 
 
 def _is_ours(envelope: Envelope) -> bool:

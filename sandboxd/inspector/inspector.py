@@ -14,17 +14,17 @@ from anyio import to_thread
 from memo.errors import MemoError, Unsupported
 from memo.ids import SessionRef, TenantId
 from sandboxd.errors import InvalidRequest, NotFound, SandboxNotFound, SessionNotFound, StoreUnavailable
-from sandboxd.events import EventBus
-from sandboxd.inspector.overview import describe_daemon
+from sandboxd.history import EventFilter, EventHistory
+from sandboxd.inspector.overview import FAILURE_KINDS, describe_daemon
 from sandboxd.inspector.sampler import MeasuredSandboxes, StatsSampler
 from sandboxd.inspector.search import StoreSearch
 from sandboxd.inspector.session_reader import SessionReader, unsupported_parts
-from sandboxd.inspector.timeline import Entry, PlacedEntry, build_timeline, details, page
+from sandboxd.inspector.timeline import Entry, PlacedEntry, build_timeline, details, event_id, page
 from sandboxd.memory.store_client import StoreClient
 from sandboxd.metrics import PoolFigures
-from sandboxd.models.event import Event
 from sandboxd.models.health import Readiness
 from sandboxd.models.inspector import (
+    MAX_ENTRIES,
     InspectedSession,
     InspectedSessionList,
     InspectorSessionsQuery,
@@ -36,12 +36,15 @@ from sandboxd.models.inspector import (
 from sandboxd.models.sandbox import SandboxView
 from sandboxd.models.trace import JsonObject
 
+_FAILURES = EventFilter(kinds=FAILURE_KINDS)
+_SEARCHED_EVENTS = 2000
+"""How many of the newest events are searched for failures."""
 _NEVER = datetime.fromtimestamp(0, UTC)
 
 
 class InspectedSandboxes(MeasuredSandboxes, Protocol):
     @property
-    def events(self) -> EventBus: ...
+    def history(self) -> EventHistory: ...
     @property
     def states(self) -> dict[str, int]: ...
     @property
@@ -80,7 +83,7 @@ class Inspector:
                 (view, self._sandboxes.idle_s(SessionRef(view.tenant, view.session)))
                 for view in self._sandboxes.find_all()
             ],
-            events=reversed(self._sandboxes.events.recent()),
+            events=await self._sandboxes.history.find(_FAILURES, limit=_SEARCHED_EVENTS, newest_first=True),
         )
 
     async def sessions(self, query: InspectorSessionsQuery) -> InspectedSessionList:
@@ -145,8 +148,11 @@ class Inspector:
         session = await self.session(ref)
         messages = await self._optional(self.reader.messages, ref)
         envelopes = await self._optional(self.reader.envelopes, ref)
-        events = [event for event in self._sandboxes.events.recent() if _concerns(event, ref)]
-        return await to_thread.run_sync(build_timeline, messages, envelopes, events, session.created_at)
+        # Only events that are not in the trace yet; all of them if the store keeps no traces.
+        traced = max(map(event_id, envelopes), default=0)
+        wanted = EventFilter(tenant=ref.tenant, session=ref.session)
+        newest = await self._sandboxes.history.find(wanted, after=traced, limit=MAX_ENTRIES)
+        return await to_thread.run_sync(build_timeline, messages, envelopes, newest, session.created_at)
 
     async def _optional(
         self, load: Callable[[SessionRef], Awaitable[list[JsonObject]]], ref: SessionRef
@@ -202,11 +208,6 @@ def _of_sandbox(view: SandboxView | None) -> InspectedSession:
         state=view.state,
         created_at=view.created_at,
     )
-
-
-def _concerns(event: Event, ref: SessionRef) -> bool:
-    fields = event.fields
-    return fields.get("tenant") == ref.tenant and fields.get("session") == ref.session
 
 
 def _mentions(item: InspectedSession, wanted: str) -> bool:

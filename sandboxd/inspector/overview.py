@@ -12,6 +12,7 @@ from sandboxd.models.inspector import Overview, OverviewSandbox, PoolState, Stor
 from sandboxd.models.sandbox import SandboxView
 
 MOST_FAILURES = 50
+FAILURE_KINDS = frozenset({"sandbox", "egress", "consolidation", "exec", "tool", "process", "run"})
 _BAD_CONSOLIDATIONS = frozenset({"failed", "session_failed"})
 
 

@@ -46,6 +46,7 @@ _LANES = {
 }
 _SHOWN_AS = {"run": "context", "workspace": "sandbox", "snapshot": "sandbox", "fork": "sandbox"}
 _TIMES = ("timestamp", "at", "created_at", "createdAt", "time", "ts")
+_MOST_DIGITS = 18
 _CUT = 4000
 """The most of a text that is looked at for a title."""
 
@@ -177,12 +178,19 @@ def _size(message: JsonObject) -> int | None:
     return None
 
 
+def event_id(envelope: JsonObject) -> int:
+    """Return the id of the daemon's event that an envelope is about; 0 if an agent wrote it."""
+    text = envelope.get("id")
+    if envelope.get("source") != SOURCE or not isinstance(text, str) or len(text) > _MOST_DIGITS:
+        return 0
+    return int(text) if text.isdecimal() and text.isascii() else 0
+
+
 def _of_envelope(number: int, envelope: JsonObject) -> PlacedEntry:
-    event_id = envelope.get("id")
-    if envelope.get("source") == SOURCE and isinstance(event_id, str) and event_id.isdecimal():
+    if event := event_id(envelope):
         data = envelope.get("data")
         fields = data if isinstance(data, dict) else {}
-        return _of_event(event_id, str(envelope.get("type")), moment(envelope.get("at")), fields, number, 1, envelope)
+        return _of_event(str(event), str(envelope.get("type")), moment(envelope.get("at")), fields, number, 1, envelope)
     inner = envelope.get("event")
     kind = envelope.get("type") or (inner.get("type") if isinstance(inner, dict) else None) or "envelope"
     title = plain(f"{kind} {_summary(envelope)}")
@@ -224,12 +232,13 @@ def _of_event(
     if isinstance(duration, int | float):
         entry["duration_ms"] = duration
     tokens = [fields.get(name) for name in ("tokens", "input", "output", "input_tokens", "output_tokens")]
-    for shown, name in (("tokens_in", "input_tokens"), ("tokens_out", "output_tokens")):
-        if isinstance(count := fields.get(name), int):
-            entry[shown] = count
     if counted := [count for count in tokens if isinstance(count, int)]:
         entry["tokens"] = sum(counted)
     sizes = [fields.get(name) for name in ("size_bytes", "bytes_in", "bytes_out")]
+    if kind == "messages":
+        for name in ("input", "output"):
+            if isinstance(count := fields.get(name, fields.get(f"{name}_tokens")), int):
+                entry[f"tokens_{name.removesuffix('put')}"] = count
     if sized := [size for size in sizes if isinstance(size, int)]:
         entry["size"] = sum(sized)
     if source is None:

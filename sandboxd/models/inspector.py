@@ -89,8 +89,8 @@ class TimelineEntry(AnswerModel):
     ok: bool | None = None
     duration_ms: float | None = None
     tokens: int | None = None
-    tokens_in: int | None = Field(default=None, description="Of a turn: the tokens of its input.")
-    tokens_out: int | None = Field(default=None, description="Of a turn: the tokens of its output.")
+    tokens_in: int | None = Field(default=None, description="Of a turn: what the model read.")
+    tokens_out: int | None = Field(default=None, description="Of a turn: what the model wrote.")
     size: int | None = None
 
 

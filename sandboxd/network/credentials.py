@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Final
 from urllib.parse import quote, quote_plus, unquote_plus, unquote_to_bytes
@@ -34,11 +35,22 @@ _MAX_PATH_CHARS: Final = 4096
 _UNRESERVED = re.compile(r"%(2[DdEe]|3[0-9]|[46][1-9A-Fa-f]|[57][0-9Aa]|5[Ff]|7[Ee])")
 
 
+NoteSecret = Callable[[Iterable[str]], None]
+"""Takes the forms of a secret that has been read, which must not appear anywhere."""
+
+
 class CredentialStore:
     """The credentials of the settings, by name."""
 
-    def __init__(self, options: Mapping[str, CredentialOptions]) -> None:
-        self._credentials = {name: Credential(name, each) for name, each in options.items()}
+    def __init__(self, options: Mapping[str, CredentialOptions], noted: NoteSecret = lambda forms: None) -> None:
+        self._credentials = {name: Credential(name, each, noted=noted) for name, each in options.items()}
+
+    async def note_all(self) -> None:
+        """Note the secrets that can be read now. Commands are not run for it: they may be slow or ask something."""
+        for credential in self._credentials.values():
+            if not credential.options.command:
+                with suppress(CredentialUnavailable):
+                    credential.note(await credential.secret())
 
     def find(self, names: Iterable[str], target_host: str, target_port: int) -> Credential | None:
         """Return the credential, among these names, for a host and port: one for the very name before a pattern."""
@@ -50,8 +62,15 @@ class CredentialStore:
 class Credential:
     """A secret for one host, with the rules for its use."""
 
-    def __init__(self, name: str, options: CredentialOptions, secret: ReadSecret | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        options: CredentialOptions,
+        secret: ReadSecret | None = None,
+        noted: NoteSecret = lambda forms: None,
+    ) -> None:
         self.name = name
+        self._noted = noted
         self.options = options
         self.secret = secret or source_of(name, options)
         """Read the secret; raise CredentialUnavailable if there is none."""
@@ -70,6 +89,7 @@ class Credential:
             _log.warning("cannot add a credential", credential=self.name, reason=str(error))
             text = f"cannot add the credential {self.name}: its secret is not available; ask the operator of sandboxd"
             raise HttpRefusal(503, text) from None
+        self.note(secret)
         # first: `Connection: authorization` of the client must not remove the secret
         target, headers = self.apply(head.target, end_to_end(head.headers), secret)
         return OutgoingRequest(target, headers, tuple(self.forms(secret)))
@@ -109,6 +129,11 @@ class Credential:
         if self.options.username is not None:
             forms.append(_basic(self.options.username, text))
         return list(dict.fromkeys(form.encode() for form in forms))
+
+    def note(self, secret: Secret) -> None:
+        """Tell the rest of the daemon in which forms the secret must not appear."""
+        if len(secret.reveal()) >= MIN_SECRET_CHARS:
+            self._noted([form.decode() for form in self.forms(secret)])
 
     def _not_permitted(self, head: RequestHead) -> str:
         path = head.target.partition("?")[0][:200]
@@ -215,11 +240,11 @@ def _with_parameter(target: str, name: str, value: str) -> str:
     return f"{path}?{'&'.join([*kept, own])}"
 
 
-def login(source: SourceLogin) -> Credential:
+def login(source: SourceLogin, noted: NoteSecret = lambda forms: None) -> Credential:
     """Return the credential of a package source that needs a user name and password."""
     options = CredentialOptions.model_construct(host=source.host, port=source.port, username=source.username)
 
     async def read() -> Secret:
         return Secret(source.password)
 
-    return Credential(f"packages:{source.host}", options, read)
+    return Credential(f"packages:{source.host}", options, read, noted)

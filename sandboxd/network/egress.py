@@ -26,7 +26,7 @@ from sandboxd.network.addresses import PinnedHosts, Resolver, SystemResolver
 from sandboxd.network.audit import AuditDraft, AuditLog
 from sandboxd.network.byte_stream import ByteStream
 from sandboxd.network.certificates import SandboxAuthority, trust_bundle
-from sandboxd.network.credentials import CredentialStore, login
+from sandboxd.network.credentials import CredentialStore, NoteSecret, login
 from sandboxd.network.meter import Meter
 from sandboxd.network.package_sources import PackageSources, read_package_sources
 from sandboxd.network.proxy import Gate, ProxyConnection
@@ -54,12 +54,20 @@ Serve = Callable[[ProxyConnection, SandboxStream], Coroutine[None, None, None]]
 class Egress(anyio.AsyncContextManagerMixin):
     """Owns the tasks of all connections. Use it as an async context manager."""
 
-    def __init__(self, options: NetworkOptions, *, resolver: Resolver | None = None) -> None:
+    def __init__(
+        self,
+        options: NetworkOptions,
+        *,
+        resolver: Resolver | None = None,
+        noted: NoteSecret = lambda forms: None,
+    ) -> None:
+        """`noted` gets the forms of every secret that is read, which must not appear anywhere."""
         check_options(options)
         self.options = options
         self._given_resolver = resolver
         self.resolver: Resolver
-        self.credentials = CredentialStore(options.credentials)
+        self.credentials = CredentialStore(options.credentials, noted)
+        self.noted = noted
         self.counts: Counter[str] = Counter()
         """Connections by decision."""
         self._tasks: TaskGroup | None = None
@@ -169,7 +177,7 @@ class SandboxEgress:
 
     async def _make_gate(self, access: EgressAccess, secret: str) -> Gate:
         egress = self._egress
-        sources = access.sources
+        logins = () if access.sources is None else access.sources.logins
         return Gate(
             access=access,
             options=egress.options,
@@ -178,7 +186,7 @@ class SandboxEgress:
             authority=await to_thread.run_sync(SandboxAuthority, secret),
             trusted=await egress.trust(_ca_files(access)),
             meter=self.meter,
-            logins={} if sources is None else {(each.host, each.port): login(each) for each in sources.logins},
+            logins={(each.host, each.port): login(each, egress.noted) for each in logins},
         )
 
     def _report(self, draft: AuditDraft, decision: Decision, reason: str | None) -> None:

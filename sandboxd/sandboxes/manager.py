@@ -112,7 +112,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         self._provider = memo_provider
         self._registry = Registry(self.layout.registry)
         self._sandboxes: dict[SessionRef, Sandbox] = {}
-        self.egress = Egress(settings.network)
+        self.egress = Egress(settings.network, noted=self.history.hide)
         self._networks = NetworkSetup(self.egress, self.layout, self.events, settings.gid)
         self._capacity = Capacity(settings, self.layout.reserve, self._sandboxes.values)
         self._effects: Effects
@@ -188,6 +188,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         self._forks = self._make_forks()
         await self.snapshots.open(self._tasks)
         await self._forks.open()
+        await self.egress.credentials.note_all()
         await self._reconcile_at_start()
         self._forks.resume()
         if not self.layout.reserve.fill(partly=True):  # reserve the space that the start did not need again

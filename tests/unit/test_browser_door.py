@@ -83,7 +83,7 @@ async def test_nothing_answers_without_the_cookie(door: BrowserDoor, browser: ai
     for path in ("/", PAGE, "/__inspector/api/overview", "/v1/tenants/acme/sandboxes", "/healthz", "/metrics"):
         assert await status(browser, f"{door.url}{path}") == 401, path
     assert await status(browser, f"{door.url}/__inspector/enter?token=wrong") == 403
-    assert await status(browser, f"{door.url}{PAGE}", cookie="sandboxd_inspector=wrong") == 401
+    assert await status(browser, f"{door.url}{PAGE}", cookie=f"sandboxd_inspector_{door.port}=wrong") == 401
     assert await status(browser, door.link) == 303, "a wrong token does not use the right one up"
 
 
@@ -94,7 +94,7 @@ async def test_another_host_name_is_refused_even_with_the_cookie(
     for host in ("evil.example", f"evil.example:{door.port}", "127.0.0.1", f"127.0.0.1:{door.port + 1}", ""):
         assert await status(browser, f"{door.url}{PAGE}", host=host) in (400, 403), host
     (cookie,) = browser.cookie_jar
-    named = f"sandboxd_inspector={cookie.value}"
+    named = f"{cookie.key}={cookie.value}"
     assert await status(browser, f"{door.url}{PAGE}", host=f"LOCALHOST:{door.port}", cookie=named) == 200
 
 
@@ -113,6 +113,36 @@ async def test_another_origin_is_refused_and_a_change_needs_this_one(
         assert await status(browser, change, "POST", origin=origin) == 403, origin
     assert await status(browser, change, "POST") == 403
     assert await status(browser, change, "POST", origin=door.url) == 200
+
+
+async def test_a_page_on_another_port_is_refused_by_what_the_browser_says_of_it(
+    door: BrowserDoor, browser: aiohttp.ClientSession
+) -> None:
+    """Browsers send the cookie to every port of a host, and some requests of other pages have no Origin."""
+    assert await status(browser, door.link) == 303
+    overview = f"{door.url}/__inspector/api/overview"
+    assert await status(browser, overview, sec_fetch_site="same-site") == 403
+    assert await status(browser, overview, sec_fetch_site="cross-site") == 403
+    assert await status(browser, overview, sec_fetch_site="same-origin") == 200
+
+
+async def test_nothing_that_an_agent_wrote_can_run_on_the_pages_origin(
+    door: BrowserDoor, browser: aiohttp.ClientSession
+) -> None:
+    assert await status(browser, door.link) == 303
+    session = f"{door.url}/v1/tenants/acme/sessions/s1"
+    script = b"<!doctype html><script>fetch('/v1/tenants/acme/sandboxes')</script>"
+    for target in (f"{session}/artifacts/a1", f"{session}/memo/x.html", f"{session}/files?path=/workspace/x.html"):
+        async with browser.put(target, data=script, headers={"origin": door.url}) as written:
+            assert written.status < 300, target
+        async with browser.get(target) as answer:
+            assert await answer.read() == script
+            assert answer.headers["content-security-policy"].startswith("sandbox;")
+            assert answer.headers["x-content-type-options"] == "nosniff"
+    for path in ("ports/8000", "ports/8000/", "ports/8000/x.html", "ports/8000/preview", "ports/8000/../9000/"):
+        assert await status(browser, f"{session}/{path}") == 403, path
+    assert await status(browser, f"{session}/%70orts/8000/x.html") == 400
+    assert await status(browser, f"{session}/ports") == 200
 
 
 async def test_another_page_cannot_use_the_link(door: BrowserDoor, browser: aiohttp.ClientSession) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ async def test_a_kill_between_an_envelope_and_the_cursor_repeats_nothing(store: 
     """Killed at every place of a batch: the next daemon finds what is there already."""
     total = 0
     for written in (0, 1, 7, 10):
-        failing = FailingStore(store, lambda _, count, written=written: Unavailable("x") if count > written else None)
+        failing = FailingStore(store, partial(_fails_after, written))
         async with recording(tmp_path, failing) as (bus, history):
             history.log.set_traced = _never  # type: ignore[method-assign]  # killed before the cursor is on disk
             publish(bus, 10, first=total)
@@ -150,6 +151,10 @@ async def test_a_kill_between_an_envelope_and_the_cursor_repeats_nothing(store: 
         async with recording(tmp_path, store) as (bus, history):
             await traced(history)
             assert await numbers(store) == list(range(total))
+
+
+def _fails_after(written: int, _: SessionRef, count: int) -> Exception | None:
+    return Unavailable("cannot reach the store") if count > written else None
 
 
 async def _never(number: int) -> None:

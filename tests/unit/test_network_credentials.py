@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import anyio
 import pytest
@@ -337,3 +338,22 @@ def test_no_representation_shows_a_secret() -> None:
     for copies in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError):
             copies(SECRET)
+
+
+async def test_the_forms_of_a_secret_are_noted_when_it_is_read_and_no_command_runs_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_TOKEN", VALUE)
+    ran = tmp_path / "ran"
+    noted: set[str] = set()
+    store = CredentialStore(
+        {
+            "github": CredentialOptions(host="api.example.com", variable="AGENT_TOKEN", username="bot"),
+            "absent": CredentialOptions(host="absent.example.com", file=tmp_path / "absent"),
+            "vault": CredentialOptions(host="vault.example.com", command=("touch", str(ran))),
+        },
+        noted.update,
+    )
+    await store.note_all()
+    assert {VALUE, quote(VALUE, safe=""), base64.b64encode(f"bot:{VALUE}".encode()).decode()} <= noted
+    assert not ran.exists()

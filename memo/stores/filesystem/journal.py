@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -48,6 +48,10 @@ class FilesystemJournal:
 
     async def append(self, log: LogName, agent: str, body: str) -> None:
         await self._run(lambda root: self._append(root, log, agent, body))
+
+    async def append_all(self, log: LogName, agent: str, bodies: Sequence[str]) -> None:
+        if bodies:
+            await self.append(log, agent, "\n".join(bodies))
 
     async def load(self, log: LogName, agent: str) -> list[str]:
         return await self._run(lambda root: self._load(root, log, agent))

@@ -5,7 +5,7 @@ Every commit happens between two awaits, so the event loop is the lock. Nothing 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from anyio.lowlevel import checkpoint
 
@@ -51,6 +51,10 @@ class InMemoryJournal:
     async def append(self, log: LogName, agent: str, body: str) -> None:
         await self._turn()
         self._logs.setdefault((log, agent), []).append(body)
+
+    async def append_all(self, log: LogName, agent: str, bodies: Sequence[str]) -> None:
+        await self._turn()
+        self._logs.setdefault((log, agent), []).extend(bodies)
 
     async def load(self, log: LogName, agent: str) -> list[str]:
         await self._turn()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from memo.ids import SessionRef
 from memo.stores.journal import LogName, Slot, SlotName
@@ -19,12 +19,15 @@ class SQLiteJournal:
         self._now = now
 
     async def append(self, log: LogName, agent: str, body: str) -> None:
+        await self.append_all(log, agent, (body,))
+
+    async def append_all(self, log: LogName, agent: str, bodies: Sequence[str]) -> None:
         def commit(db: sqlite3.Connection) -> None:
-            db.execute(
+            db.executemany(
                 """INSERT INTO logs (tenant, session, log, agent, position, body, at)
                    SELECT ?, ?, ?, ?, COALESCE(MAX(position), 0) + 1, ?, ? FROM logs
                    WHERE tenant = ? AND session = ? AND log = ? AND agent = ?""",
-                (*self._ref, log, agent, body, self._now(), *self._ref, log, agent),
+                [(*self._ref, log, agent, body, self._now(), *self._ref, log, agent) for body in bodies],
             )
 
         await self._database.write(commit)

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
 
 from sandboxd.client._sync.calls import Calls
 from sandboxd.client.errors import malformed_answers
 from sandboxd.client.request import CREATE_S, json_request, with_query
 from sandboxd.client.sse import EVENT_STREAM
 from sandboxd.client.streams import Stream
-from sandboxd.models.event import Event
+from sandboxd.models.event import Event, EventPage
 
 
 class DaemonCalls(Calls):
@@ -31,11 +32,67 @@ class DaemonCalls(Calls):
         found: Mapping[str, Any] = self._ask_json(json_request("POST", "/v1/gc", timeout_s=CREATE_S))
         return found
 
-    def events(self, after: int | None = None, *, follow: bool = True) -> Stream[Event]:
-        """Yield events from now on or after an id. Without `follow`, only past events."""
-        target = with_query("/v1/events", after=after, follow=None if follow else "false")
+    def events(
+        self,
+        after: int | None = None,
+        *,
+        follow: bool = True,
+        tenant: str | None = None,
+        session: str | None = None,
+        user: str | None = None,
+        kinds: Sequence[str] = (),
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        limit: int | None = None,
+    ) -> Stream[Event]:
+        """Yield events from now on, or past ones too: after an id, since a time, or the newest `limit`.
+
+        Without `follow`, only past events. Times are aware datetimes, text as in RFC 3339, or how long ago ("1h").
+        """
+        query = _query(after, tenant, session, user, kinds, since, until, limit)
+        target = with_query("/v1/events", **query, follow=None if follow else "false")
         with self._events(json_request("GET", target, headers=EVENT_STREAM, timeout_s=60.0)) as events:
             for _, data in events:
                 with malformed_answers():
                     event = Event.model_validate_json(data)
                 yield event
+
+    def list_events(
+        self,
+        after: int | None = None,
+        *,
+        order: Literal["asc", "desc"] = "asc",
+        tenant: str | None = None,
+        session: str | None = None,
+        user: str | None = None,
+        kinds: Sequence[str] = (),
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        limit: int | None = None,
+    ) -> EventPage:
+        """Return a page of past events. Its `next`, if any, is the `after` of the following page."""
+        query = _query(after, tenant, session, user, kinds, since, until, limit)
+        target = with_query("/v1/events", **query, order=order)
+        return self._ask(EventPage, json_request("GET", target, headers={"accept": "application/json"}))
+
+
+def _query(
+    after: int | None,
+    tenant: str | None,
+    session: str | None,
+    user: str | None,
+    kinds: Sequence[str],
+    since: datetime | str | None,
+    until: datetime | str | None,
+    limit: int | None,
+) -> dict[str, Any]:
+    return {
+        "after": after,
+        "tenant": tenant,
+        "session": session,
+        "user": user,
+        "kind": list(kinds) or None,
+        "since": since.isoformat() if isinstance(since, datetime) else since,
+        "until": until.isoformat() if isinstance(until, datetime) else until,
+        "limit": limit,
+    }
