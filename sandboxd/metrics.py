@@ -30,9 +30,10 @@ class HistoryFigures:
 
 @dataclass(slots=True)
 class PoolFigures:
-    """Counts of the pool since the daemon started."""
+    """Counts of the pool since the daemon started; `ready` and `target` are how many it has and wants now."""
 
     ready: int = 0
+    target: int = 0
     hits: int = 0
     misses: int = 0
     refills: int = 0

@@ -26,9 +26,11 @@ from sandboxd.api import (
     exec,
     files,
     health,
+    inspector,
     memo,
     messages,
     mirror,
+    orchestration,
     ports,
     processes,
     pty,
@@ -36,6 +38,7 @@ from sandboxd.api import (
     sessions,
     snapshots,
     tools,
+    trace,
     tunnels,
 )
 from sandboxd.api.admission import MAX_CALLS, SOCKET_SHARE, Admission, AdmissionMiddleware, Sockets
@@ -51,6 +54,8 @@ from sandboxd.api.watch import DisconnectWatch
 from sandboxd.consolidation.service import ConsolidationService
 from sandboxd.errors import RouteNotFound
 from sandboxd.idempotency import IdempotencyStore
+from sandboxd.inspector.inspector import Inspector
+from sandboxd.inspector.page_files import PageFiles
 from sandboxd.metrics import Metrics
 from sandboxd.models.health import Readiness
 from sandboxd.network.previews import Previews
@@ -73,11 +78,14 @@ ENDPOINTS = (
     *artifacts.ENDPOINTS,
     *mirror.ENDPOINTS,
     *messages.ENDPOINTS,
+    *trace.ENDPOINTS,
+    *orchestration.ENDPOINTS,
     *consolidation.ENDPOINTS,
     *sessions.ENDPOINTS,
     *calls.ENDPOINTS,
     *events.ENDPOINTS,
     *health.ENDPOINTS,
+    *inspector.ENDPOINTS,
 )
 
 
@@ -98,10 +106,17 @@ def create_app(
     mcp: ASGIApp | None = None,
 ) -> Router:
     watch = DisconnectWatch()
+    inspecting = Inspector(
+        manager,
+        None if memory is None else memory.client,
+        data=manager.settings.data,
+        version=version,
+        readiness=readiness,
+    )
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
-        async with watch.open():
+        async with watch.open(), inspecting.sampler.open():
             yield
 
     services = Services(
@@ -114,6 +129,8 @@ def create_app(
         feed=EventFeed(manager.events),
         openapi=cache(lambda: describe(ENDPOINTS, version)),
         version=version,
+        inspector=inspecting,
+        page=PageFiles.read(),
         memory=memory,
         store_limits=store_limits or StoreLimits(),
         consolidation=consolidator,

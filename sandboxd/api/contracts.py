@@ -27,6 +27,7 @@ from sandboxd.events import EventBus
 from sandboxd.history import EventHistory
 from sandboxd.memory.outcomes import Committed, Queued
 from sandboxd.memory.store_client import StoreClient
+from sandboxd.metrics import PoolFigures
 from sandboxd.models.command import ExecOutput
 from sandboxd.models.files import ArchiveSummary, DirectoryPage, FileEvent, FileInfo
 from sandboxd.models.fork import ForkRequest, ForkView
@@ -39,6 +40,7 @@ from sandboxd.network.audit import AuditLog
 from sandboxd.network.byte_stream import ByteStream
 from sandboxd.runner.calls import CommandResult, Exec, ProcessLabel, Terminal
 from sandboxd.sandboxes.snapshots import SnapshotJob
+from sandboxd.settings import Settings
 from sandboxd.tools.context import ToolMemory, ToolRunner
 
 
@@ -98,6 +100,9 @@ class Manager(Protocol):
     def events(self) -> EventBus: ...
 
     @property
+    def settings(self) -> Settings: ...
+
+    @property
     def history(self) -> EventHistory:
         """The events beyond the bus, also of earlier runs."""
 
@@ -130,6 +135,19 @@ class Manager(Protocol):
 
     def of_tenant(self, tenant: TenantId) -> list[SandboxView]:
         """Return every sandbox of the tenant."""
+
+    def find_all(self) -> list[SandboxView]:
+        """Return the sandboxes of every tenant."""
+
+    def idle_s(self, ref: SessionRef) -> float:
+        """Return for how many seconds the sandbox has had no call."""
+
+    @property
+    def states(self) -> dict[str, int]:
+        """The number of sandboxes in each state."""
+
+    @property
+    def pool(self) -> PoolFigures: ...
 
     async def update(self, ref: SessionRef, patch: SandboxPatch) -> SandboxView:
         """Change the options of the session's sandbox."""

@@ -32,6 +32,8 @@ from sandboxd.api.watch import DisconnectWatch
 from sandboxd.consolidation.service import ConsolidationService
 from sandboxd.errors import InternalError, InvalidRequest, SandboxdError, host_error, is_host_fault
 from sandboxd.idempotency import IdempotencyStore
+from sandboxd.inspector.inspector import Inspector
+from sandboxd.inspector.page_files import PageFiles
 from sandboxd.metrics import Metrics
 from sandboxd.models.health import Readiness
 from sandboxd.network.previews import Previews
@@ -83,6 +85,8 @@ class Services:
     openapi: Callable[[], dict[str, Any]]
     """Returns the OpenAPI document."""
     version: str
+    inspector: Inspector
+    page: PageFiles
     memory: Memory | None = None
     store_limits: StoreLimits = field(default_factory=StoreLimits)
     consolidation: ConsolidationService | None = None

@@ -48,6 +48,7 @@ COMMANDS: dict[str, str] = {
     "consolidate": "consolidate:consolidate",
     "sessions": "sessions:sessions",
     "events": "events:events",
+    "inspect": "inspect:inspect",
     "gc": "garbage:collect",
     "bench": "bench:bench",
 }

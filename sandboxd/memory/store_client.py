@@ -7,8 +7,9 @@ illegal id, an oversized text and a missing answer all raise StoreUnavailable; o
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 from anyio import to_thread
@@ -58,10 +59,13 @@ from sandboxd.memory.text import Content, Item, Line, Listed, Text, is_artifact,
 _NEVER = -1  # a revision that no document ever has
 _CHECKED_INLINE = 1000
 """A longer list is checked in a thread."""
+_MOST_PARTS = 4096
+PartFactory = Literal["session_trace_store", "orchestration_persistence"]
+"""The methods with which a store makes the parts of one session."""
 
 
 class StoreClient:
-    """The provider behind its checks. Keeps no state except the provider's capabilities."""
+    """The provider behind its checks. Keeps no state except the provider's capabilities and its parts of sessions."""
 
     def __init__(self, store: object, limits: StoreLimits, timeout_s: float) -> None:
         self.store: Any = store
@@ -71,6 +75,7 @@ class StoreClient:
         )
         self.limits = limits
         self._timeout_s = timeout_s
+        self._parts: OrderedDict[tuple[str, SessionRef], object] = OrderedDict()
 
     def has_revisions(self, key: Key) -> bool:
         """Return whether the store numbers this key's revisions; otherwise the number is derived from the content."""
@@ -94,9 +99,38 @@ class StoreClient:
         """
         if not self.has(method):
             raise Unsupported(f"cannot {what}: this store has no {method}")
+        return await self._ask(self.store, what, method, *args, writes=writes, **named)
+
+    async def call_part(
+        self, factory: PartFactory, session: SessionRef, method: str, *args: Any, writes: bool = False
+    ) -> Any:
+        """Call a method of a session's traces or orchestration, which the store makes once for each session."""
+        what = method.replace("_", " ")
+        if not self.has(factory):
+            raise Unsupported(f"cannot {what}: this store has no {factory}")
+        part = self._parts.get((factory, session))
+        if part is None:
+            part = self._make_part(factory, session, what)
+        if not callable(getattr(part, method, None)):
+            raise Unsupported(f"cannot {what}: this store's {factory} has no {method}")
+        return await self._ask(part, what, method, *args, writes=writes)
+
+    def _make_part(self, factory: PartFactory, session: SessionRef, what: str) -> object:
+        try:
+            part: object = getattr(self.store, factory)(session)
+        except MemoError:
+            raise
+        except Exception as error:  # third-party code may raise anything, and its message may contain anything
+            raise StoreUnavailable(f"cannot {what}: the store failed with {type(error).__name__}") from error
+        self._parts[factory, session] = part
+        if len(self._parts) > _MOST_PARTS:
+            self._parts.popitem(last=False)
+        return part
+
+    async def _ask(self, target: object, what: str, method: str, *args: Any, writes: bool = False, **named: Any) -> Any:
         try:
             with anyio.fail_after(self._timeout_s):
-                answer = getattr(self.store, method)(*args, **named)
+                answer = getattr(target, method)(*args, **named)
                 if not inspect.isawaitable(answer):
                     raise _unusable(what, f"{method} is not asynchronous")
                 return await answer
@@ -201,7 +235,7 @@ class StoreClient:
             return text
         if hint is not None and hint.sha256 == text.sha256:
             return Text(text.encoded, text.sha256, hint.revision)
-        for item in await self._list_artifacts(key.session):
+        for item in await self.list_artifacts(key.session):
             if item.key == key and item.sha256 == text.sha256:
                 return Text(text.encoded, text.sha256, item.revision or 0)
         # It changed between the two calls. Revision 0 never wins, and the change itself will be announced.
@@ -244,7 +278,7 @@ class StoreClient:
             listed: list[Item] = []
             listed += await self.list_documents(ref.tenant, OwnerId(ref.session), Scope.SESSION)
             listed += await self.list_documents(ref.tenant, OwnerId(user), Scope.USER)
-            listed += await self._list_artifacts(ref)
+            listed += await self.list_artifacts(ref)
             return listed
         except MemoError as error:
             raise _unusable("list the session's memory", str(error).removeprefix("cannot ")) from error
@@ -269,7 +303,7 @@ class StoreClient:
             raise _unusable(what, str(error)) from None
         return list(entries)
 
-    async def _list_artifacts(self, ref: SessionRef) -> Sequence[Item]:
+    async def list_artifacts(self, ref: SessionRef) -> Sequence[Item]:
         what = "list the session's artifacts"
         try:
             if self.capabilities.rich_artifacts:

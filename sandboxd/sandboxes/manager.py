@@ -376,6 +376,15 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
     def of_tenant(self, tenant: TenantId) -> list[SandboxView]:
         return [sandbox.view() for ref, sandbox in self._sandboxes.items() if ref.tenant == tenant]
 
+    def find_all(self) -> list[SandboxView]:
+        """Return the sandboxes of every tenant."""
+        return [sandbox.view() for sandbox in self._sandboxes.values() if sandbox.state is not State.REMOVED]
+
+    def idle_s(self, ref: SessionRef) -> float:
+        """Return for how many seconds the sandbox has had no call; 0 if it has one, or does not exist."""
+        sandbox = self._sandboxes.get(ref)
+        return 0.0 if sandbox is None else sandbox.idle_s(time.monotonic())
+
     async def update(self, ref: SessionRef, patch: SandboxPatch) -> SandboxView:
         """Change what may change while a sandbox lives."""
         await self._networks.check(ref.tenant, patch)

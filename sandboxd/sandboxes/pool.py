@@ -98,7 +98,9 @@ class Pool:
         return len(self._sandboxes)
 
     def figures(self) -> PoolFigures:
-        return replace(self._figures, ready=sum(map(_is_ready, self._sandboxes.values())))
+        now = self._clock()
+        target = min(self._most, sum(demand.size(now) for demand in self._demands.values()))
+        return replace(self._figures, ready=sum(map(_is_ready, self._sandboxes.values())), target=target)
 
     def settled(self, sandbox: Sandbox, seconds: float) -> None:
         """Record that a move of a warm sandbox has ended, and how long it took."""

@@ -53,7 +53,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("engine workspace", "runner", "memory", "network", "history", "client"),
         ("settings", "integrations"),
         ("sandboxes", "contexts"),
-        ("tools", "consolidation"),
+        ("tools", "consolidation", "inspector"),
         ("api", "mcp"),
         ("daemon",),
         ("cli",),

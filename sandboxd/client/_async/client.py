@@ -21,6 +21,7 @@ from sandboxd.client._async.sessions import AsyncSessionCalls
 from sandboxd.client._async.snapshots import AsyncSnapshotCalls
 from sandboxd.client._async.tool_streams import AsyncToolStreamCalls
 from sandboxd.client._async.tools import AsyncToolCalls
+from sandboxd.client._async.traces import AsyncOrchestrationCalls, AsyncTraceCalls
 from sandboxd.client.address import find_address
 from sandboxd.client.async_transport import AsyncTransport
 
@@ -41,6 +42,7 @@ class AsyncClient(
     AsyncMirrorCalls,
     AsyncSessionCalls,
     AsyncConsolidationCalls,
+    AsyncTraceCalls,
 ):
     """`async with AsyncClient() as client:` finds the daemon; `socket`, or `url` and `token`, set its address.
 
@@ -56,6 +58,7 @@ class AsyncClient(
         tenant: str = "default",
     ) -> None:
         super().__init__(AsyncTransport(find_address(socket, url, token)), tenant)
+        self.orchestration = AsyncOrchestrationCalls(self._transport, tenant)
 
     async def __aenter__(self) -> Self:
         return self

@@ -22,6 +22,7 @@ from sandboxd.client._sync.sessions import SessionCalls
 from sandboxd.client._sync.snapshots import SnapshotCalls
 from sandboxd.client._sync.tool_streams import ToolStreamCalls
 from sandboxd.client._sync.tools import ToolCalls
+from sandboxd.client._sync.traces import OrchestrationCalls, TraceCalls
 from sandboxd.client.address import find_address
 from sandboxd.client.transport import Transport
 
@@ -42,6 +43,7 @@ class Client(
     MirrorCalls,
     SessionCalls,
     ConsolidationCalls,
+    TraceCalls,
 ):
     """`with Client() as client:` finds the daemon; `socket`, or `url` and `token`, set its address.
 
@@ -57,6 +59,7 @@ class Client(
         tenant: str = "default",
     ) -> None:
         super().__init__(Transport(find_address(socket, url, token)), tenant)
+        self.orchestration = OrchestrationCalls(self._transport, tenant)
 
     def __enter__(self) -> Self:
         return self
