@@ -10,6 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from memo.compaction import CompactionOptions
 from memo.documents import ArtifactKey
 from memo.errors import Absent
 from memo.ids import SessionRef
@@ -105,11 +106,9 @@ async def compact(services: Services, request: Request) -> Response:
     compacted = await memory.compact(
         ref,
         summarize,
-        trigger_tokens=body.trigger_tokens,
-        compact_fraction=body.compact_fraction,
-        min_messages=body.min_messages,
-        force=body.force,
-        workspace_snapshot=body.workspace_snapshot,
+        CompactionOptions(
+            body.trigger_tokens, body.compact_fraction, body.min_messages, body.force, body.workspace_snapshot
+        ),
     )
     if not compacted:
         await require_session(services, ref)

@@ -24,6 +24,7 @@ import structlog
 from starlette.types import ASGIApp
 
 from memo import StoreOptions, open_store
+from memo.consolidation import with_ledger
 from memo.errors import MemoError
 from sandboxd import failpoints
 from sandboxd.api.admission import SOCKET_SHARE
@@ -113,7 +114,8 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
     # Nested blocks, not an exit stack: see SandboxManager. Listeners come first: without them nothing is started.
     with unix_listener(settings.socket) as unix_socket, _tcp_sockets(settings) as tcp_sockets:
         async with (
-            open_store(settings.store_url, StoreOptions(limits=settings.store_limits)) as store,
+            open_store(settings.store_url, StoreOptions(limits=settings.store_limits)) as opened,
+            with_ledger(opened, settings.data) as store,
             SandboxManager(settings, memo_provider=store) as manager,
             IdempotencyStore(manager.layout.idempotency) as idempotency,
         ):

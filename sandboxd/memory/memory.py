@@ -10,12 +10,13 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from memo.compaction import CompactionOptions
 from memo.documents import (
     ABSENT,
     ANY,
@@ -307,9 +308,11 @@ class Memory(anyio.AsyncContextManagerMixin):
         self._require_history(key)
         return str(await self._store.call(f"compare revisions of {key.name}", "diff_document", key, before, after))
 
-    async def compact(self, ref: SessionRef, summarize: Summarize, **options: Any) -> bool:
+    async def compact(
+        self, ref: SessionRef, summarize: Summarize, options: CompactionOptions, summariser_s: float = 0
+    ) -> bool:
         """Compact the session's log if it is due, append to its notes and show them; return whether it was due."""
-        return await self._writer.compact(ref, summarize, **options)
+        return await self._writer.compact(ref, summarize, options, summariser_s)
 
     async def settle(self, lease: Lease, settlement: Settlement) -> Document | None:
         """Commit a consolidation run and show its document: a memo.ledger.SettlementWriter."""
