@@ -66,7 +66,8 @@ class SeedStore:
         return True
 
     async def read_memory_document(self, tenant: str, owner: str, scope: str, name: str) -> str | None:
-        return self._load()["documents"].get("/".join((tenant, owner, scope, name)))
+        found: str | None = self._load()["documents"].get("/".join((tenant, owner, scope, name)))
+        return found
 
     async def write_memory_document(self, tenant: str, owner: str, scope: str, name: str, content: str) -> None:
         state = self._load()

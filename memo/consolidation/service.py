@@ -181,7 +181,10 @@ class UserMemoryConsolidationService:
         return self._state(pending, now, holder, document.revision if document else None)
 
     async def status(self, tenant: str | None = None) -> list[UserState]:
-        """Return the state of every user with a past run or pending sessions, in two queries."""
+        """Return the state of every user with a past run or pending sessions, in two queries.
+
+        A user whose ledger entry is damaged is logged and left out.
+        """
         now = self._clock()
         known = {
             user: PendingUser(user, 0, now, standing) for user, standing in await self._store.list_standings(tenant)
@@ -189,7 +192,13 @@ class UserMemoryConsolidationService:
         for pending in await self._store.list_pending():
             if tenant in (None, pending.user.tenant):
                 known[pending.user] = pending
-        return [self._state(known[user], now, None, None) for user in sorted(known)]
+        states: list[UserState] = []
+        for user in sorted(known):
+            try:
+                states.append(self._state(known[user], now, None, None))
+            except Corrupt as error:
+                _log.warning("cannot report on user %s: %s", user, error)
+        return states
 
     async def restore(self, tenant: str, user: str, revision: int, *, author: Author | None = None) -> Document:
         """Restore a revision of the profile. Bullets that it lacks stay deleted, as if removed by hand."""

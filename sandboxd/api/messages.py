@@ -15,6 +15,7 @@ from memo.documents import ArtifactKey
 from memo.errors import Absent
 from memo.ids import SessionRef
 from memo.messages import Message
+from memo.outline import outline
 from memo.sessions import Usage
 from memo.tool_results import compact_tool_results
 from sandboxd.api.answers import json_answer
@@ -40,7 +41,6 @@ from sandboxd.api.requests import (
 )
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.api.sessions import introduce_session
-from sandboxd.api.summaries import outline
 from sandboxd.errors import NotFound
 from sandboxd.models.message import (
     Appended,
@@ -77,7 +77,8 @@ async def append_turn(services: Services, request: Request) -> Response:
     else:
         await _write(services, ref, "append_messages", body.messages)
         await _write(services, ref, "record_turn", usage)
-    return json_answer(Appended(appended=len(body.messages)))
+    compacted = services.compactor is not None and await services.compactor.after_turn(ref)
+    return json_answer(Appended(appended=len(body.messages), compacted=compacted))
 
 
 async def load_messages(services: Services, request: Request) -> Response:

@@ -34,6 +34,7 @@ from sandboxd.api.connection_table import ConnectionTable
 from sandboxd.api.guard import TcpGuard, allowed_hosts, read_token
 from sandboxd.api.previews import PreviewGate
 from sandboxd.api.tls import read_tls
+from sandboxd.consolidation.auto_compactor import open_compactor
 from sandboxd.consolidation.service import ConsolidationService
 from sandboxd.daemon import logs
 from sandboxd.daemon.heap import settle_heap
@@ -131,6 +132,7 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
             async with (
                 _open_previews(settings) as previews,
                 _open_consolidation(settings, store, manager, metrics) as consolidation,
+                open_compactor(settings.compaction, settings.consolidation, manager.memory) as compactor,
                 anyio.create_task_group() as checking,
                 mcp.open(),
             ):
@@ -143,6 +145,7 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
                     memory=manager.memory,
                     store_limits=settings.store_limits,
                     consolidator=consolidation,
+                    compactor=compactor,
                     max_calls=max_calls,
                     budget=ByteBudget(settings.call_memory_mb * MIB),
                     previews=previews,
