@@ -70,7 +70,7 @@ class Appended(AnswerModel):
     appended: int
     compacted: bool = Field(
         default=False,
-        description="Whether this turn made the daemon compact the conversation, which is a setting; false for messages.",
+        description="Whether this turn made the daemon compact the conversation, which is a setting.",
     )
 
 
