@@ -51,6 +51,7 @@ from sandboxd.api.openapi import describe
 from sandboxd.api.previews import VisitMiddleware
 from sandboxd.api.routes import EndpointRoute, Services
 from sandboxd.api.watch import DisconnectWatch
+from sandboxd.consolidation.auto_compactor import AutoCompactor
 from sandboxd.consolidation.service import ConsolidationService
 from sandboxd.errors import RouteNotFound
 from sandboxd.idempotency import IdempotencyStore
@@ -100,6 +101,7 @@ def create_app(
     store_limits: StoreLimits | None = None,
     toolbox: Toolbox | None = None,
     consolidator: ConsolidationService | None = None,
+    compactor: AutoCompactor | None = None,
     max_calls: int = MAX_CALLS,
     budget: ByteBudget | None = None,
     previews: Previews | None = None,
@@ -134,6 +136,7 @@ def create_app(
         memory=memory,
         store_limits=store_limits or StoreLimits(),
         consolidation=consolidator,
+        compactor=compactor,
         previews=previews,
     )
     visits = []

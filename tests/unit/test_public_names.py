@@ -22,9 +22,9 @@ PUBLIC: dict[str, str] = {
     """,
     "memo.consolidation": """
         Activity Backoff Budget BudgetSpent Bullet ConsolidationLedger ConsolidationSettings EmbeddedSummariser
-        Failure Outcome Part PendingUser Policy ProfileDraft ProfileRefused Progress RunResult SessionRevision
-        Settlement SettlementWriter Source Standing Summariser SummariserSettings UserMemoryConsolidationService
-        UserMirrors UserState Verdict Why decide make_summariser
+        Failure LedgeredStore Outcome Part PendingUser Policy ProfileDraft ProfileRefused Progress RunResult
+        ServiceConfig SessionRevision Settlement SettlementWriter Source Standing Summariser SummariserSettings
+        UserMemoryConsolidationService UserMirrors UserState Verdict Why decide make_summariser with_ledger
     """,
     "memo.consolidation.summarisers": """
         BadAnswer EmbeddedSummariser Fact ProfileRequest SessionDraft SessionSummary Summariser SummariserError

@@ -60,6 +60,9 @@ class InMemoryJournal:
         await self._turn()
         return list(self._logs.get((log, agent), []))
 
+    def place(self, log: LogName, agent: str, number: int) -> str:
+        return f"entry {number} of log {log}"
+
     async def put(self, slot: SlotName, agent: str, body: str) -> None:
         await self._turn()
         self._slots[slot, agent] = Slot(body, len(self._logs.get(("event", ""), [])))

@@ -43,6 +43,10 @@ class SQLiteJournal:
 
         return await self._database.read(query)
 
+    def place(self, log: LogName, agent: str, number: int) -> str:
+        of = f" of agent {agent}" if agent else ""
+        return f"row {number} of log {log}{of} of session {self._named}"
+
     async def put(self, slot: SlotName, agent: str, body: str) -> None:
         def commit(db: sqlite3.Connection) -> None:
             db.execute(
