@@ -1,4 +1,7 @@
-"""`check_handlers`: the conformance check for the fifteen handlers. A failure names the broken promise."""
+"""`check_handlers` and `check_journal`: the conformance checks for the fifteen handlers and for a journal of workflows.
+
+A failure names the broken promise.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ import anyio
 
 from memo.conformance import BrokenPromise, Factory, made
 from memo.errors import MemoError
+from memo.steps.step_journal import RunTaken, StepJournal
+from memo.steps.step_records import record_of
 from memo.steps.storage_step import METHODS, StorageStep
+from memo.steps.workflow import StepDiverged, Workflow
 
 _Handlers = Mapping[str, Callable[..., Any]]
 
@@ -45,6 +51,9 @@ async def _check_kinds(handlers: _Handlers) -> None:
         await _run(handlers, f"{kind}.set", id=id, value=value)
         _promise(await _run(handlers, f"{kind}.get", id=id) == value, f"a {kind} keeps every field, unknown ones too")
         _promise(await _run(handlers, f"{kind}.get", id="other") is None, f"one {kind} is not another")
+        typed = record_of(kind, value)
+        await _run(handlers, f"{kind}.set", id=id, value=typed.to_json())
+        _promise(record_of(kind, await _run(handlers, f"{kind}.get", id=id)) == typed, f"a typed {kind} is read as set")
 
 
 async def _check_updates(handlers: _Handlers) -> None:
@@ -84,6 +93,102 @@ async def _check_concurrent_updates(handlers: _Handlers) -> None:
             tasks.start_soon(update, number)
     value = await _run(handlers, "session.get", id="s")
     _promise(value == {"id": "s", **{f"f{n}": n for n in range(8)}}, "no concurrent update is lost")
+
+
+async def check_journal(make: Factory) -> None:
+    """Raise BrokenPromise if a journal does not keep what workflows need.
+
+    `make` returns a StepJournal, or what has its methods: the object, an awaitable of it, or an async context manager.
+    """
+    for check in (_check_replay, _check_failed_step, _check_runs, _check_fence, _check_forget):
+        async with made(make) as journal:
+            await check(journal)
+
+
+class _Counted:
+    """Counts its calls, and returns a result that tells them apart."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def __call__(self) -> dict[str, Any]:
+        self.calls += 1
+        return {"call": self.calls, "text": "ü", "nothing": None}
+
+
+async def _check_replay(journal: StepJournal) -> None:
+    work = _Counted()
+    seen = []
+    for _ in range(2):
+        async with Workflow(journal, "r1") as run:
+            seen.append([await run.step("work", work) for _ in range(3)])
+    _promise(work.calls == 3, "a step that was recorded is not run again")
+    _promise(seen[0] == seen[1] == [{"call": n, "text": "ü", "nothing": None} for n in (1, 2, 3)],
+             "a replay returns the recorded results, in order")  # fmt: skip
+    for id in ("u1", "u2"):
+        step = StorageStep.from_json({"event": {"method": "setup.get", "id": id}})
+        for _ in range(2):
+            async with Workflow(journal, "r1") as run:
+                await run.dispatch(step, {"setup.get": lambda id: work()})
+    _promise(work.calls == 5, "a replay continues with new steps, and a storage operation is a step")
+    async with Workflow(journal, "r1") as run:
+        try:
+            await run.step("setup.get u1", work)
+        except StepDiverged:
+            return
+    _promise(False, "a step that recorded another operation is refused")
+
+
+async def _check_failed_step(journal: StepJournal) -> None:
+    work = _Counted()
+
+    async def fail() -> None:
+        await work()
+        raise LookupError("on purpose")
+
+    for _ in range(2):
+        async with Workflow(journal, "r1") as run:
+            try:
+                await run.step("work", fail)
+            except LookupError:
+                continue
+            _promise(False, "the exception of a step is raised")
+    _promise(work.calls == 2, "a step that failed runs again")
+
+
+async def _check_runs(journal: StepJournal) -> None:
+    work = _Counted()
+    for id in ("r1", "r2", "r1", "r2"):
+        async with Workflow(journal, id) as run:
+            await run.step("work", work)
+    _promise(work.calls == 2, "each run has its own steps")
+
+
+async def _check_fence(journal: StepJournal) -> None:
+    work = _Counted()
+    async with Workflow(journal, "r1") as older:
+        await older.step("first", work)
+        async with Workflow(journal, "r1") as newer:
+            await newer.step("second", work)
+            try:
+                await older.step("third", work)
+            except RunTaken:
+                pass
+            else:
+                _promise(False, "the runner before is fenced when a run is started again")
+            _promise(work.calls == 2, "a fenced runner runs no step")
+            await newer.step("third", work)
+    _promise(work.calls == 3, "the newest runner continues")
+
+
+async def _check_forget(journal: StepJournal) -> None:
+    work = _Counted()
+    for _ in range(2):
+        async with Workflow(journal, "r1") as run:
+            await run.step("work", work)
+        await journal.forget("r1")
+    _promise(await journal.load("r1") == {}, "a forgotten run has no steps")
+    _promise(work.calls == 2, "a forgotten run starts from its first step")
 
 
 async def _list(handlers: _Handlers, kind: str, session: str) -> list[str]:

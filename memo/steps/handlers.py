@@ -1,12 +1,12 @@
 """Handlers: the fifteen operations, implemented once for every kind of storage.
 
-A handler takes keyword parameters and checks them like a step's. `Handlers` is also a storage function: called with a
-step, it runs the step. `store_handlers` builds them on a store that keeps records.
+A handler takes its parameters as keywords or as one mapping, and checks them like a step's. `Handlers` is also a
+storage function: called with a step, it runs the step. `store_handlers` builds them on a store that keeps records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -82,8 +82,8 @@ def _session_of(value: Value) -> str | None:
 
 
 def _handler(method: str, run: Callable[[Value], Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    async def handler(**parameters: Any) -> Any:
-        return await run(parameters)
+    async def handler(parameters: Mapping[str, Any] | None = None, /, **named: Any) -> Any:
+        return await run({**(parameters or {}), **named})
 
     handler.__name__ = handler.__qualname__ = method
     return handler

@@ -16,6 +16,7 @@ from pydantic import (
     AfterValidator,
     AliasChoices,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
@@ -26,6 +27,7 @@ from pydantic import (
 
 from memo.errors import InvalidKey, MemoError, Unsupported
 from memo.ids import Id
+from memo.steps.step_records import plain
 
 
 class InvalidStep(MemoError):
@@ -57,7 +59,7 @@ _Id = Annotated[str, Field(strict=True), AfterValidator(_check_id)]
 _SessionId = Annotated[
     _Id, Field(validation_alias=AliasChoices("sessionId", "session_id"), serialization_alias="sessionId")
 ]
-_JsonObject = Annotated[dict[str, Any], AfterValidator(_check_json)]
+_JsonObject = Annotated[dict[str, Any], BeforeValidator(plain), AfterValidator(_check_json)]
 
 
 class _Operation(BaseModel):
@@ -116,13 +118,18 @@ class StorageStep(BaseModel):
             raise _invalid(error) from None
 
     async def on(self, handlers: Mapping[str, Callable[..., Any]]) -> Any:
-        """Call the handler of the step's method and return its result."""
+        """Call the handler of the step's method and return its result, a typed record as its JSON form.
+
+        A handler with one required parameter of its own name, `async def get(p)`, gets the parameters as one dict; any
+        other gets them as keywords.
+        """
         method = self.event.method
         handler = handlers.get(method)
         if handler is None:
             raise Unsupported(f"cannot run this step: no handler for {method}")
-        result = handler(**_spelled_for(handler, self.event.parameters()))
-        return await result if inspect.isawaitable(result) else result
+        parameters = self.event.parameters()
+        result = handler(parameters) if _takes_one_object(handler) else handler(**_spelled_for(handler, parameters))
+        return plain(await result if inspect.isawaitable(result) else result)
 
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
@@ -146,6 +153,22 @@ def parse_parameters(method: str, parameters: dict[str, Any]) -> dict[str, Any]:
 def _invalid(error: ValidationError) -> InvalidStep:
     reasons = [f"{'.'.join(map(str, e['loc'])) or 'step'}: {e['msg']}" for e in error.errors(include_url=False)]
     return InvalidStep(f"cannot make this storage step: {'; '.join(reasons)}")
+
+
+_PARAMETER_NAMES = frozenset({"id", "value", "updates", "sessionId", "session_id"})
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _takes_one_object(handler: Callable[..., Any]) -> bool:
+    """Return whether the handler is written as `(p)`, not as `(id)`, `(id, value)` or `(**parameters)`."""
+    try:
+        parameters = inspect.signature(handler).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    required = [p for p in parameters if p.default is p.empty and p.kind in _POSITIONAL]
+    return len(required) == 1 and (
+        required[0].kind is inspect.Parameter.POSITIONAL_ONLY or required[0].name not in _PARAMETER_NAMES
+    )
 
 
 def _spelled_for(handler: Callable[..., Any], parameters: dict[str, Any]) -> dict[str, Any]:

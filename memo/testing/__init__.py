@@ -7,7 +7,7 @@ A factory returns a fresh, empty backend: the object, an awaitable of it, or an 
 random, so a factory may also return one backend several times. A failure raises BrokenPromise, which names the promise.
 """
 
-from memo.steps.conformance import check_handlers
+from memo.steps.conformance import check_handlers, check_journal
 from memo.testing.change_feed import check_change_feed
 from memo.testing.ledger import check_ledger
 from memo.testing.orchestration import check_orchestration
@@ -22,6 +22,7 @@ __all__ = [
     "check_callbacks",
     "check_change_feed",
     "check_handlers",
+    "check_journal",
     "check_ledger",
     "check_orchestration",
     "check_provider",

@@ -42,15 +42,18 @@ _FETCH: dict[Noun, str] = {
 }
 
 
-async def check_callbacks(make: Factory, *, remembers: bool = True) -> None:
+async def check_callbacks(make: Factory, *, remembers: bool = True, upsert: bool = False) -> None:
     """Raise BrokenPromise, an AssertionError that names the promise.
 
-    `make` returns callbacks for an empty store: the mapping, an awaitable of it, or an async context manager.
+    `make` returns callbacks for an empty store: the mapping, an awaitable of it, or an async context manager. With
+    `upsert`, a mutation of something that was never stored may store it, instead of ending the turn with an error.
     """
     checks: list[Callable[[dict[str, Any]], Awaitable[None]]] = [_check_parameters, _check_bytes]
     checks += [partial(_check_noun, noun, remembers) for noun in NOUNS]
     if remembers:
-        checks += [_check_order, _check_media, _check_discard]
+        checks += [_check_order, _check_media, _check_discard, _check_replaced_instruction]
+    if remembers and not upsert:
+        checks += [partial(_check_absent, noun) for noun in NOUNS]
     for check in checks:
         async with made(make) as callbacks:
             await check(dict(callbacks))
@@ -108,6 +111,29 @@ async def _check_noun(noun: Noun, remembers: bool, callbacks: dict[str, Any]) ->
     _promise(await _fetch(callbacks, noun) == [second], f"a deleted {noun} is gone, and only that one")
     await _turn(callbacks, lambda ctx: _each(ctx, "delete", noun, _target(noun, first)))
     _promise(await _fetch(callbacks, noun) == [second], f"deleting an absent {noun} changes nothing")
+
+
+async def _check_replaced_instruction(callbacks: dict[str, Any]) -> None:
+    names = ("one", "two", "three")
+    await _turn(callbacks, lambda ctx: _each(ctx, "store", "standing_instruction", *names))
+    await _turn(callbacks, lambda ctx: ctx.mutate_standing_instruction("other", replaces="two"))
+    found = await _fetch(callbacks, "standing_instruction")
+    _promise(found == ["one", "other", "three"], "a mutated standing_instruction replaces the one it was called for")
+    await _turn(callbacks, lambda ctx: _each(ctx, "delete", "standing_instruction", "other"))
+    await _turn(callbacks, lambda ctx: _each(ctx, "store", "standing_instruction", "two"))
+    found = await _fetch(callbacks, "standing_instruction")
+    _promise(found == ["one", "three", "two"], "a standing_instruction is deleted and stored by its newest text")
+
+
+async def _check_absent(noun: Noun, callbacks: dict[str, Any]) -> None:
+    async def mutate(ctx: DispatchContext, helpers: Reporter) -> None:
+        await ctx.store_message(sample("message", "beside"))
+        await _each(ctx, "mutate", noun, sample(noun))
+        ctx.ack()
+
+    result = await TurnRunner(executor_callback=mutate, **callbacks).run()
+    _promise(result.status == "nack", f"a mutation of an absent {noun} is an error")
+    _promise(await _fetch(callbacks, noun) == [], f"a mutation of an absent {noun} does not create it")
 
 
 async def _check_order(callbacks: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from memo.errors import InvalidContent
 from memo.primitives import Memory, Message, Retrievable, Thought, Tokenizable, ToolCall
 from memo.spool import MediaReader, SpoolBytes, SpoolReader
 from memo.turn.delta import Delta
+from memo.turn.instructions import Replacement
 from memo.turn.tools import Tool
 
 
@@ -94,8 +95,16 @@ class ContextVerbs(ABC):
     async def store_standing_instruction(self, value: str | Tokenizable) -> None:
         await self._change(Delta("store", "standing_instruction", _instruction(value)))
 
-    async def mutate_standing_instruction(self, value: str | Tokenizable) -> None:
-        await self._change(Delta("mutate", "standing_instruction", _instruction(value)))
+    async def mutate_standing_instruction(
+        self, value: str | Tokenizable, *, replaces: str | Tokenizable | None = None
+    ) -> None:
+        """Put an instruction in the place of another, given by its text in `replaces`.
+
+        Without `replaces` the instruction is looked up by its own text: one that exists stays as it is, and any other
+        is unknown, which `store_callbacks` refuses.
+        """
+        changed = _instruction(value) if replaces is None else Replacement.of(value, replaces)
+        await self._change(Delta("mutate", "standing_instruction", changed))
 
     async def delete_standing_instruction(self, value: str | Tokenizable) -> None:
         """Delete an instruction, given by its text: it has no id."""

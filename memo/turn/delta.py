@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from memo.primitives import Memory, Message, Retrievable, Thought, Tokenizable, ToolCall
 from memo.records import RecordChange, RecordStore
 from memo.turn.callbacks import Noun, Verb
+from memo.turn.instructions import Replacement
 
 T = TypeVar("T")
 
@@ -70,6 +71,18 @@ class TurnSet(MutableSet[T], Generic[T]):
         """Remove an item, given the item or its id."""
         self._items.pop(name_of(item), None)
 
+    def replace(self, old: str, item: T) -> None:
+        """Put an item in the place of another, given by its id. One that is in the set already keeps its own place."""
+        name = name_of(item)
+        if old in self._items and name not in self._items:
+            self._items = {
+                name if key == old else key: item if key == old else value for key, value in self._items.items()
+            }
+            return
+        if old != name:
+            self._items.pop(old, None)
+        self.add(item)
+
     def get(self, id: str) -> T | None:
         return self._items.get(id)
 
@@ -96,6 +109,8 @@ class TurnSets:
         chosen = self.of(delta.noun)
         if delta.verb == "delete":
             chosen.discard(delta.value)
+        elif isinstance(delta.value, Replacement):
+            chosen.replace(delta.value.replaces, delta.value)
         else:
             chosen.add(delta.value)
 
@@ -113,6 +128,10 @@ class UnitOfWork:
     def enlist(self, store: RecordStore, change: RecordChange) -> None:
         _, batch = self._batches.setdefault(id(store), (store, []))
         batch.append(change)
+
+    def pending(self, store: RecordStore) -> list[RecordChange]:
+        """Return the changes of a store that were added and not yet applied."""
+        return list(self._batches.get(id(store), (store, []))[1])
 
     async def commit(self) -> None:
         for store, changes in self._batches.values():

@@ -6,7 +6,6 @@ otherwise it is its own transaction. Bytes are stored before the record that nam
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, cast
@@ -16,6 +15,7 @@ from memo.records import Delete, Merge, Put, RecordChange, RecordScope, require_
 from memo.spool import ByteStore, LazyReader, MediaReader, SpoolBytes, SpooledArtifact, SpoolReader, StoreSpool
 from memo.turn.callbacks import NOUNS, VERBS, Callback, Noun, Verb
 from memo.turn.delta import PRIMITIVES, UnitOfWork, name_of
+from memo.turn.instructions import instruction_changes, records_after, text_of
 from memo.turn.owner import OwnerRule, TurnOwner
 from memo.turn.tools import Tool
 
@@ -37,14 +37,16 @@ def store_callbacks(
     user: str | None = None,
     session: str | None = None,
     tools: Iterable[Tool] = (),
+    upsert: bool = False,
 ) -> dict[str, Any]:
     """Return the 27 callbacks for a store that keeps records.
 
     Ids given here bind the callbacks to that owner: a context that names no owner is served as this owner, and a
     context that names another raises ForeignOwner. An id left out is taken from the context. Tools are code and are not
-    stored: `fetch_tools` returns `tools`.
+    stored: `fetch_tools` returns `tools`. A mutation of something that was never stored raises Absent; with `upsert` it
+    stores it.
     """
-    adapter = StoreAdapter(store, OwnerRule(tenant, user, session), tuple(tools))
+    adapter = StoreAdapter(store, OwnerRule(tenant, user, session), tuple(tools), upsert=upsert)
     return {
         **{name: _fetch_callback(partial(adapter.fetch, noun)) for name, noun in _FETCHED.items()},
         "fetch_tools_callback": adapter.fetch_tools,
@@ -73,17 +75,19 @@ def _change_callback(change: Any) -> Callback:
 
 
 class StoreAdapter:
-    def __init__(self, store: object, rule: OwnerRule, tools: tuple[Tool, ...]) -> None:
+    def __init__(self, store: object, rule: OwnerRule, tools: tuple[Tool, ...], *, upsert: bool = False) -> None:
         self._store = require_records(store)
         self._owner_of = rule.owner_of
         self._tools = tools
+        self._upsert = upsert
         self._spools: dict[tuple[str, str], ByteStore] = {}
 
     async def fetch(self, noun: Noun, ctx: Any) -> list[Any]:
         owner = self._owner_of(ctx)
         records = await self._store.list_records(_scope(noun, owner))
         if noun == "standing_instruction":
-            return [Tokenizable(record.value["text"]) for record in records]
+            # Two processes may each have made a different instruction into the same text.
+            return [Tokenizable(text) for text in dict.fromkeys(map(text_of, records))]
         kind = cast(type[Primitive], PRIMITIVES[noun])
         readers = _SpoolReaders(self._spool("media", owner), self._spool("spool", owner))
         return [kind.from_json(record.value, readers) for record in records]
@@ -96,12 +100,25 @@ class StoreAdapter:
         owner = self._owner_of(ctx)
         if verb != "delete":
             await self._store_bytes_of(owner, value)
-        change = _record_change(verb, _scope(noun, owner), noun, value)
-        work = getattr(ctx, "unit_of_work", None)
-        if isinstance(work, UnitOfWork):
-            work.enlist(self._store, change)
+        found = getattr(ctx, "unit_of_work", None)
+        work = found if isinstance(found, UnitOfWork) else None
+        scope = _scope(noun, owner)
+        if noun == "standing_instruction":
+            changes = await self._instruction_changes(verb, scope, value, work)
         else:
-            await self._store.apply_records([change])
+            changes = [_record_change(verb, scope, value, upsert=self._upsert)]
+        if work is None:
+            await self._store.apply_records(changes)
+            return
+        for change in changes:
+            work.enlist(self._store, change)
+
+    async def _instruction_changes(
+        self, verb: Verb, scope: RecordScope, value: Any, work: UnitOfWork | None
+    ) -> list[RecordChange]:
+        records = await self._store.list_records(scope)
+        pending = work.pending(self._store) if work else []
+        return instruction_changes(verb, scope, value, records_after(scope, records, pending), upsert=self._upsert)
 
     async def store_media_bytes(self, ctx: Any, id: str, data: SpoolBytes) -> MediaReader:
         reader = await self._spool("media", self._owner_of(ctx)).write(id, data)
@@ -132,18 +149,12 @@ def _scope(noun: Noun, owner: TurnOwner) -> RecordScope:
     return RecordScope.of(owner.tenant, f"turn.{noun}", place)
 
 
-def _record_change(verb: Verb, scope: RecordScope, noun: Noun, value: Any) -> RecordChange:
-    if noun == "standing_instruction":
-        text = str(value)
-        key = scope.key(
-            hashlib.sha256(text.encode()).hexdigest()
-        )  # an instruction has no id, and its text may be too long for one
-        return Delete(key) if verb == "delete" else Put(key, {"text": text})
+def _record_change(verb: Verb, scope: RecordScope, value: Any, *, upsert: bool) -> RecordChange:
     if verb == "delete":
         return Delete(scope.key(name_of(value)))
     if verb == "store":
         return Put(scope.key(value.id), value.to_json())
-    return Merge(scope.key(value.id), value.to_json(), create=True)  # a merge keeps the other fields of the record
+    return Merge(scope.key(value.id), value.to_json(), create=upsert)  # a merge keeps the other fields of the record
 
 
 class _SpoolReaders(Readers):

@@ -16,10 +16,27 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
 
 from memo import InMemoryStore
 from memo.errors import Absent, Corrupt, InvalidContent, Unsupported
-from memo.steps import METHODS, InvalidStep, StorageStep, check_handlers, local_storage, store_handlers
+from memo.steps import (
+    METHODS,
+    InvalidStep,
+    InvalidStepRecord,
+    StepMessage,
+    StepPart,
+    StepRecord,
+    StepSandbox,
+    StepSession,
+    StepSetup,
+    StorageStep,
+    check_handlers,
+    local_storage,
+    record_of,
+    store_handlers,
+)
 from memo.steps.conformance import SAMPLES
 from tests.memo.turn.stores import STORES, opened
 
@@ -140,6 +157,129 @@ async def test_a_handler_gets_the_session_under_its_own_spelling() -> None:
         assert await step.on({"message.listBySession": handler}) == "s1"
     own = store_handlers(InMemoryStore())["message.listBySession"]
     assert await own(sessionId="s1") == await own(session_id="s1") == []
+
+
+async def test_a_handler_may_take_its_parameters_as_one_object_or_as_keywords() -> None:
+    class Methods:
+        async def get(self, p: dict[str, Any]) -> Any:
+            return p
+
+    async def one(p: dict[str, Any]) -> Any:
+        return p
+
+    async def with_default(params: dict[str, Any], retries: int = 3) -> Any:
+        return params
+
+    async def positional(id: dict[str, Any], /) -> Any:
+        return id
+
+    async def keywords(id: str, value: dict[str, Any]) -> Any:
+        return {"id": id, "value": value}
+
+    async def rest(**parameters: Any) -> Any:
+        return parameters
+
+    for handler in (one, Methods().get, with_default, positional, lambda p: p, keywords, rest):
+        step = StorageStep(event={"method": "session.set", "id": "s", "value": {"a": 1}})
+        assert await step.on({"session.set": handler}) == {"id": "s", "value": {"a": 1}}
+    listing = StorageStep(event={"method": "part.listBySession", "session_id": "s"})
+    assert await listing.on({"part.listBySession": one}) == {"sessionId": "s"}
+    getting = StorageStep(event={"method": "session.get", "id": "s"})
+    assert await getting.on({"session.get": lambda id: id}) == "s"
+
+
+async def test_our_own_handlers_can_be_called_either_way(tmp_path: Path) -> None:
+    for handlers in (local_storage(dir=tmp_path), store_handlers(InMemoryStore())):
+        await handlers["setup.set"]({"id": "u", "value": {"n": 1}})
+        assert await handlers["setup.get"]({"id": "u"}) == await handlers["setup.get"](id="u") == {"n": 1}
+        with pytest.raises(InvalidStep):
+            await handlers["setup.get"]({"id": "../u"})
+
+
+TYPED: dict[type[StepRecord], dict[str, Any]] = {
+    StepSession: {
+        "id": "s1", "createdAt": 1, "updatedAt": 2.5, "model": "m", "system": None, "generation": {"temperature": 0},
+        "lastMessageId": "m1", "activeTools": ["a"],
+    },
+    StepMessage: {
+        "id": "m1", "sessionId": "s1", "role": "assistant", "createdAt": 3, "usage": {"input": 1}, "workflowRunId": "r",
+    },
+    StepPart: {"id": "p1", "sessionId": "s1", "messageId": "m1", "type": "text", "index": 0},
+    StepSandbox: {"id": "b1", "createdAt": 1, "updatedAt": 1, "binding": "local", "metadata": {"k": [1]}},
+    StepSetup: {"id": "u1"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TYPED)
+def test_a_typed_record_has_the_fields_of_the_contract_and_keeps_all_others(kind: type[StepRecord]) -> None:
+    value = {**TYPED[kind], "extra": {"ü": [None]}, "created_at": "not the contract's field"}
+    record = kind.from_json(value)
+    assert record.to_json() == value
+    assert record_of(kind.kind, value) == record
+    assert {to_camel(name) for name in kind.model_fields} == TYPED[kind].keys()
+    snake = {name: getattr(record, name) for name in kind.model_fields}
+    assert kind(**snake).to_json() == TYPED[kind]
+    with pytest.raises(ValidationError, match="frozen"):
+        record.id = "other"  # type: ignore[misc]
+
+
+def test_an_absent_field_stays_absent_and_null_stays_null() -> None:
+    value = {"id": "s", "createdAt": 1, "updatedAt": 1, "model": "m", "system": None}
+    session = StepSession.from_json(value)
+    assert session.to_json() == value
+    assert (session.system, session.last_message_id, session.created_at) == (None, None, 1)
+    assert session.with_updates(model="n", active_tools=["a"]).to_json() == {
+        **value,
+        "model": "n",
+        "activeTools": ["a"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("rule", "kind", "change"),
+    [
+        ("a role is one of two", StepMessage, {"role": "system"}),
+        ("a time is a number", StepSession, {"createdAt": "2024-01-01"}),
+        ("a time is not a boolean", StepSandbox, {"updatedAt": True}),
+        ("an index is a number", StepPart, {"index": "0"}),
+        ("an id is text", StepSetup, {"id": 1}),
+        ("a model is required", StepSession, {"model": None}),
+        ("tools are names", StepSession, {"activeTools": [1]}),
+    ],
+)
+def test_an_invalid_typed_record_is_refused(rule: str, kind: type[StepRecord], change: dict[str, Any]) -> None:
+    with pytest.raises(InvalidStepRecord, match=f"cannot make this {kind.kind} record") as caught:
+        kind.from_json({**TYPED[kind], **change})
+    assert caught.value.code == "E_INVALID_STORAGE_RECORD"
+    assert next(iter(change)) in str(caught.value)
+
+
+def test_a_typed_record_is_refused_if_it_is_not_an_object_or_of_no_known_kind() -> None:
+    for wrong in (None, [1], "s"):
+        with pytest.raises(InvalidStepRecord, match="not a JSON object"):
+            StepSession.from_json(wrong)
+    with pytest.raises(InvalidContent, match="session, message, part, sandbox, setup"):
+        record_of("turn", {"id": "x"})
+    with pytest.raises(InvalidStepRecord, match="no field colour"):
+        StepSession.updates(colour="blue")
+
+
+async def test_handlers_and_steps_work_with_typed_records() -> None:
+    session = StepSession(id="s", created_at=1, updated_at=1, model="m")
+    part = StepPart(id="p", session_id="s", message_id="m", type="text", index=0)
+    store = store_handlers(InMemoryStore())
+    await store(StorageStep(event={"method": "session.set", "id": "s", "value": session}))
+    updates = StepSession.updates(updated_at=2)
+    await store(StorageStep(event={"method": "session.update", "id": "s", "updates": updates}))
+    stored = await store(StorageStep(event={"method": "session.get", "id": "s"}))
+    assert StepSession.from_json(stored) == session.with_updates(updated_at=2)
+
+    async def typed(p: dict[str, Any]) -> StepSession:
+        return session
+
+    assert await StorageStep(event={"method": "session.get", "id": "s"}).on({"session.get": typed}) == session.to_json()
+    listing = StorageStep(event={"method": "part.listBySession", "sessionId": "s"})
+    assert await listing.on({"part.listBySession": lambda sessionId: [part]}) == [part.to_json()]
 
 
 async def test_a_handler_may_be_sync_and_a_missing_one_is_named() -> None:

@@ -40,15 +40,17 @@ PUBLIC: dict[str, str] = {
         SpoolReader SpooledArtifact StoreSpool
     """,
     "memo.steps": """
-        METHODS Handlers InvalidStep StorageCall StorageStep check_handlers local_storage store_handlers
+        METHODS Handlers InvalidStep InvalidStepRecord RunTaken StepDiverged StepJournal StepMessage StepPart
+        StepRecord StepSandbox StepSession StepSetup StorageCall StorageStep Workflow check_handlers check_journal
+        local_storage record_of store_handlers
     """,
     "memo.stores": "BaseStore FilesystemStore InMemoryStore SQLiteStore StoreOptions",
     "memo.stores.filesystem": "FilesystemStore",
     "memo.stores.in_memory": "InMemoryStore",
     "memo.stores.sqlite": "SQLiteStore",
     "memo.testing": """
-        BrokenPromise check_callbacks check_change_feed check_handlers check_ledger check_orchestration
-        check_provider check_session_store check_trace_store
+        BrokenPromise check_callbacks check_change_feed check_handlers check_journal check_ledger
+        check_orchestration check_provider check_session_store check_trace_store
     """,
     "memo.turn": """
         AbortSignal AlreadySignalled Delta DispatchContext ExecutorError FlushError ForeignOwner Ghost

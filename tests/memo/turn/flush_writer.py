@@ -29,7 +29,7 @@ LONGEST_WAIT_S = 0.004
 async def write(kind: str, path: Path, pipe: int, number: int) -> None:
     """Write one number to all records in each turn, and delete and restore one of them."""
     async with opened(kind, path) as store:
-        callbacks = store_callbacks(store)
+        callbacks = store_callbacks(store, upsert=True)  # the first turn of a round may mutate what no turn has stored
         while True:
             number += 1
             turns = TurnRunner(executor_callback=executor_of(pipe, number), **callbacks)

@@ -16,10 +16,10 @@ from memo.errors import Absent, Unsupported
 from memo.primitives import Media, Message, Retrievable, Tokenizable
 from memo.records import Merge, RecordScope
 from memo.spool import BytesReader, SpooledArtifact
-from memo.turn import TurnRunner, artifact_tools, check_callbacks, noop_callbacks, store_callbacks
+from memo.turn import FlushError, TurnRunner, artifact_tools, check_callbacks, noop_callbacks, store_callbacks
 from memo.turn.callbacks import NOUNS, Noun
 from tests.memo.primitives.samples import GOOD, artifact, picture
-from tests.memo.turn.acting import run, sample
+from tests.memo.turn.acting import recording, run, sample
 from tests.memo.turn.stores import STORES, opened
 
 pytestmark = pytest.mark.anyio
@@ -251,3 +251,73 @@ async def test_tools_given_to_the_adapter_are_fetched() -> None:
         ctx.ack()
 
     assert (await TurnRunner(executor_callback=act, **callbacks).run()).status == "ack"
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_an_instruction_is_changed_in_its_place_also_after_being_stored_in_the_same_iteration(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as store:
+        callbacks = store_callbacks(store)
+
+        async def first(ctx: Any, helpers: Any) -> None:
+            for text in ("be brief", "use metric units", "speak English"):
+                await ctx.store_standing_instruction(text)
+            await ctx.mutate_standing_instruction("be very brief", replaces="be brief")
+            await ctx.mutate_standing_instruction(Tokenizable("be silent"), replaces=Tokenizable("be very brief"))
+            assert list(ctx.standing_instructions) == ["be silent", "use metric units", "speak English"]
+            ctx.ack()
+
+        async def second(ctx: Any, helpers: Any) -> None:
+            await ctx.store_standing_instruction("be brief")  # its first record now has another text
+            await ctx.mutate_standing_instruction("speak English", replaces="use metric units")  # exists already
+            await ctx.mutate_standing_instruction("be silent")  # its own text: nothing to change
+            ctx.ack()
+
+        assert (await run(first, callbacks)).status == "ack"
+        assert (await run(second, callbacks)).status == "ack"
+        assert await callbacks["refresh_standing_instructions_callback"](None) == [
+            "be silent", "speak English", "be brief",
+        ]  # fmt: skip
+
+
+async def test_a_mutation_of_what_was_never_stored_is_an_error_that_stores_nothing() -> None:
+    callbacks = store_callbacks(InMemoryStore())
+    for noun in NOUNS:
+        with pytest.raises(Absent, match="cannot"):
+            await callbacks[f"mutate_{noun}_callback"](None, sample(noun))
+
+    async def act(ctx: Any, helpers: Any) -> None:
+        await ctx.store_message(sample("message", "beside"))
+        await ctx.mutate_standing_instruction("shout", replaces="whisper")
+        ctx.ack()
+
+    result = await run(act, callbacks)
+    assert isinstance(result.error, FlushError)
+    assert isinstance(result.error.__cause__, Absent)
+    assert "whisper" not in str(result.error), "an error never repeats text"
+    assert not result.error.outcome_unknown
+    assert await callbacks["fetch_messages_callback"](None) == []
+
+
+async def test_with_upsert_a_mutation_stores_what_was_never_stored() -> None:
+    await check_callbacks(lambda: store_callbacks(InMemoryStore(), upsert=True), upsert=True)
+    callbacks = store_callbacks(InMemoryStore(), upsert=True)
+    for noun in NOUNS:
+        await callbacks[f"mutate_{noun}_callback"](None, sample(noun))
+    assert await callbacks["fetch_memories_callback"](None) == [sample("memory")]
+    assert await callbacks["refresh_standing_instructions_callback"](None) == [sample("standing_instruction")]
+    with pytest.raises(AssertionError, match="a mutation of an absent message is an error"):
+        await check_callbacks(lambda: store_callbacks(InMemoryStore(), upsert=True))
+
+
+async def test_own_callbacks_get_a_replacement_as_its_new_text() -> None:
+    log, callbacks = recording()
+
+    async def act(ctx: Any, helpers: Any) -> None:
+        await ctx.mutate_standing_instruction("be silent", replaces="be brief")
+        ctx.ack()
+
+    await run(act, callbacks)
+    ((name, value),) = log
+    assert (name, value, value.replaces) == ("mutate_standing_instruction_callback", "be silent", "be brief")
