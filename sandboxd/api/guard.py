@@ -20,6 +20,8 @@ CONNECTION = "sandboxd.connection"
 """Scope key of a weak reference to the connection, to report that it sent a valid token."""
 _MIN_TOKEN_CHARS = 16
 
+Headers = list[tuple[bytes, bytes]]
+
 
 def read_token(path: Path) -> str:
     """Read the token from a token file: its first line, at least 16 printable ASCII characters.
@@ -96,6 +98,10 @@ class TcpGuard:
         if len(tokens) != 1 or not self._is_token(tokens[0]):
             return Unauthorised("cannot answer without a valid token; send Authorization: Bearer TOKEN")
         return None
+
+    def without_token(self, headers: Headers) -> Headers:
+        """Return the headers without the token, for a request that goes on to a server in a sandbox."""
+        return [item for item in headers if item[0] != b"authorization" or not self._is_token(item[1])]
 
     def _is_token(self, value: bytes) -> bool:
         scheme, _, token = value.partition(b" ")

@@ -327,7 +327,10 @@ import time; time.sleep(600)
     assert output == b"1000\n", output
     assert sum(1 for request in origin.seen if request.path.startswith("/echo/")) >= 1000
     needle = SECRET.encode()
-    assert needle not in _memory_of_container(daemon, client, "thousand")
+    processes = _processes_of_container(client, "thousand")
+    assert needle not in b"".join(map(_memory_of, processes))
+    assert needle not in b"".join((process / "environ").read_bytes() for process in processes)
+    assert [path for path in _files_of(processes[0] / "root") if needle in path.read_bytes()] == []
     assert needle not in client.read_file("thousand", "/workspace/answers")
     assert SECRET not in run(
         client,
@@ -344,18 +347,29 @@ import time; time.sleep(600)
     client.destroy_sandbox("thousand")
 
 
-def _memory_of_container(daemon: RunningDaemon, client: Client, session: str) -> bytes:
-    """Return everything readable in the memory of every process of the sandbox, its runner included."""
+def _processes_of_container(client: Client, session: str) -> list[Path]:
+    """Return the host's directories in /proc of every process of the sandbox, its runner included."""
     mark = Path(f"/proc/{_one_pid(client, session)}/ns/pid").readlink()
     found = []
     for process in Path("/proc").iterdir():
         try:
             if process.name.isdecimal() and (process / "ns/pid").readlink() == mark:
-                found.append(_memory_of(process))
+                found.append(process)
         except OSError:
             continue
     assert len(found) >= 2, "neither the runner nor the client was found"
-    return b"".join(found)
+    return found
+
+
+def _files_of(root: Path) -> Iterator[Path]:
+    """Yield the files below the directories of a sandbox that its processes or the daemon write."""
+    for place in ("workspace", "tmp", "var/tmp", "run", "etc", "home", "dev/shm"):
+        for path in (root / place).rglob("*"):
+            try:
+                if path.is_file() and not path.is_symlink():
+                    yield path
+            except OSError:
+                continue
 
 
 def _one_pid(client: Client, session: str) -> int:
