@@ -14,13 +14,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sandboxd.api.problems import problem_of, render
 from sandboxd.api.refusals import Forbidden
 from sandboxd.errors import InvalidRequest, RequestError, Unauthorised
+from sandboxd.network.http_head import Headers
 from sandboxd.permissions import is_readable_by_others
 
 CONNECTION = "sandboxd.connection"
 """Scope key of a weak reference to the connection, to report that it sent a valid token."""
 _MIN_TOKEN_CHARS = 16
-
-Headers = list[tuple[bytes, bytes]]
 
 
 def read_token(path: Path) -> str:

@@ -70,12 +70,6 @@ def parse_absolute(target: str) -> AbsoluteTarget:
     return AbsoluteTarget(scheme, host, port, path if path.startswith("/") else f"/{path}")
 
 
-def parse_connect(target: str) -> tuple[str, int]:
-    """Parse the target of CONNECT, `host:port`; raise HttpRefusal if it is not one."""
-    host, port = _parse_authority(target, 0)
-    return host, port
-
-
 def host_header_matches(headers: Headers, host: str, port: int, default_port: int) -> bool:
     """Return whether there is exactly one Host header and it names this host and port."""
     values = [value for name, value in headers if name.lower() == b"host"]

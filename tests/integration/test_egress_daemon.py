@@ -323,8 +323,10 @@ import time; time.sleep(600)
 """
     client.write_file("thousand", "/workspace/loop.py", loop.encode())
     process = client.start_process("thousand", "python3 loop.py").id
-    output = client.read_process("thousand", process, wait_s=60).data
-    assert output == b"1000\n", output
+    read = client.read_process("thousand", process, wait_s=60)
+    while not read.data and read.process.running:
+        read = client.read_process("thousand", process, wait_s=60)
+    assert read.data == b"1000\n", read
     assert sum(1 for request in origin.seen if request.path.startswith("/echo/")) >= 1000
     needle = SECRET.encode()
     processes = _processes_of_container(client, "thousand")
