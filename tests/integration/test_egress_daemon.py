@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -214,6 +216,55 @@ def test_a_model_is_told_what_is_allowed(client: Client) -> None:
     assert "network.allow" in text
     assert "403" in run(client, "told", "curl -s -o /dev/null -w '%{http_connect}' https://evil.test/; true")
     client.destroy_sandbox("told")
+
+
+def test_the_clients_of_a_sandbox_are_told_of_the_proxy_and_what_to_trust(client: Client) -> None:
+    client.ensure_sandbox("variables", network={"allow": ["example.org"]})
+    shown = run(client, "variables", "env")
+    variables = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        assert variables[name] == "http://127.0.0.1:3128"
+    assert variables["NO_PROXY"] == variables["no_proxy"] == "localhost,127.0.0.1,::1"
+    bundles = {
+        variables[name]
+        for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "CURL_CA_BUNDLE")
+    }
+    assert bundles == {"/run/sandboxd/ca.pem"}
+    refused = "echo >> /run/sandboxd/ca.pem && echo written; grep -c BEGIN /run/sandboxd/ca.pem"
+    assert (
+        int(run(client, "variables", refused)) >= 2
+    )  # the test authority that the daemon trusts, and the sandbox's own
+    assert "PRIVATE" not in run(client, "variables", "cat /run/sandboxd/ca.pem")
+    client.destroy_sandbox("variables")
+
+
+def test_the_command_shows_and_follows_the_record(daemon: RunningDaemon, client: Client, origin: OriginServers) -> None:
+    client.ensure_sandbox("followed", network={"allow": [allowed("other.test", origin.http_port)]})
+    run(client, "followed", f"curl -sS http://other.test:{origin.http_port}/echo?secret=1")
+    command = [sys.executable, "-m", "sandboxd", "egress", "followed"]
+    environment = {**os.environ, "SANDBOXD_SOCKET": str(daemon.socket)}
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
+    [cells] = [line.split("\t") for line in printed.splitlines()]
+    assert [cells[0], *cells[2:6]] == [
+        "1",
+        "allowed",
+        f"other.test:{origin.http_port}",
+        f"other.test:{origin.http_port}",
+        "GET /echo 200",
+    ]
+    command += ["--follow", "--json"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as following:
+        try:
+            assert following.stdout is not None
+            assert json.loads(following.stdout.readline())["path"] == "/echo"
+            run(client, "followed", "curl -sS http://evil.test/")
+            new = json.loads(following.stdout.readline())
+            assert (new["id"], new["host"], new["port"], new["decision"]) == (2, "evil.test", 80, "denied")
+            following.send_signal(signal.SIGINT)
+            assert following.wait(timeout=60) == 0
+        finally:
+            following.kill()
+    client.destroy_sandbox("followed")
 
 
 def test_without_network_nothing_listens_and_nothing_is_set(client: Client) -> None:
