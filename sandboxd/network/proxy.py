@@ -236,7 +236,7 @@ class ProxyConnection:
         )
 
     async def _refuse(self, refusal: HttpRefusal, reason: str | None = None) -> None:
-        self._conclude("failed" if refusal.status >= 500 else "denied", reason or refusal.text)
+        self._conclude(refusal.decision, reason or refusal.text)
         self._end.is_limited = False
         if not self._client.has_answered:
             await self._client.refuse(refusal)

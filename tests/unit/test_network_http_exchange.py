@@ -265,11 +265,12 @@ async def test_an_origin_that_does_not_answer_in_http_is_a_502(given: bytes) -> 
 
 async def test_an_upgrade_is_refused_with_a_sentence() -> None:
     origin = Origin()
-    answer, _ = await plain(GET + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n", origin)
+    answer, proxy = await plain(GET + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n", origin)
     assert answer.startswith(b"HTTP/1.1 501 ")
     assert header(answer, "Content-Type") == [b"text/plain; charset=utf-8"]
     assert b"cannot upgrade the connection" in answer
     assert origin.heads == []
+    assert [exchange.decision for exchange in proxy.exchanges] == ["denied"]
     answer, _ = await plain(
         GET + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n\r\n", origin
     )
