@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sandboxd.api.problems import problem_of, render
 from sandboxd.api.refusals import Forbidden
 from sandboxd.errors import InvalidRequest, RequestError, Unauthorised
+from sandboxd.network.http_head import Headers
 from sandboxd.permissions import is_readable_by_others
 
 CONNECTION = "sandboxd.connection"
@@ -96,6 +97,10 @@ class TcpGuard:
         if len(tokens) != 1 or not self._is_token(tokens[0]):
             return Unauthorised("cannot answer without a valid token; send Authorization: Bearer TOKEN")
         return None
+
+    def without_token(self, headers: Headers) -> Headers:
+        """Return the headers without the token, for a request that goes on to a server in a sandbox."""
+        return [item for item in headers if item[0] != b"authorization" or not self._is_token(item[1])]
 
     def _is_token(self, value: bytes) -> bool:
         scheme, _, token = value.partition(b" ")

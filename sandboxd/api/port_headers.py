@@ -12,21 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
-Headers = list[tuple[bytes, bytes]]
+from sandboxd.network.http_head import Headers, end_to_end
 
-_HOP_BY_HOP = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
-)
 _OURS = frozenset(
     {
         b"host",
@@ -72,10 +59,9 @@ class PortPlace:
 def inner_headers(headers: Iterable[tuple[bytes, bytes]], place: PortPlace, *, is_socket: bool) -> Headers:
     """Return the headers of a request as the server inside gets them."""
     given = list(headers)
-    dropped = _HOP_BY_HOP | _OURS | _named_by_connection(given)
     sent: Headers = [(b"host", place.inner_host.encode())]
-    for name, value in given:
-        if name in dropped:
+    for name, value in end_to_end(given):
+        if name in _OURS:
             continue
         if name == b"origin" and place.is_own_host:
             # It is the preview's own, or the request would have been refused. Servers compare it with Host.
@@ -103,23 +89,17 @@ def _framing(headers: Sequence[tuple[bytes, bytes]]) -> Headers:
     return [(name, value) for name, value in headers if name == b"content-length"][:1]
 
 
-def _named_by_connection(headers: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
-    values = [value for name, value in headers if name == b"connection"]
-    return {word.strip().lower() for value in values for word in value.split(b",")}
-
-
 def outer_headers(
     headers: Iterable[tuple[bytes, bytes]], place: PortPlace, *, status: int, inner_path: bytes
 ) -> Headers:
     """Return the headers of an answer as the client gets them."""
     given = list(headers)
-    # Alt-Svc would speak for the daemon's own address.
-    dropped = _HOP_BY_HOP | {b"alt-svc"} | _named_by_connection(given)
+    dropped = {b"alt-svc"}  # it would speak for the daemon's own address
     if status in _BODILESS or any(name == b"transfer-encoding" for name, _ in given):
         dropped |= {b"content-length"}  # it says nothing about the body
     base = inner_path.decode("latin-1")
     sent: Headers = []
-    for name, value in given:
+    for name, value in end_to_end(given):
         if name in dropped:
             continue
         text = value.decode("latin-1")

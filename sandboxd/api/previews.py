@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandboxd.api.admission import TENANT
-from sandboxd.api.guard import CONNECTION, is_unix
+from sandboxd.api.guard import CONNECTION, TcpGuard, is_unix
 from sandboxd.api.port_proxy import PortAnswer
 from sandboxd.api.problems import status_of
 from sandboxd.api.refusals import ClientLeft
@@ -43,7 +43,7 @@ class Visit:
 class PreviewGate:
     """Sends requests for previews to the app, and all others to the guard of the API."""
 
-    def __init__(self, guard: ASGIApp, app: ASGIApp, previews: Previews) -> None:
+    def __init__(self, guard: TcpGuard, app: ASGIApp, previews: Previews) -> None:
         self._guard = guard
         self._app = app
         self._previews = previews
@@ -64,6 +64,8 @@ class PreviewGate:
             connection.welcome()
         scope[VISIT] = Visit(grant, hosts[0])
         scope[TENANT] = grant.ref.tenant
+        # A program that uses the URL may send every server the daemon's token.
+        scope["headers"] = self._guard.without_token(scope["headers"])
         self._under_way[grant.id] += 1
         try:
             await self._app(scope, receive, send)

@@ -91,7 +91,7 @@ class Credential:
         try:
             secret = await self.secret()
         except CredentialUnavailable as error:
-            # the reason is about the daemon's host, and no business of a sandbox
+            # not for the sandbox: the reason is about the daemon's host
             _log.warning("cannot add a credential", credential=self.name, reason=str(error))
             text = f"cannot add the credential {self.name}: its secret is not available; ask the operator of sandboxd"
             raise HttpRefusal(503, text) from None

@@ -98,7 +98,7 @@ async def serve_terminated(
                 head = await slot.read_request(client)
             except HttpRefusal as refusal:
                 await client.refuse(refusal)
-                report(_summary(client, None, refusal.status, time.monotonic(), refusal.text))
+                report(_refused(client, None, refusal, time.monotonic()))
                 break
             except ClientGone:
                 return
@@ -126,12 +126,18 @@ async def _answer(
         summary = _summary(client, head, await carry(), started)
     except HttpRefusal as refusal:
         await client.refuse(refusal)
-        summary = _summary(client, head, refusal.status, started, refusal.text)
+        summary = _refused(client, head, refusal, started)
     except AnswerCut as cut:
         is_whole = False
-        summary = _summary(client, head, cut.status, started, str(cut), failed=True)
+        summary = _summary(client, head, cut.status, started, "failed", str(cut))
     report(summary)
     return is_whole
+
+
+def _refused(
+    client: HttpClientConnection, head: RequestHead | None, refusal: HttpRefusal, started: float
+) -> HttpExchange:
+    return _summary(client, head, refusal.status, started, refusal.decision, refusal.text)
 
 
 def _summary(
@@ -139,11 +145,9 @@ def _summary(
     head: RequestHead | None,
     status: int | None,
     started: float,
+    decision: Decision = "allowed",
     reason: str | None = None,
-    *,
-    failed: bool = False,
 ) -> HttpExchange:
-    decision: Decision = "allowed" if reason is None else "failed" if failed or (status or 0) >= 500 else "denied"
     received, sent = client.byte_counts
     return HttpExchange(
         method=head.method if head else None,

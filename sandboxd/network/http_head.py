@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from sandboxd.models.network import Decision
+
 Headers = list[tuple[bytes, bytes]]
 
 _HOP_BY_HOP: Final = frozenset(b"connection keep-alive te trailer transfer-encoding upgrade http2-settings".split())
@@ -18,6 +20,8 @@ _KEPT_ALWAYS: Final = frozenset({b"host", b"content-length"})
 """What `Connection` must not name: the first was checked, and the second is the body's end."""
 _ABSOLUTE = re.compile(r"(?i:(https?)://)([^/?#@\\]+)([/?][^#]*)?")
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._~-]+)(?::([0-9]{1,5}))?")
+_NOT_IMPLEMENTED: Final = 501
+"""The client has asked for what the proxy does not do."""
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -28,6 +32,11 @@ class HttpRefusal(Exception):
         super().__init__(text)
         self.status = status
         self.text = text
+
+    @property
+    def decision(self) -> Decision:
+        """What the audit calls it: an error of the host or of the daemon is not a denial."""
+        return "denied" if self.status < 500 or self.status == _NOT_IMPLEMENTED else "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +77,6 @@ def parse_absolute(target: str) -> AbsoluteTarget:
     scheme, authority, path = match[1].lower(), match[2], match[3] or "/"
     host, port = _parse_authority(authority, _DEFAULT_PORTS[scheme])
     return AbsoluteTarget(scheme, host, port, path if path.startswith("/") else f"/{path}")
-
-
-def parse_connect(target: str) -> tuple[str, int]:
-    """Parse the target of CONNECT, `host:port`; raise HttpRefusal if it is not one."""
-    host, port = _parse_authority(target, 0)
-    return host, port
 
 
 def host_header_matches(headers: Headers, host: str, port: int, default_port: int) -> bool:

@@ -81,6 +81,8 @@ class SandboxEnd:
         self._unread: bytes = b""
         self.is_limited = False
         """Whether the total of the meter ends the connection."""
+        self.has_ended = False
+        """Whether the sandbox was told that nothing more follows."""
 
     async def receive(self) -> bytes:
         if self._unread:
@@ -99,6 +101,7 @@ class SandboxEnd:
         self._moved()
 
     async def send_eof(self) -> None:
+        self.has_ended = True
         await self._stream.send_eof()
 
     def unread(self, data: bytes) -> None:

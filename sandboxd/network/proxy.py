@@ -101,7 +101,8 @@ class ProxyConnection:
                 await self._gate.meter.begin()
                 self._scope.deadline = anyio.current_time() + self._gate.options.head_timeout_s
                 await self._answer()
-                await self._stream.wait_delivered()  # a slow reader gets the end of its answer too
+                if self._end.has_ended:  # a slow reader gets the end of its answer too
+                    await self._stream.wait_delivered()
         except ClientGone as error:
             self._conclude("failed", str(error))
         except ssl.SSLError as error:
@@ -235,7 +236,7 @@ class ProxyConnection:
         )
 
     async def _refuse(self, refusal: HttpRefusal, reason: str | None = None) -> None:
-        self._conclude("failed" if refusal.status >= 500 else "denied", reason or refusal.text)
+        self._conclude(refusal.decision, reason or refusal.text)
         self._end.is_limited = False
         if not self._client.has_answered:
             await self._client.refuse(refusal)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -216,6 +218,55 @@ def test_a_model_is_told_what_is_allowed(client: Client) -> None:
     client.destroy_sandbox("told")
 
 
+def test_the_clients_of_a_sandbox_are_told_of_the_proxy_and_what_to_trust(client: Client) -> None:
+    client.ensure_sandbox("variables", network={"allow": ["example.org"]})
+    shown = run(client, "variables", "env")
+    variables = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        assert variables[name] == "http://127.0.0.1:3128"
+    assert variables["NO_PROXY"] == variables["no_proxy"] == "localhost,127.0.0.1,::1"
+    bundles = {
+        variables[name]
+        for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "CURL_CA_BUNDLE")
+    }
+    assert bundles == {"/run/sandboxd/ca.pem"}
+    refused = "echo >> /run/sandboxd/ca.pem && echo written; grep -c BEGIN /run/sandboxd/ca.pem"
+    assert (
+        int(run(client, "variables", refused)) >= 2
+    )  # the test authority that the daemon trusts, and the sandbox's own
+    assert "PRIVATE" not in run(client, "variables", "cat /run/sandboxd/ca.pem")
+    client.destroy_sandbox("variables")
+
+
+def test_the_command_shows_and_follows_the_record(daemon: RunningDaemon, client: Client, origin: OriginServers) -> None:
+    client.ensure_sandbox("followed", network={"allow": [allowed("other.test", origin.http_port)]})
+    run(client, "followed", f"curl -sS http://other.test:{origin.http_port}/echo?secret=1")
+    command = [sys.executable, "-m", "sandboxd", "egress", "followed"]
+    environment = {**os.environ, "SANDBOXD_SOCKET": str(daemon.socket)}
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
+    [cells] = [line.split("\t") for line in printed.splitlines()]
+    assert [cells[0], *cells[2:6]] == [
+        "1",
+        "allowed",
+        f"other.test:{origin.http_port}",
+        f"other.test:{origin.http_port}",
+        "GET /echo 200",
+    ]
+    command += ["--follow", "--json"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as following:
+        try:
+            assert following.stdout is not None
+            assert json.loads(following.stdout.readline())["path"] == "/echo"
+            run(client, "followed", "curl -sS http://evil.test/")
+            new = json.loads(following.stdout.readline())
+            assert (new["id"], new["host"], new["port"], new["decision"]) == (2, "evil.test", 80, "denied")
+            following.send_signal(signal.SIGINT)
+            assert following.wait(timeout=60) == 0
+        finally:
+            following.kill()
+    client.destroy_sandbox("followed")
+
+
 def test_without_network_nothing_listens_and_nothing_is_set(client: Client) -> None:
     client.ensure_sandbox("offline")
     assert run(client, "offline", "env | grep -ci proxy; true") == "0\n"
@@ -323,11 +374,16 @@ import time; time.sleep(600)
 """
     client.write_file("thousand", "/workspace/loop.py", loop.encode())
     process = client.start_process("thousand", "python3 loop.py").id
-    output = client.read_process("thousand", process, wait_s=60).data
-    assert output == b"1000\n", output
+    read = client.read_process("thousand", process, wait_s=60)
+    while not read.data and read.process.running:
+        read = client.read_process("thousand", process, wait_s=60)
+    assert read.data == b"1000\n", read
     assert sum(1 for request in origin.seen if request.path.startswith("/echo/")) >= 1000
     needle = SECRET.encode()
-    assert needle not in _memory_of_container(daemon, client, "thousand")
+    processes = _processes_of_container(client, "thousand")
+    assert needle not in b"".join(map(_memory_of, processes))
+    assert needle not in b"".join((process / "environ").read_bytes() for process in processes)
+    assert [path for path in _files_of(processes[0] / "root") if needle in path.read_bytes()] == []
     assert needle not in client.read_file("thousand", "/workspace/answers")
     assert SECRET not in run(
         client,
@@ -344,18 +400,29 @@ import time; time.sleep(600)
     client.destroy_sandbox("thousand")
 
 
-def _memory_of_container(daemon: RunningDaemon, client: Client, session: str) -> bytes:
-    """Return everything readable in the memory of every process of the sandbox, its runner included."""
+def _processes_of_container(client: Client, session: str) -> list[Path]:
+    """Return the host's directories in /proc of every process of the sandbox, its runner included."""
     mark = Path(f"/proc/{_one_pid(client, session)}/ns/pid").readlink()
     found = []
     for process in Path("/proc").iterdir():
         try:
             if process.name.isdecimal() and (process / "ns/pid").readlink() == mark:
-                found.append(_memory_of(process))
+                found.append(process)
         except OSError:
             continue
     assert len(found) >= 2, "neither the runner nor the client was found"
-    return b"".join(found)
+    return found
+
+
+def _files_of(root: Path) -> Iterator[Path]:
+    """Yield the files below the directories of a sandbox that its processes or the daemon write."""
+    for place in ("workspace", "tmp", "var/tmp", "run", "etc", "home", "dev/shm"):
+        for path in (root / place).rglob("*"):
+            try:
+                if path.is_file() and not path.is_symlink():
+                    yield path
+            except OSError:
+                continue
 
 
 def _one_pid(client: Client, session: str) -> int:

@@ -13,9 +13,10 @@ from anyio.abc import SocketAttribute, SocketStream
 
 from sandboxd.network.byte_stream import ByteStream
 from sandboxd.network.certificates import SandboxAuthority
+from sandboxd.network.host_names import parse_target
 from sandboxd.network.http_connection import STREAM_ERRORS, HttpClientConnection
 from sandboxd.network.http_exchange import Check, HttpExchange, forward_request, serve_terminated
-from sandboxd.network.http_head import HttpRefusal, OutgoingRequest, RequestHead, parse_absolute, parse_connect
+from sandboxd.network.http_head import HttpRefusal, OutgoingRequest, RequestHead, parse_absolute
 from sandboxd.network.tls_stream import wrap_client, wrap_server
 from tests.unit.socket_byte_stream import SocketByteStream
 
@@ -110,7 +111,8 @@ class Proxy:
             await client.end()
             return
         if head is not None and head.method == "CONNECT":
-            await self._terminate(client, stream, *parse_connect(head.target))
+            tunnel = parse_target(head.target)
+            await self._terminate(client, stream, tunnel.host, tunnel.port)
         elif head is not None:
             target = parse_absolute(head.target)
             outgoing = await self.check(RequestHead(head.method, target.path, head.headers))

@@ -48,7 +48,7 @@ class Inside(SocketByteStream):
 
 @asynccontextmanager
 async def origin(
-    answer: bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    answer: bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", *, closes: bool = False
 ) -> AsyncIterator[tuple[int, list[bytes]]]:
     """Yield the port of a server that answers every connection's first bytes, and what it received."""
     received: list[bytes] = []
@@ -57,7 +57,8 @@ async def origin(
         async with stream:
             received.append(await stream.receive())
             await stream.send(answer)
-            await anyio.sleep_forever()
+            if not closes:
+                await anyio.sleep_forever()
 
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, serve)
@@ -208,6 +209,19 @@ async def test_a_connection_is_closed_only_once_a_slow_client_can_read_all_of_it
                 assert not end.is_closed.is_set()
                 end.delivered.set()
                 await end.is_closed.wait()
+
+
+async def test_a_client_learns_at_once_that_its_answer_was_cut() -> None:
+    options = NetworkOptions.model_validate({"hosts": {"name.test": ["127.0.0.1"]}})
+    cut = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok"
+    async with origin(cut, closes=True) as (port, _), Egress(options) as egress:
+        sandbox = await granted(egress, AllowedHost(host="name.test", private=True))
+        async with connected() as (client, here):
+            sandbox.accept(end := Held(here))
+            await client.send(plain_request(port))
+            with anyio.fail_after(10):
+                await end.is_closed.wait()
+        assert sandbox.audit.since(0)[0].reason == "the host ended its answer too early"
 
 
 async def test_a_setting_that_no_request_could_use_is_refused_at_the_start() -> None:

@@ -116,6 +116,7 @@ async def test_a_preview_never_reaches_the_api(world: World, path: str) -> None:
         for method in ("GET", "POST"):
             _, text, _ = await ask(world, preview, path, method, authorization=f"Bearer {world.token}")
             assert json.loads(text)["target"] == path
+            assert world.token not in text
         _, text, _ = await ask(world, preview, "/preview", "POST")
         assert json.loads(text)["target"] == "/preview"
 
