@@ -33,7 +33,7 @@ def remembered(sandbox: Sandbox) -> str:
 def run(sandbox: Sandbox, question: str) -> str:
     """Let the model call tools until it answers."""
     client = anthropic.Anthropic()
-    tools: list[Any] = [tool.model_dump() for tool in sandbox.tools.schemas()]
+    tools: list[Any] = sandbox.tools.schemas("anthropic")
     messages: list[Any] = [{"role": "user", "content": question}]
     for _ in range(MAX_TURNS):
         answer = client.messages.create(

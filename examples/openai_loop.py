@@ -14,7 +14,7 @@ from typing import Any
 import openai
 
 from memo.errors import Absent
-from sandboxd.client import Sandbox, ToolDescription
+from sandboxd.client import Sandbox
 
 MODEL = os.environ.get("OPENAI_MODEL", "gpt-5")
 MAX_TURNS = 50
@@ -31,18 +31,15 @@ def remembered(sandbox: Sandbox) -> str:
         return "(nothing yet: write /workspace/memo/user/USER.md)"
 
 
-def as_function(tool: ToolDescription) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
-    return {"type": "function", "function": function}
-
-
 def call(sandbox: Sandbox, name: str, arguments: str) -> str:
     """Call a tool with the arguments that a model wrote. Its mistakes are results that tell it what to do."""
     try:
         parsed = json.loads(arguments or "{}")
     except ValueError as error:
         return f"cannot read the arguments: {error}; send one JSON object"
-    result = sandbox.tools.call(name, parsed if isinstance(parsed, dict) else {})
+    if not isinstance(parsed, dict):
+        return "cannot use the arguments: send one JSON object"
+    result = sandbox.tools.call(name, parsed)
     print(f"{name}: {'ok' if result.ok else result.content}", file=sys.stderr)
     return result.content
 
@@ -50,7 +47,7 @@ def call(sandbox: Sandbox, name: str, arguments: str) -> str:
 def run(sandbox: Sandbox, question: str) -> str:
     """Let the model call tools until it answers."""
     client = openai.OpenAI()
-    tools: list[Any] = [as_function(tool) for tool in sandbox.tools.schemas()]
+    tools: list[Any] = sandbox.tools.schemas("openai")
     messages: list[Any] = [
         {"role": "system", "content": SYSTEM + remembered(sandbox)},
         {"role": "user", "content": question},

@@ -177,7 +177,8 @@ Expected = int | Literal[Expect.ANY, Expect.ABSENT]
 def is_expected(current: int | None, expected: Expected, *, deleted: bool = False) -> bool:
     """Return whether a change that expects `expected` may follow revision `current` (None or 0: never written).
 
-    A document that is `deleted` counts as absent. Whoever expects the revision of the deletion knows of it.
+    A document that is `deleted` counts as absent. A caller that expects the revision of the deletion
+    knows of it.
     """
     if expected is ANY:
         return True

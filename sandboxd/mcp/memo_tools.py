@@ -209,7 +209,10 @@ def _forgiving(
         try:
             return await run(session, arguments)
         except Absent as error:
-            step = "memo_list shows which documents exist; memo_write creates one"
+            step = (
+                "memo_list shows which documents exist, memo_history the revisions of one that was deleted; memo_write "
+                "creates one"
+            )
             if getattr(arguments, "revision", None) is not None:
                 step = "memo_history shows which revisions exist"
             return ToolResult(ok=False, content=f"{error}; {step}", details={"code": error.code})

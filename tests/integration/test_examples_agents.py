@@ -70,7 +70,7 @@ def test_the_loop_for_the_anthropic_api_works_in_the_sandbox(daemon: RunningDaem
 def test_the_loop_for_openai_s_api_works_in_the_sandbox(daemon: RunningDaemon, client: Client) -> None:
     script = Script(
         [
-            openai_calls(("Bash", '{"command": "echo two > b.txt"}'), ("Bash", "{not json")),
+            openai_calls(("Bash", '{"command": "echo two > b.txt"}'), ("Bash", "{not json"), ("Bash", "[1]")),
             openai_calls(("Write", json.dumps(REMEMBER))),
             openai_says("Done."),
         ]
@@ -80,8 +80,15 @@ def test_the_loop_for_openai_s_api_works_in_the_sandbox(daemon: RunningDaemon, c
     assert done.stdout == "Done.\n"
     first, second, _ = script.requests
     assert first["tools"][0]["type"] == "function"
-    assert [message["role"] for message in second["messages"]] == ["system", "user", "assistant", "tool", "tool"]
-    assert "send one JSON object" in second["messages"][-1]["content"]
+    assert [message["role"] for message in second["messages"]] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "tool",
+    ]
+    assert all("send one JSON object" in message["content"] for message in second["messages"][-2:])
     assert client.read_file("openai-loop", "/workspace/b.txt") == b"two\n"
     client.destroy_sandbox("openai-loop")
 

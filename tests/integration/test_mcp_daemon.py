@@ -28,7 +28,9 @@ from tests.tour import environment_of
 pytestmark = [pytest.mark.anyio, pytest.mark.engine]
 
 HANG_S = 60
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "mcp.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "how-to" / "mcp.md"
+EXAMPLES = sorted((ROOT / "examples" / "mcp").glob("*.json"))
 
 
 TOKEN = secrets.token_hex(16)
@@ -117,6 +119,19 @@ async def test_a_model_is_told_what_to_do_after_every_mistake_in_a_container(
             result = await mcp.call_tool(mistake.tool, dict(mistake.arguments))
             mistake.check(not result.is_error, text_of(result), details_of(result))
     assert {path: client.read_file(session, path) for path in FILES} == FILES
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+async def test_the_configuration_of_an_editor_starts_a_server(
+    daemon: RunningDaemon, client: Client, example: Path
+) -> None:
+    [servers] = json.loads(example.read_text()).values()
+    server = servers["sandbox"]
+    words = ["-m", server["command"], *server["args"], "--socket", str(daemon.socket)]
+    with anyio.fail_after(HANG_S):
+        async with McpClient(StdioServerParameters(command=sys.executable, args=words)) as mcp:
+            assert text_of(await mcp.call_tool("Bash", {"command": "id -un"})) == "agent"
+    client.destroy_sandbox("editor")
 
 
 async def test_a_daemon_with_open_connections_drains_and_exits_with_0(

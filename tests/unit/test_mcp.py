@@ -20,6 +20,8 @@ from mcp.client.client import Client as McpClient
 from mcp.shared.exceptions import MCPError
 
 from memo import open_store
+from memo.documents import DocumentKey, DocumentName
+from memo.ids import TenantId, UserId
 from sandboxd.client import AsyncClient, Client
 from sandboxd.tools import Toolbox
 from tests.mcp_clients import DOORS, ERAS, Door, connect, details_of, text_of
@@ -311,6 +313,39 @@ async def test_a_change_of_a_subscribed_document_is_notified(world: ServedWorld,
         with anyio.fail_after(HANG_S):
             await has_news.wait()
         assert heard == ["memo://user/USER.md", "notifications/resources/list_changed"]
+
+
+@pytest.mark.filterwarnings("ignore:resources/.* is removed")  # from the protocol's newest version only
+async def test_a_change_that_another_program_makes_in_the_store_is_notified(tmp_path: Path, door: Door) -> None:
+    heard: anyio.Event = anyio.Event()
+
+    async def hear(message: Any) -> None:
+        if isinstance(message, types.ResourceUpdatedNotification):
+            assert message.params.uri == "memo://user/facts/tea.md"
+            heard.set()
+
+    async with (
+        open_store("memory://") as store,
+        serving(tmp_path, store=store) as world,
+        AsyncClient(world.socket, tenant="acme") as host,
+    ):
+        await host.ensure_sandbox("s1", "ann")  # a mirror that is refreshed
+        async with connect(
+            door,
+            world.url,
+            world.token,
+            client_options={"message_handler": hear},
+            tenant="acme",
+            session="s1",
+        ) as client:
+            await client.subscribe_resource("memo://user/facts/tea.md")
+            key = DocumentKey.of_user(TenantId("acme"), UserId("ann"), DocumentName("facts/tea.md"))
+            await store.write_document(key, "green\n")
+            with anyio.fail_after(HANG_S):
+                await heard.wait()
+            (content,) = (await client.read_resource("memo://user/facts/tea.md")).contents
+    assert isinstance(content, types.TextResourceContents)
+    assert content.text == "green\n"
 
 
 async def test_changes_are_heard_on_a_stream_without_a_handshake(world: ServedWorld, door: Door) -> None:

@@ -112,3 +112,17 @@ async def test_a_directory_called_memo_is_an_ordinary_name(world: ServedWorld) -
     async with connect("http", world.url, world.token, session="s1", user="ann") as client:
         written = await client.call_tool("memo_write", {"name": "memo/plan.md", "content": "x"})
     assert details_of(written).items() >= {"name": "memo/plan.md", "scope": "session"}.items()
+
+
+async def test_a_deleted_document_is_named_as_such_and_restored(world: ServedWorld) -> None:
+    async with (
+        AsyncClient(world.socket) as host,
+        connect("http", world.url, world.token, session="s1", user="ann") as client,
+    ):
+        await host.write_memo("ann", "facts.md", TEXT, scope="user")
+        await host.delete_memo("ann", "facts.md", scope="user")
+        told = text_of(await client.call_tool("memo_read", {"name": "facts.md", "scope": "user"}))
+        assert "was deleted in revision 2" in told
+        assert "memo_history the revisions of one that was deleted" in told
+        await client.call_tool("memo_restore", {"name": "facts.md", "scope": "user", "revision": 1})
+        assert (await host.read_memo("ann", "facts.md", scope="user")).text == TEXT

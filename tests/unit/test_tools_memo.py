@@ -171,12 +171,12 @@ async def test_an_artifact_is_written_and_edited_in_the_store(desk: Desk) -> Non
     result = await desk.call("Edit", file_path=path, old_string="full", new_string="whole")
     assert (result.ok, result.details["revision"]) == (True, 2)
     assert await desk.store.read_tool_result_artifact(REF, key.tool_call) == "whole text"
-    await desk.store.write_artifact(key, "somebody else's")
+    await desk.store.write_artifact(key, "another program's")
     for tool, arguments in (("Write", {"contents": "x"}), ("Edit", {"old_string": "whole", "new_string": "x"})):
         result = await desk.call(tool, file_path=path, **arguments)
         assert (result.ok, result.details["code"]) == (False, "memo.conflict")
-        assert "somebody else's" in result.content
-    assert await desk.store.read_tool_result_artifact(REF, key.tool_call) == "somebody else's"
+        assert "another program's" in result.content
+    assert await desk.store.read_tool_result_artifact(REF, key.tool_call) == "another program's"
 
 
 async def test_a_completed_call_is_not_carried_out_again(desk: Desk) -> None:
