@@ -1,4 +1,4 @@
-"""The log of events against a list: whatever is published, written, killed and started again, nothing is lost or twice."""
+"""The log of events against a list: with writes, kills and restarts in between, nothing is lost and nothing is twice."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def run(directory: Path, given: Sequence[Published | str], wanted: EventFi
         elif step == "kill":
             await daemon.kill()
             await daemon.start()
-        else:
+        elif not isinstance(step, str):
             kind, session, user, text = step
             fields: dict[str, Any] = {"tenant": "acme", "session": session, "user": user, "path": text}
             daemon.bus.publish(kind, **fields)
