@@ -1,4 +1,4 @@
-"""The log of events against a list: with writes, kills and restarts in between, nothing is lost and nothing is twice."""
+"""The log of events against a list: with writes, kills and restarts in between, each event is there once."""
 
 from __future__ import annotations
 
