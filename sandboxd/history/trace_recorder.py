@@ -26,13 +26,13 @@ from sandboxd.history.event_log import EventLog, KeptEvent, moment
 from sandboxd.retries import Retries
 
 SOURCE: Final = "sandboxd"
-BATCH: Final = 200
+BATCH: Final = 500
 """The most envelopes that may be written before the cursor follows, and so the most that a kill leaves in doubt."""
 MAX_STRIKES: Final = 5
 """How often writing to one session may fail while others succeed, before its envelopes are given up."""
 _STOP_AFTER: Final = 3
 """A pass ends after this many failures without a success: the store does not answer."""
-_AT_ONCE: Final = 50
+_AT_ONCE: Final = 100
 """The most envelopes in one call: encoding them must not hold up the event loop."""
 _MOST_OPEN: Final = 4096
 _DEFAULT_AGENT: Final = AgentId("default")
