@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from memo.errors import MemoError, Unsupported
-from memo.ids import SessionRef, TenantId
+from memo.ids import AgentId, SessionRef, TenantId
 from sandboxd.errors import StoreUnavailable
 from sandboxd.memory.store_client import PartFactory, StoreClient
 from sandboxd.models.inspector import InspectedSession
@@ -71,8 +71,12 @@ class SessionReader:
     async def orchestration_state(self, ref: SessionRef) -> Any:
         return await self._part("orchestration_persistence", ref, "recover_state")
 
-    async def _part(self, factory: PartFactory, ref: SessionRef, method: str) -> Any:
-        return await self._required().call_part(factory, ref, method)
+    async def mailbox_state(self, ref: SessionRef, agent: AgentId) -> JsonObject:
+        state = await self._part("orchestration_persistence", ref, "load_mailbox_state", agent)
+        return state if isinstance(state, dict) else {}
+
+    async def _part(self, factory: PartFactory, ref: SessionRef, method: str, *args: str) -> Any:
+        return await self._required().call_part(factory, ref, method, *args)
 
     async def _list_by_user(self, store: StoreClient, tenant: TenantId | None) -> list[InspectedSession]:
         items: list[InspectedSession] = []
