@@ -36,6 +36,7 @@ _STATS_S = 5.0
 class MeasuredSandboxes(Protocol):
     def find_all(self) -> list[SandboxView]: ...
     async def stats(self, ref: SessionRef) -> Stats: ...
+    async def disk_bytes(self) -> dict[SessionRef, int]: ...
     @property
     def events(self) -> EventBus: ...
 
@@ -130,12 +131,13 @@ class StatsSampler:
     async def sample(self) -> StatsSample:
         """Measure everything once."""
         running = [view for view in self._sandboxes.find_all() if view.state == "ready"]
-        found: dict[tuple[str, str], SandboxStats] = {}
+        found: dict[SessionRef, SandboxStats] = {}
+        disk = await self._disk_bytes()
 
         async def measure(view: SandboxView) -> None:
+            ref = SessionRef(view.tenant, view.session)
             with suppress(SandboxdError), anyio.move_on_after(_STATS_S):
-                stats = await self._sandboxes.stats(SessionRef(view.tenant, view.session))
-                found[view.tenant, view.session] = self._described(view, stats)
+                found[ref] = self._described(view, await self._sandboxes.stats(ref), disk.get(ref))
 
         await each(running, measure, _AT_ONCE)
         present = {(view.tenant, view.session, view.container) for view in running}
@@ -143,7 +145,12 @@ class StatsSampler:
         host = await to_thread.run_sync(self._host.measure, abandon_on_cancel=True)
         return StatsSample(at=datetime.now(UTC), host=host, sandboxes=[found[key] for key in sorted(found)])
 
-    def _described(self, view: SandboxView, stats: Stats) -> SandboxStats:
+    async def _disk_bytes(self) -> dict[SessionRef, int]:
+        with suppress(SandboxdError):
+            return await self._sandboxes.disk_bytes()
+        return {}
+
+    def _described(self, view: SandboxView, stats: Stats, disk_bytes: int | None) -> SandboxStats:
         key = (view.tenant, view.session, view.container)
         now, before = self._clock(), self._usage.get(key)
         self._usage[key] = _Usage(now, stats.cpu_seconds)
@@ -157,6 +164,7 @@ class StatsSampler:
             memory_bytes=stats.memory_bytes,
             memory_limit_bytes=int(view.limits.get("memory_mb", 0)) * 1024 * 1024,
             processes=stats.pids,
+            disk_bytes=disk_bytes,
         )
 
 

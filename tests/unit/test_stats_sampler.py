@@ -51,6 +51,9 @@ class Measured:
     def find_all(self) -> list[SandboxView]:
         return self.views
 
+    async def disk_bytes(self) -> dict[SessionRef, int]:
+        return {SessionRef.of("acme", "s1"): 7}
+
     async def stats(self, ref: SessionRef) -> Stats:
         self.count += 1
         self.under_way += 1
@@ -79,6 +82,7 @@ async def test_cpu_is_the_share_of_the_time_between_two_samples(tmp_path: Path) 
     (second,) = (await sampler.sample()).sandboxes
     assert (first.cpu_percent, second.cpu_percent) == (None, 25.0)
     assert (first.memory_bytes, first.processes, first.memory_limit_bytes) == (5, 3, 64 * 1024 * 1024)
+    assert first.disk_bytes == 7
 
 
 async def test_a_new_container_is_not_compared_with_the_old_one(tmp_path: Path) -> None:
