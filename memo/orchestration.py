@@ -63,6 +63,13 @@ class OrchestrationPersistence(Protocol):
     async def write_agent_history(self, agent_id: str, history: Sequence[Any]) -> None: ...
 
 
+class AgentLister(Protocol):
+    """Optional addition to OrchestrationPersistence."""
+
+    async def list_agents(self) -> list[str]:
+        """Return the agents that have a mailbox or a history, by id."""
+
+
 OrchestrationFactory = Callable[[SessionRef], OrchestrationPersistence]
 """Called at most once per session."""
 

@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import anyio.to_thread
+
 from memo.errors import Corrupt, InvalidContent
-from memo.ids import AgentId
+from memo.ids import AgentId, are_legal
 from memo.messages import decode_json, decode_object, encode_json, encode_object
 from memo.orchestration import Checkpoint, Event, RecoveredState, Snapshot, recover
+from memo.stores.prepared_text import SHORT_CHARS
 from memo.traces import Envelope
 
 LogName = Literal["trace", "event", "mailbox"]
@@ -41,6 +44,9 @@ class Journal(Protocol):
     async def put(self, slot: SlotName, agent: str, body: str) -> None: ...
 
     async def get(self, slot: SlotName, agent: str) -> Slot | None: ...
+
+    async def agents(self) -> list[str]:
+        """Return every agent that has a log or a slot, in any order."""
 
     def place(self, log: LogName, agent: str, number: int) -> str:
         """Return where a body of a log is kept, for an error: a file and its line, or a row."""
@@ -116,6 +122,9 @@ class JournaledOrchestration:
             "history", AgentId(agent_id), encode_json("agent history", list(history), self._limit_bytes)
         )
 
+    async def list_agents(self) -> list[str]:
+        return sorted(agent for agent in await self._journal.agents() if are_legal([agent]))
+
     async def _load_checkpoint(self) -> Checkpoint | None:
         slot = await self._journal.get("checkpoint", "")
         return None if slot is None else Checkpoint(decode_object(slot.body, "the checkpoint"), slot.events_before)
@@ -123,7 +132,11 @@ class JournaledOrchestration:
 
 async def _load_log(journal: Journal, noun: str, log: LogName, agent: str = "") -> list[dict[str, Any]]:
     bodies = await journal.load(log, agent)
-    return [
-        decode_object(body, f"{noun} {number} ({journal.place(log, agent, number)})")
-        for number, body in enumerate(bodies, start=1)
-    ]
+
+    def decode() -> list[dict[str, Any]]:
+        return [
+            decode_object(body, f"{noun} {number} ({journal.place(log, agent, number)})")
+            for number, body in enumerate(bodies, start=1)
+        ]
+
+    return decode() if sum(map(len, bodies)) <= SHORT_CHARS else await anyio.to_thread.run_sync(decode)

@@ -93,6 +93,8 @@ async def mailboxes_and_histories_are_kept_per_agent(factory: Any) -> None:
         history = [{"role": "user", "content": f"for {agent}"}]
         expect_equal(await persistence.load_agent_history(agent), history, "its history")
     expect_equal(await persistence.load_events(), [], "the session's own events")
+    if hasattr(persistence, "list_agents"):
+        expect_equal(await persistence.list_agents(), ["a", "b"], "the agents")
     stranger = factory(SessionRef.of(fresh("t"), ref.session))
     expect_equal(await stranger.load_mailbox_events("a"), [], "the mailbox of the same agent for another tenant")
 

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memo.limits import StoreLimits
 from sandboxd.api import (
+    agentrail,
     artifacts,
     calls,
     consolidation,
@@ -87,6 +88,7 @@ ENDPOINTS = (
     *events.ENDPOINTS,
     *health.ENDPOINTS,
     *inspector.ENDPOINTS,
+    *agentrail.ENDPOINTS,
 )
 
 

@@ -143,6 +143,9 @@ class Manager(Protocol):
     def idle_s(self, ref: SessionRef) -> float:
         """Return for how many seconds the sandbox has had no call."""
 
+    async def disk_bytes(self) -> dict[SessionRef, int]:
+        """Return the disk space of each workspace that has its own file system."""
+
     @property
     def states(self) -> dict[str, int]:
         """The number of sandboxes in each state."""

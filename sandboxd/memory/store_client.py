@@ -112,16 +112,21 @@ class StoreClient:
     ) -> Any:
         """Call a method of a session's traces or orchestration, which the store makes once for each session."""
         what = method.replace("_", " ")
-        if not self.has(factory):
-            raise Unsupported(f"cannot {what}: this store has no {factory}")
-        part = self._parts.get((factory, session))
-        if part is None:
-            part = self._make_part(factory, session, what)
+        part = self._part(factory, session, what)
         if not callable(getattr(part, method, None)):
             raise Unsupported(f"cannot {what}: this store's {factory} has no {method}")
         return await self._ask(part, what, method, *args, writes=writes)
 
-    def _make_part(self, factory: PartFactory, session: SessionRef, what: str) -> object:
+    def part_can(self, factory: PartFactory, session: SessionRef, method: str) -> bool:
+        """Return whether the session's part has an optional method."""
+        return callable(getattr(self._part(factory, session, method), method, None))
+
+    def _part(self, factory: PartFactory, session: SessionRef, what: str) -> object:
+        known = self._parts.get((factory, session))
+        if known is not None:
+            return known
+        if not self.has(factory):
+            raise Unsupported(f"cannot {what}: this store has no {factory}")
         try:
             part: object = getattr(self.store, factory)(session)
         except MemoError:

@@ -397,6 +397,12 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         sandbox = self._sandboxes.get(ref)
         return 0.0 if sandbox is None else sandbox.idle_s(time.monotonic())
 
+    async def disk_bytes(self) -> dict[SessionRef, int]:
+        """Return the disk space of each workspace that has its own file system."""
+        refs = {sandbox.record.id: ref for ref, sandbox in self._sandboxes.items()}
+        sizes = await self.workspaces.sizes(refs)
+        return {refs[name]: size for name, size in sizes.items() if name in refs}
+
     async def update(self, ref: SessionRef, patch: SandboxPatch) -> SandboxView:
         """Change what may change while a sandbox lives."""
         await self._networks.check(ref.tenant, patch)

@@ -70,7 +70,7 @@ PUBLIC: dict[str, str] = {
     """,
     "sandboxd.engine.bubblewrap": "BubblewrapEngine",
     "sandboxd.engine.docker": "DockerEngine find_socket",
-    "sandboxd.history": "EventFilter EventHistory SessionOwner",
+    "sandboxd.history": "SOURCE EventFilter EventHistory SessionOwner",
     "sandboxd.memory": "Committed Key Memory Queued WriteConflict WriteOutcomeUnknown",
     "sandboxd.tools": "PreparedCall Tool ToolHints Toolbox run_tool",
     "sandboxd.workspace": "CopyProgress Workspaces inode_limit is_over temporary_of",

@@ -66,6 +66,9 @@ class FilesystemJournal:
     async def get(self, slot: SlotName, agent: str) -> Slot | None:
         return await self._run(lambda root: self._get(root, slot, agent))
 
+    async def agents(self) -> list[str]:
+        return await self._run(self._agents)
+
     def place(self, log: LogName, agent: str, number: int) -> str:
         folder, name = _LOGS[log]
         return f"{'/'.join((*self._folder(folder, agent), name))} line {number}"
@@ -90,6 +93,15 @@ class FilesystemJournal:
         for kind in ("subagents", "agents") if agent else ("",):
             lines += _text_lines(root.descend(*self._folder(folder, agent, kind)), name)
         return lines
+
+    def _agents(self, root: Directory) -> list[str]:
+        found: set[str] = set()
+        for kind in ("agents", "subagents"):
+            directory = root.descend(*self._path, "orchestration", kind)
+            if directory is not None:
+                with directory:
+                    found.update(name for name in directory.names() if directory.is_directory(name))
+        return list(found)
 
     def _put(self, root: Directory, slot: SlotName, agent: str, body: str) -> None:
         with (

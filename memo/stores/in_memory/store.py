@@ -71,6 +71,10 @@ class InMemoryJournal:
         await self._turn()
         return self._slots.get((slot, agent))
 
+    async def agents(self) -> list[str]:
+        await self._turn()
+        return list({agent for _, agent in (*self._logs, *self._slots) if agent})
+
 
 class InMemoryStore(BaseStore, InMemoryRecords, InMemoryLedger):
     def __init__(self, options: StoreOptions | None = None) -> None:

@@ -76,3 +76,14 @@ class SQLiteJournal:
             return None if row is None else Slot(decoded(row[0], f"the {slot} of session {self._named}"), row[1])
 
         return await self._database.read(query)
+
+    async def agents(self) -> list[str]:
+        def query(db: sqlite3.Connection) -> list[str]:
+            rows = db.execute(
+                """SELECT agent FROM logs WHERE tenant = ? AND session = ? AND agent != ''
+                   UNION SELECT agent FROM slots WHERE tenant = ? AND session = ? AND agent != ''""",
+                (*self._ref, *self._ref),
+            )
+            return [agent for (agent,) in rows]
+
+        return await self._database.read(query)
