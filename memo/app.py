@@ -35,6 +35,7 @@ from memo.profiles import (
     events_of,
     find_profile,
 )
+from memo.session_parts import OncePerSession, QuietWrites, quietly
 from memo.sessions import Session, SessionStore, Summarize, Usage, compact_session
 from memo.tool_results import artifact_id, compact_tool_results
 from memo.traces import SessionTraceStore, TraceStoreFactory
@@ -122,8 +123,8 @@ class AgentApp:
         self._asgi: ASGIApp | None = None
         self.sandbox_manager = sandbox_manager
         self.lost: dict[str, int] = {"trace": 0, "orchestration": 0, "mirror": 0}
-        self._traces = _OncePerSession("traces", traces)
-        self._orchestrations = _OncePerSession("orchestration", orchestrations)
+        self._traces = OncePerSession("traces", traces)
+        self._orchestrations = OncePerSession("orchestration", orchestrations)
         self._inspector = inspector
         self._summarize = summarize
         self._compaction = compaction
@@ -270,13 +271,15 @@ class AgentApp:
     def trace_store(self, session: SessionRef | str) -> SessionTraceStore:
         """Return the session's trace store. Its writes never raise."""
         ref = SessionRef.parse(session)
-        return cast(SessionTraceStore, _Quiet(self._traces.of(ref), _TRACE_WRITES, "trace", ref, self.lost))
+        return cast(SessionTraceStore, QuietWrites(self._traces.of(ref), _TRACE_WRITES, "trace", ref, self.lost))
 
     def orchestration(self, session: SessionRef | str) -> OrchestrationPersistence:
         """Return the session's orchestration persistence. Its writes never raise; its reads do."""
         ref = SessionRef.parse(session)
         found = self._orchestrations.of(ref)
-        return cast(OrchestrationPersistence, _Quiet(found, _ORCHESTRATION_WRITES, "orchestration", ref, self.lost))
+        return cast(
+            OrchestrationPersistence, QuietWrites(found, _ORCHESTRATION_WRITES, "orchestration", ref, self.lost)
+        )
 
     def forget_session(self, session: SessionRef | str) -> None:
         """Drop what is cached for a finished session."""
@@ -287,59 +290,7 @@ class AgentApp:
     async def _refresh(self, ref: SessionRef, path: str, content: str) -> None:
         if self.sandbox_manager is not None:
             refresh = partial(self.sandbox_manager.refresh_memo_mirror, ref, path, content)
-            await _quietly(refresh, "mirror", ref, self.lost)  # the text is stored; a mirror can be rebuilt
-
-
-class _OncePerSession:
-    """A factory that is called at most once for each session."""
-
-    def __init__(self, noun: str, make: Callable[[SessionRef], Any] | None) -> None:
-        self._noun = noun
-        self._make = make
-        self._made: dict[SessionRef, Any] = {}
-
-    @property
-    def is_known(self) -> bool:
-        return self._make is not None
-
-    def of(self, ref: SessionRef) -> Any:
-        if self._make is None:
-            raise Unsupported(f"cannot store {self._noun}: neither this app nor its store has a factory")
-        if ref not in self._made:
-            self._made[ref] = self._make(ref)
-        return self._made[ref]
-
-    def forget(self, ref: SessionRef) -> None:
-        self._made.pop(ref, None)
-
-
-class _Quiet:
-    """A proxy whose writes never raise: failures are logged and counted."""
-
-    def __init__(self, inner: Any, writes: frozenset[str], noun: str, ref: SessionRef, lost: dict[str, int]) -> None:
-        self._inner = inner
-        self._writes = writes
-        self._noun = noun
-        self._ref = ref
-        self._lost = lost
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        return partial(self._write, found) if name in self._writes else found
-
-    async def _write(self, method: Callable[..., Awaitable[None]], *args: Any, **named: Any) -> None:
-        await _quietly(partial(method, *args, **named), self._noun, self._ref, self._lost)
-
-
-async def _quietly(write: Callable[[], Awaitable[object]], noun: str, ref: SessionRef, lost: dict[str, int]) -> None:
-    try:
-        await write()
-    except Exception as error:  # noqa: BLE001  # the contract: no failure of a backend may stop an agent here
-        lost[noun] += 1
-        reason = (
-            str(error) if isinstance(error, MemoError) else type(error).__name__
-        )  # a third-party error message may contain memory
-        _log.warning("cannot write %s of session %s (%d lost): %s", noun, ref, lost[noun], reason)
+            await quietly(refresh, "mirror", ref, self.lost)  # the text is stored; a mirror can be rebuilt
 
 
 def _make_asgi(
