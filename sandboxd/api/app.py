@@ -16,6 +16,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memo.limits import StoreLimits
+from memo.tokens import TokenCounter
 from sandboxd.api import (
     artifacts,
     calls,
@@ -90,6 +91,7 @@ def create_app(
     version: str,
     memory: Memory | None = None,
     store_limits: StoreLimits | None = None,
+    counter: TokenCounter | None = None,
     toolbox: Toolbox | None = None,
     consolidator: ConsolidationService | None = None,
     max_calls: int = MAX_CALLS,
@@ -116,6 +118,7 @@ def create_app(
         version=version,
         memory=memory,
         store_limits=store_limits or StoreLimits(),
+        counter=counter or TokenCounter(),
         consolidation=consolidator,
         previews=previews,
     )
