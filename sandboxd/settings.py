@@ -205,7 +205,8 @@ class Settings(BaseSettings):
 
     def make_counter(self) -> TokenCounter:
         encoding = "estimate" if self.tokens is None else encoding_for(self.tokens)
-        return TokenCounter(encoding, self.token_tables, download=self.token_download)
+        # Without an own word, the counter follows the environment, which may forbid downloads for every program.
+        return TokenCounter(encoding, self.token_tables, download=None if self.token_download else False)
 
     @property
     def uid(self) -> int:
