@@ -22,9 +22,9 @@ def test_the_daemon_counts_the_tokens_of_the_configured_model(tokens: str, expec
     tables = find_tables("o200k_base")
     if tokens == "gpt-4o" and tables is None:
         pytest.skip("no table of o200k_base on this machine")
-    daemon = RunningDaemon(image=agent_image)
+    daemon = RunningDaemon(image=agent_image, tokens=tokens, token_tables=tables or "/nowhere", token_download=False)
     try:
-        daemon.start(tokens=tokens, token_download=False, **({"token_tables": tables} if tables else {}))
+        daemon.start()
         with daemon.client() as client:
             client.ensure_session("s1", "u1")
             client.write_memo("s1", "NOTES.md", TEXT)
