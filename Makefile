@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python names the Python that makes .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo engine image images check test test-all lint type client bench clean tools environment environment-dev environment-suites
+.PHONY: help run demo engine image images check test test-all lint type client bench clean tools tables environment environment-dev environment-suites
 MAKEFLAGS += --no-print-directory
 export PYTHON
 
@@ -39,11 +39,11 @@ images: image # what the tests need
 check: lint type ## lint, type, then every test that needs no engine, in parallel
 	@exec $(PYTEST_PLAIN)
 
-test: lint type engine tools images environment-suites ## lint, type, then the whole test suite
+test: lint type engine tools tables images environment-suites ## lint, type, then the whole test suite
 	@$(PYTEST_PHASES)
 
 test-all: PYTEST_OPTIONS := -o timeout=1200
-test-all: lint type engine tools images environment-suites ## the same suite with its long runs: many more kills, races and rounds
+test-all: lint type engine tools tables images environment-suites ## the same suite with its long runs: many more kills, races and rounds
 	@export SANDBOXD_TEST_LONG=1; $(PYTEST_PHASES)
 
 lint: environment-dev ## ruff (rules and format), consistent requirements, no copyleft licence
@@ -64,11 +64,14 @@ bench: environment-dev engine image ## measure ours and the peers: JOBS=exec,fir
 	  $(if $(QUICK),--quick) $(if $(PUBLISH),--publish)
 
 clean: ## remove the environments and caches, never data
-	@rm -rf .venv .venv-suites build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv-suites .token-tables build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 tools:
 	@scripts/with-python -m scripts.tools
+
+tables: environment-dev # token tables for tests of exact counts
+	@$(BIN)/python -m scripts.token_tables
 
 environment:
 	@scripts/with-python -m scripts.environment run

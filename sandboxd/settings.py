@@ -14,7 +14,9 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from memo.errors import InvalidKey
 from memo.limits import StoreLimits
+from memo.tokens import TokenCounter, encoding_for
 from sandboxd.compaction_settings import AutoCompactionOptions
 from sandboxd.consolidation_settings import ConsolidationOptions
 from sandboxd.errors import InvalidRequest
@@ -61,6 +63,16 @@ class Settings(BaseSettings):
     """Where mirrors and blobs are kept: in `memory` (a tmpfs), on `disk`, or with `auto` in memory if it has room."""
     blob_cache_mb: int = Field(default=1024, ge=0)
     """The most text, in MiB, that the blob cache keeps beyond what live mirrors show."""
+    tokens: str | None = None
+    """The model or encoding whose tokens lists of documents, budgets and compaction count: a model such as `gpt-4o` or
+    an encoding of tiktoken such as `o200k_base`, which are exact, or `claude`, `gemini` or `llama2`, which are
+    estimates. The default estimates four characters a token. Answers say whether a count is exact. What was counted
+    before a change of this setting keeps its count."""
+    token_tables: Path | None = None
+    """The directory of tiktoken's tables, in the format of its cache. The default is tiktoken's own cache."""
+    token_download: bool = True
+    """Whether a table that is not on this host is downloaded, once, when the daemon starts. Without a table, counts are
+    estimates."""
     image: str | None = None
     """The image of sandboxes that do not name one: an image of the engine, or the variant `dev` or `interpreter`. The
     default is the image that `sandboxd image build` builds."""
@@ -138,7 +150,7 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The lowest level that is logged."""
 
-    @field_validator("data", "socket", "skills", "token_file", "tls_cert", "tls_key")
+    @field_validator("data", "socket", "skills", "token_file", "token_tables", "tls_cert", "tls_key")
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:
         return path.expanduser().absolute() if path else None
@@ -154,6 +166,16 @@ class Settings(BaseSettings):
         if not 1 <= int(found[1]) <= 65_535:
             raise ValueError("the port must be a number from 1 to 65535")
         return address
+
+    @field_validator("tokens")
+    @classmethod
+    def _is_counted(cls, name: str | None) -> str | None:
+        if name is not None:
+            try:
+                encoding_for(name)
+            except InvalidKey as error:
+                raise ValueError(str(error)) from None
+        return name
 
     @field_validator("skills")
     @classmethod
@@ -186,6 +208,11 @@ class Settings(BaseSettings):
     @property
     def store_limits(self) -> StoreLimits:
         return StoreLimits(document_bytes=self.max_document_bytes, documents=self.max_documents)
+
+    def make_counter(self) -> TokenCounter:
+        encoding = "estimate" if self.tokens is None else encoding_for(self.tokens)
+        # Without an own word, the counter follows the environment, which may forbid downloads for every program.
+        return TokenCounter(encoding, self.token_tables, download=None if self.token_download else False)
 
     @property
     def uid(self) -> int:

@@ -13,13 +13,20 @@ import docker
 import pytest
 from hypothesis import HealthCheck, settings
 
+from memo.token_tables import DOWNLOAD_VARIABLE
 from sandboxd.image import default_image, variant_image
 from scripts import engine
+from scripts.token_tables import TABLES
 from tests.engines import CannotServe, Podman, PrivateEngine, SecondDocker, gvisor
 
 # Examples are drawn and run on machines of any load, so nothing here depends on how long that takes.
 settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any load")
+
+# No test downloads token tables: those that `make tables` fetched are used. The programs that tests start inherit this.
+os.environ[DOWNLOAD_VARIABLE] = "0"
+if TABLES.is_dir():
+    os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(TABLES))
 
 AnEngine = TypeVar("AnEngine", bound=PrivateEngine)
 T = TypeVar("T")

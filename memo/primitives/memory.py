@@ -10,9 +10,10 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Discriminator, Field, Tag
 
 from memo.primitives.errors import InvalidMemory, InvalidPrimitive, InvalidRetrievable
-from memo.primitives.primitive import Label, Primitive, PrimitiveId, Score, TrustTier, When
+from memo.primitives.primitive import Label, Primitive, PrimitiveId, Score, TrustTier
 from memo.primitives.readers import ArtifactField, is_artifact
 from memo.primitives.tokenizable import Tokenizable
+from memo.primitives.when import When
 
 
 class Memory(Primitive):

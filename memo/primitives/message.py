@@ -13,8 +13,9 @@ from pydantic import BeforeValidator, Field, JsonValue, StrictInt
 
 from memo.primitives.errors import InvalidIdentity, InvalidMessage, InvalidPrimitive, InvalidThought
 from memo.primitives.media import Media
-from memo.primitives.primitive import Label, Primitive, PrimitiveId, When
+from memo.primitives.primitive import Label, Primitive, PrimitiveId
 from memo.primitives.tokenizable import Tokenizable
+from memo.primitives.when import When
 
 
 class Identity(Primitive):

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
-    AwareDatetime,
     BaseModel,
     ConfigDict,
     Field,
@@ -26,7 +25,6 @@ from memo.primitives.readers import READERS, Readers, UnresolvedReaders
 PrimitiveId = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=512)]
 Label = Annotated[str, StringConstraints(strict=True, min_length=1)]
 Score = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
-When = AwareDatetime
 
 TrustTier = Literal["first-party", "third-party-public", "third-party-private"]
 """Where content comes from. Always declared by the code that loads it, never inferred."""

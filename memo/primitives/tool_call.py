@@ -15,9 +15,10 @@ from pydantic import BeforeValidator, Discriminator, StrictBool, Tag
 
 from memo.primitives.errors import InvalidPrimitive, InvalidToolCall
 from memo.primitives.media import Media
-from memo.primitives.primitive import Label, Primitive, PrimitiveId, When
+from memo.primitives.primitive import Label, Primitive, PrimitiveId
 from memo.primitives.readers import ArtifactField, is_artifact
 from memo.primitives.tokenizable import Tokenizable
+from memo.primitives.when import When
 from memo.spool import SpooledArtifact
 
 # Producers agree on sorted keys and differ in whitespace and in escaping non-ASCII. All four forms are canonical: each

@@ -16,6 +16,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memo.limits import StoreLimits
+from memo.tokens import TokenCounter
 from sandboxd.api import (
     agentrail,
     artifacts,
@@ -101,6 +102,7 @@ def create_app(
     version: str,
     memory: Memory | None = None,
     store_limits: StoreLimits | None = None,
+    counter: TokenCounter | None = None,
     toolbox: Toolbox | None = None,
     consolidator: ConsolidationService | None = None,
     compactor: AutoCompactor | None = None,
@@ -137,6 +139,7 @@ def create_app(
         page=PageFiles.read(),
         memory=memory,
         store_limits=store_limits or StoreLimits(),
+        counter=counter or TokenCounter(),
         consolidation=consolidator,
         compactor=compactor,
         previews=previews,

@@ -85,10 +85,12 @@ def unusable(why: str) -> StoreUnavailable:
     return StoreUnavailable(f"cannot use the store's answer: {why}")
 
 
-async def foreign_list(request: Request, noun: str, build: Callable[[], Iterable[object]]) -> Response:
-    """Answer with a list of any length that a store returned."""
+async def foreign_list(
+    request: Request, noun: str, build: Callable[[], Iterable[object]], **members: object
+) -> Response:
+    """Answer with a list of any length that a store returned, and other members."""
     try:
-        return await pieces.list_answer(build(), allotment(request))
+        return await pieces.list_answer(build(), allotment(request), **members)
     except _UNUSABLE as error:
         raise unusable(f"it is not {noun}") from error
 

@@ -95,7 +95,8 @@ async def load_messages(services: Services, request: Request) -> Response:
     found = await ask_store(services, verb, ref.tenant, ref.session, *args)
     if not found:
         await require_session(services, ref)
-    return await foreign_list(request, "a list of messages", lambda: _newest(found, query.limit))
+    counted = await _counted(services, found) if query.budget is not None else {"tokens": None, "tokens_exact": None}
+    return await foreign_list(request, "a list of messages", lambda: _newest(found, query.limit), **counted)
 
 
 async def compact(services: Services, request: Request) -> Response:
@@ -119,9 +120,9 @@ async def compact(services: Services, request: Request) -> Response:
     )
     if not compacted:
         await require_session(services, ref)
-        return json_answer(Compaction(compacted=False, archived=0))
+        return json_answer(Compaction(compacted=False, archived=0, tokens_exact=services.counter.may_be_exact))
     _announce(services, ref, "compacted", count=archived)
-    return json_answer(Compaction(compacted=True, archived=archived))
+    return json_answer(Compaction(compacted=True, archived=archived, tokens_exact=services.counter.may_be_exact))
 
 
 async def compact_results(services: Services, request: Request) -> Response:
@@ -141,6 +142,7 @@ async def compact_results(services: Services, request: Request) -> Response:
         max_tokens=body.max_tokens,
         keep_recent=body.keep_recent,
         recent_max_tokens=body.recent_max_tokens,
+        counter=services.counter,
     )
     return await list_answer(items, allotment(request), artifacts=artifacts)
 
@@ -168,6 +170,14 @@ def _request(services: Services, request: Request, verb: str, body: MessagesBody
         return {}
     found = request_of(request, verb, body.model_dump_json().encode())
     return {} if found is None else {"request": found}
+
+
+async def _counted(services: Services, messages: Any) -> dict[str, Any]:
+    """Return what messages within a budget cost. A foreign store may return anything, which is refused later."""
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        return {}
+    counts = await services.counter.count_messages(messages)
+    return {"tokens": sum(count.tokens for count in counts), "tokens_exact": all(count.exact for count in counts)}
 
 
 def _newest(messages: list[Message], limit: int | None) -> list[Message]:

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memo.errors import MemoError
 from memo.limits import StoreLimits
+from memo.tokens import TokenCounter
 from sandboxd.api.contracts import Manager, Memory
 from sandboxd.api.feed import EventFeed
 from sandboxd.api.once import answer_once
@@ -90,6 +91,8 @@ class Services:
     page: PageFiles
     memory: Memory | None = None
     store_limits: StoreLimits = field(default_factory=StoreLimits)
+    counter: TokenCounter = field(default_factory=TokenCounter)
+    """Counts tokens as the store does."""
     consolidation: ConsolidationService | None = None
     compactor: AutoCompactor | None = None
     """None if conversations are not compacted after a turn."""

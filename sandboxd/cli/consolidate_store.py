@@ -67,10 +67,8 @@ def act(wish: Wish, *, as_json: bool) -> None:
 
 async def _act(wish: Wish, settings: Settings, as_json: bool) -> int:
     """Return how many users failed."""
-    async with (
-        open_store(settings.store_url, StoreOptions(limits=settings.store_limits)) as opened,
-        with_ledger(opened, settings.data) as store,
-    ):
+    options = StoreOptions(limits=settings.store_limits, counter=settings.make_counter())
+    async with open_store(settings.store_url, options) as opened, with_ledger(opened, settings.data) as store:
         if wish.watch:
             await _watch(store, settings, as_json)
             return 0

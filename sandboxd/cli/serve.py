@@ -56,7 +56,8 @@ def serve(
 
     Every option is also a variable, SANDBOXD_POOL for --pool, and a key in sandboxd.toml, which is read from
     /etc/sandboxd, ~/.config/sandboxd and the working directory, or only from the file that SANDBOXD_CONFIG names.
-    Settings without an option: engine_fallback, store_timeout_s, outbox, cache, blob_cache_mb, runtime, pool_max,
+    Settings without an option: engine_fallback, store_timeout_s, outbox, cache, blob_cache_mb, tokens,
+    token_tables, token_download, runtime, pool_max,
     pool_shrink_s, nice, tmp_exec, skills, idle_timeout_s, max_lifetime_s, workspace_retention_s, workspaces_max_mb,
     start_timeout_s, drain_s, loop_stall_s, max_sandboxes, max_snapshots,
     snapshots_max_mb, snapshot_freeze_s, max_timeout_s, max_document_bytes, max_documents, max_calls,

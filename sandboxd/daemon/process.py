@@ -112,10 +112,13 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
     tls = read_tls(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
     make_data_directory(settings.data)  # before the store is opened, which may be in this directory
     Reserve(settings.data / RESERVE).spend_if_short()  # before the store is opened, which also needs some space
+    counter = settings.make_counter()
+    if settings.tokens is not None and not await counter.load():
+        _log.warning("token counts are estimates", tokens=settings.tokens, encoding=counter.encoding)
     # Nested blocks, not an exit stack: see SandboxManager. Listeners come first: without them nothing is started.
     with unix_listener(settings.socket) as unix_socket, _tcp_sockets(settings) as tcp_sockets:
         async with (
-            open_store(settings.store_url, StoreOptions(limits=settings.store_limits)) as opened,
+            open_store(settings.store_url, StoreOptions(limits=settings.store_limits, counter=counter)) as opened,
             with_ledger(opened, settings.data) as store,
             SandboxManager(settings, memo_provider=store) as manager,
             IdempotencyStore(manager.layout.idempotency) as idempotency,
@@ -145,6 +148,7 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
                     version=version("sandboxd"),
                     memory=manager.memory,
                     store_limits=settings.store_limits,
+                    counter=counter,
                     consolidator=consolidation,
                     compactor=compactor,
                     max_calls=max_calls,

@@ -62,6 +62,8 @@ class MessageList(AnswerModel):
     model_config = ConfigDict(title="MessagesAnswer")
 
     items: list[Message] = Field(description="Oldest first.")
+    tokens: int | None = Field(default=None, description="With `budget`: what these messages cost.")
+    tokens_exact: bool | None = Field(default=None, description="With `budget`: whether `tokens` is no estimate.")
 
 
 class Appended(AnswerModel):
@@ -81,6 +83,9 @@ class Compaction(AnswerModel):
 
     compacted: bool
     archived: int = Field(description="The number of messages that the summary replaces.")
+    tokens_exact: bool = Field(
+        default=False, description="Whether tokens, and so whether a compaction is due, are counted and not estimated."
+    )
 
 
 class ShortenedMessages(AnswerModel):

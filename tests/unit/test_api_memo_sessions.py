@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import memo
+from memo.messages import MESSAGE_OVERHEAD_TOKENS
 from memo.outline import LINE_CHARS, MAX_LINES, outline
+from sandboxd.settings import read_settings
 from tests.seed_store import SeedStore
 from tests.unit.test_api_memo import SESSION, TENANT, Wire, wired
 from tests.world.serving import serving
@@ -112,8 +114,13 @@ async def test_compaction_archives_summarises_and_adds_to_the_notes(wire: Wire) 
     await wire.ask("PUT", f"{SESSION}/memo/NOTES.md", data=b"before\n")
     texts = [f"question {number}\nmore" for number in range(10)]
     await wire.ask("POST", f"{SESSION}/messages", json={"messages": said(*texts)})
-    assert await wire.json("POST", f"{SESSION}/compaction") == {"compacted": False, "archived": 0}
-    assert await wire.json("POST", f"{SESSION}/compaction", json={"force": True}) == {"compacted": True, "archived": 5}
+    assert await wire.json("POST", f"{SESSION}/compaction") == {
+        "compacted": False,
+        "archived": 0,
+        "tokens_exact": False,
+    }
+    forced = await wire.json("POST", f"{SESSION}/compaction", json={"force": True})
+    assert forced == {"compacted": True, "archived": 5, "tokens_exact": False}
     visible = (await wire.json("GET", f"{SESSION}/messages"))["items"]
     assert len(visible) == 6
     assert visible[0]["content"] == "[Conversation summary]: " + "\n".join(f"- question {n}" for n in range(5))
@@ -123,17 +130,52 @@ async def test_compaction_archives_summarises_and_adds_to_the_notes(wire: Wire) 
     assert (wire.world.mirror("s1") / "session/NOTES.md").read_bytes() == body
     assert (await wire.json("GET", f"{SESSION}/messages?full=true"))["items"] == said(*texts)
     again = {"force": True, "compact_fraction": 0.4, "summary": "short"}
-    assert await wire.json("POST", f"{SESSION}/compaction", json=again) == {"compacted": True, "archived": 2}
+    assert (await wire.json("POST", f"{SESSION}/compaction", json=again))["archived"] == 2
     assert (await wire.json("GET", f"{SESSION}/messages"))["items"][0]["content"].endswith(": short")
     assert (await wire.json("GET", f"{SESSION}/messages?full=true"))["items"] == said(*texts)
     for bad in ({"compact_fraction": 0}, {"compact_fraction": 2}, {"trigger_tokens": -1}, {"nope": 1}):
         assert (await wire.problem("POST", f"{SESSION}/compaction", json=bad))["status"] == 400
 
 
+@pytest.mark.parametrize("tokens", [None, "claude", "gpt-4o"])
+async def test_tokens_are_counted_as_the_setting_says(tokens: str | None, tmp_path: Path) -> None:
+    counter = read_settings(data=tmp_path, tokens=tokens, token_download=False).make_counter()
+    is_exact = await counter.load()
+    if tokens == "gpt-4o" and not is_exact:
+        pytest.skip("no table of o200k_base on this machine")
+    options = memo.StoreOptions(counter=counter)
+    text = "word " * 1000
+    expected = {None: 1250, "claude": 1429, "gpt-4o": 1001}[tokens]
+    async with (
+        memo.open_store("memory://", options) as store,
+        serving(tmp_path, store=store, counter=counter) as world,
+    ):
+        async for wire in wired(world):
+            await wire.ask("PUT", f"{SESSION}/memo/NOTES.md", data=text.encode())
+            (document,) = (await wire.json("GET", f"{SESSION}/memo"))["items"]
+            assert (document["tokens"], document["tokens_exact"]) == (expected, is_exact)
+            await wire.ask("POST", f"{SESSION}/messages", json={"messages": said(text, text)})
+            cost = expected + MESSAGE_OVERHEAD_TOKENS
+            for budget, count in ((cost - 1, 1), (2 * cost - 1, 1), (2 * cost, 2)):
+                answer = await wire.json("GET", f"{SESSION}/messages?budget={budget}")
+                assert (len(answer["items"]), answer["tokens"]) == (count, count * cost)
+                assert answer["tokens_exact"] is is_exact
+            assert (await wire.json("GET", f"{SESSION}/messages"))["tokens"] is None
+            due = {"min_messages": 2, "trigger_tokens": 2 * cost + 1}
+            not_yet = await wire.json("POST", f"{SESSION}/compaction", json=due)
+            assert not_yet == {"compacted": False, "archived": 0, "tokens_exact": is_exact}
+            compacted = await wire.json("POST", f"{SESSION}/compaction", json={**due, "trigger_tokens": 2 * cost})
+            assert compacted == {"compacted": True, "archived": 1, "tokens_exact": is_exact}
+            result = {"role": "toolResult", "toolCallId": "c", "content": text}
+            short = {"messages": [result], "keep_recent": 0, "max_tokens": expected - 1}
+            (stub,) = (await wire.json("POST", f"{SESSION}/tool-results", json=short))["items"]
+            assert f"{'' if is_exact else 'about '}{expected} tokens" in stub["content"]
+
+
 async def test_an_empty_summary_changes_nothing(wire: Wire) -> None:
     await wire.ask("POST", f"{SESSION}/messages", json={"messages": said("a", "b", "c")})
     answer = await wire.json("POST", f"{SESSION}/compaction", json={"force": True, "summary": " "})
-    assert answer == {"compacted": False, "archived": 0}
+    assert answer == {"compacted": False, "archived": 0, "tokens_exact": False}
     assert (await wire.json("GET", f"{SESSION}/messages"))["items"] == said("a", "b", "c")
 
 

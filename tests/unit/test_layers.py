@@ -22,8 +22,8 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "memo": (
         # values, grammar and pure decisions
         (
-            "content errors ids document_names documents paths limits messages tokens compaction tool_results outline "
-            "memory_index",
+            "content errors ids document_names documents paths limits messages token_tables tokens compaction "
+            "tool_results outline memory_index",
             "keyed_lock backoff",
             "conformance",
         ),

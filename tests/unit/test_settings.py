@@ -109,3 +109,12 @@ def test_the_help_of_serve_names_every_setting() -> None:
     words = set(serve.__doc__.replace(",", " ").split())
     assert top - options - hidden - words == set()
     assert "postgresql" not in str(serve.__annotations__["store"])
+
+
+def test_tokens_name_a_model_or_an_encoding(tmp_path: Path) -> None:
+    tables = tmp_path / "tables"
+    settings = read_settings(data=tmp_path, tokens="openai/gpt-4o", token_tables=tables, token_download=False)
+    assert settings.make_counter().encoding == "o200k_base"
+    assert read_settings(data=tmp_path).make_counter().encoding == "estimate"
+    with pytest.raises(InvalidRequest, match="cannot count tokens of my-model"):
+        read_settings(data=tmp_path, tokens="my-model")

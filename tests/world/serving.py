@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 
+from memo.tokens import TokenCounter
 from sandboxd.api.admission import MAX_CALLS
 from sandboxd.api.app import create_app
 from sandboxd.api.budget import MEMORY_BYTES, ByteBudget, allotment_of
@@ -55,6 +56,7 @@ async def serving(
     directory: Path,
     *,
     store: Any = None,
+    counter: TokenCounter | None = None,
     consolidation: OpenConsolidation = lambda _manager, _metrics: nullcontext(),
     max_calls: int = MAX_CALLS,
     wire: WireLimits | None = None,
@@ -100,6 +102,7 @@ async def serving(
                     readiness=ReadinessChecks(manager, tasks).check,
                     version="0.0.1",
                     memory=manager.memory,
+                    counter=counter,
                     store_limits=manager.settings.store_limits,
                     consolidator=consolidator,
                     compactor=compactor,

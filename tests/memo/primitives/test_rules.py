@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -160,12 +160,44 @@ def test_text_becomes_a_tokenizable(kind: type[Any], field: str) -> None:
 @pytest.mark.parametrize(
     ("what", "value"),
     [("a time", NOW), ("ISO text", NOW.isoformat()), ("ISO text in UTC", "2024-05-06T07:08:09.123456Z"),
-     ("seconds", NOW.timestamp()), ("milliseconds", 1714979289123)],
+     ("ISO text without a zone is UTC", "2024-05-06T07:08:09.123456"), ("offset", "2024-05-06T09:08:09.123456+02:00"),
+     ("basic ISO text", "20240506T070809.123456Z"), ("a week date", "2024-W19-1T07:08:09.123456Z"),
+     ("an ordinal date", "2024-127T07:08:09.123456Z"), ("SQL", "2024-05-06 07:08:09.123456"),
+     ("SQL with an offset", "2024-05-06 09:08:09.123456 +02:00"), ("seconds", NOW.timestamp()),
+     ("milliseconds", 1714979289123), ("milliseconds as text", "1714979289123"),
+     ("units", {"year": 2024, "month": 5, "day": 6, "hour": 7, "minute": 8, "second": 9, "millisecond": 123}),
+     ("units in the plural", {"years": 2024, "months": 5, "days": 6, "hours": 7, "minutes": 8, "seconds": 9,
+                              "milliseconds": 123})],
 )  # fmt: skip
 def test_a_time_may_be_given_in_many_forms_and_keeps_its_zone(what: str, value: Any) -> None:
     at = Message(**GOOD[Message] | {"created_at": value}).created_at
     assert at.tzinfo is not None
     assert abs((at - NOW).total_seconds()) < 0.001
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("Mon, 06 May 2024 07:08:09 GMT", (2024, 5, 6, 7, 8, 9)), ("06 May 2024 09:08:09 +0200", (2024, 5, 6, 7, 8, 9)),
+     (date(2024, 5, 6), (2024, 5, 6)), ("2024-05-06", (2024, 5, 6)), ("2024-127", (2024, 5, 6)),
+     ("2024-05", (2024, 5, 1)), ("2024", (2024, 1, 1)), ({"year": 2024}, (2024, 1, 1)),
+     ("2024-366", (2024, 12, 31)), (0, (1970, 1, 1))],
+)  # fmt: skip
+def test_a_less_exact_time_is_the_start_of_what_it_names_in_utc(value: Any, expected: tuple[int, ...]) -> None:
+    at = Message(**GOOD[Message] | {"created_at": value}).created_at
+    assert at.astimezone(UTC).timetuple()[:6] == (*expected, 0, 0, 0)[:6]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, float("nan"), float("inf"), "", "yesterday", "2023-366", "2024-000", "2024-13", "2024-05-06T25:00",
+     [2024], datetime(2024, 1, 1), {"year": 2024, "zone": "UTC"}, {"month": 5}, {"year": 2024, "years": 2024},
+     {"year": 2024.5},
+     {"year": 2024, "millisecond": 1000}, {"year": 2024, 1: 1}, 10**400, "9" * 400],
+)  # fmt: skip
+def test_what_is_not_a_time_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidPrimitive, match="created_at") as caught:
+        Message(**GOOD[Message] | {"created_at": value})
+    assert caught.value.code == "E_INVALID_INITIAL_MESSAGE_VALUE"
 
 
 def test_a_bare_string_sets_both_views_of_a_speaker() -> None:

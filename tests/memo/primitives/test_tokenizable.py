@@ -11,7 +11,8 @@ import tiktoken
 
 from memo.primitives import InvalidPrimitive, Tokenizable
 from memo.primitives import tokenizable as module
-from memo.tokens import EXACT_ENCODINGS, TokenCounter, find_tables
+from memo.token_tables import EXACT_ENCODINGS, find_tables
+from memo.tokens import TokenCounter
 
 SCRIPTS = [
     "the quick brown fox ", "def f(x):\n    return x\n", "Größe und Maß ", "русский текст ", "日本語の文章", "🙂👍🏽 ",
@@ -59,7 +60,7 @@ def test_without_a_table_the_count_is_an_estimate_and_one_warning_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     counter = TokenCounter("cl100k_base", tmp_path)
-    monkeypatch.setattr("memo.tokens.table_directories", lambda configured=None: iter([tmp_path]))
+    monkeypatch.setattr("memo.token_tables.table_directories", lambda configured=None: iter([tmp_path]))
     monkeypatch.setattr(module, "_counter", lambda encoding: counter)
     counts = [Tokenizable(text).count_tokens("cl100k_base") for text in ("abcd", "abcde", "")]
     assert [(count.tokens, count.exact) for count in counts] == [(1, False), (2, False), (0, False)]
