@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -20,7 +20,7 @@ from memo.inspection import InspectorDataSource
 from memo.messages import Message
 from memo.orchestration import OrchestrationFactory, OrchestrationPersistence
 from memo.paths import MEMO_ROOT, ArtifactPath
-from memo.sessions import Session, SessionStore, Summarize, Usage
+from memo.sessions import Session, SessionStore, Summarize, Usage, compact_session
 from memo.tool_results import artifact_id, compact_tool_results
 from memo.traces import SessionTraceStore, TraceStoreFactory
 
@@ -98,7 +98,7 @@ class AgentApp:
         return self._inspector
 
     async def start_session(self, tenant: str, user: str, agent: str, session: str | None = None) -> Session:
-        return await self.store.get_or_create(tenant, user, agent, session)
+        return Session.parse(await self.store.get_or_create(tenant, user, agent, session), tenant, user, agent)
 
     async def load_messages(self, session: SessionRef | str, token_budget: int = 100_000) -> list[Message]:
         ref = SessionRef.parse(session)
@@ -122,17 +122,8 @@ class AgentApp:
         ref = SessionRef.parse(session)
         if self._summarize is None:
             return False
-        options = self._compaction
-        is_compacted = await self.store.compact_if_needed(
-            ref.tenant,
-            ref.session,
-            self._summarize,
-            trigger_tokens=options.trigger_tokens,
-            compact_fraction=options.compact_fraction,
-            min_messages=options.min_messages,
-            force=force or options.force,
-            workspace_snapshot=options.workspace_snapshot,
-        )
+        options = replace(self._compaction, force=force or self._compaction.force)
+        is_compacted = await compact_session(self.store, ref.tenant, ref.session, self._summarize, options)
         read = getattr(self.store, "read_memory_document", None)
         if is_compacted and self.sandbox_manager is not None and read is not None:
             notes = await read(ref.tenant, ref.session, "session", NOTES)

@@ -6,9 +6,9 @@ A store carries the decisions out in one transaction. Nothing here reads or writ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from memo.errors import InvalidContent
 from memo.messages import Message, StoredMessage, unanswered_before
@@ -27,6 +27,39 @@ class CompactionOptions:
     def __post_init__(self) -> None:
         if not 0 < self.compact_fraction <= 1:
             raise InvalidContent("cannot compact: compact_fraction must be more than 0 and at most 1")
+
+    @classmethod
+    def parse(cls, options: CompactionOptions | Mapping[str, Any] | None = None, **named: Any) -> Self:
+        """Parse options given as one object, as keywords, or as both; a keyword takes precedence.
+
+        The names of an object may be written like `triggerTokens`. What is None or missing has its default.
+        """
+        given: dict[str, Any] = {}
+        if isinstance(options, CompactionOptions):
+            given = {field.name: getattr(options, field.name) for field in fields(options)}
+        elif isinstance(options, Mapping):
+            given = {_OPTION_NAMES.get(name, name): value for name, value in options.items() if name not in _HINTS}
+        elif options is not None:
+            raise InvalidContent("cannot compact: the options are not an object")
+        given.update({name: value for name, value in named.items() if value is not None})
+        unknown = sorted(set(given) - set(_OPTION_NAMES.values()))
+        if unknown:
+            raise InvalidContent(f"cannot compact: there is no option {unknown[0]}")
+        return cls(**{name: value for name, value in given.items() if value is not None})
+
+    def spelled(self) -> dict[str, Any]:
+        """Return the options as one object for a store of another program: each name in both spellings."""
+        return {name: getattr(self, snake) for camel, snake in _OPTION_NAMES.items() for name in (camel, snake)}
+
+
+_OPTION_NAMES = {
+    "triggerTokens": "trigger_tokens",
+    "compactFraction": "compact_fraction",
+    "minMessages": "min_messages",
+    "force": "force",
+    "workspaceSnapshot": "workspace_snapshot",
+}
+_HINTS = ("preloadedMessages", "preloaded_messages")  # messages that a caller has loaded; a store reads its own
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,14 @@ def sha256_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+NUMBER_DIGITS = 13  # 52 bits: exact in every JSON reader
+
+
+def number_of(sha256: str) -> int:
+    """Return the number that stands for a revision in a store without revisions: derived from the text itself."""
+    return int(sha256[:NUMBER_DIGITS], 16)
+
+
 _MARKS = re.compile(r"^[#>*\-+\s\d.]*")
 _SUMMARY = re.compile(r"<!-- summary: (.*) -->")
 

@@ -103,8 +103,15 @@ _METHODS = (
 )
 
 
+def has_ledger(store: object) -> bool:
+    return not _missing(store)
+
+
+def _missing(store: object) -> list[str]:
+    return [name for name in _METHODS if not callable(getattr(store, name, None))]
+
+
 def require_ledger(store: Any) -> None:
     """Raise Unsupported if the store has no ledger."""
-    missing = [name for name in _METHODS if not callable(getattr(store, name, None))]
-    if missing:
+    if missing := _missing(store):
         raise Unsupported(f"cannot consolidate in {type(store).__name__}: it does not implement {', '.join(missing)}")

@@ -1,7 +1,8 @@
 """The contract for orchestration persistence: events, checkpoints, mailboxes and histories of a session's agents.
 
-Recovery is the latest checkpoint plus the events after it. If the checkpoint cannot be read or names an unknown event,
-recovery starts from the first event.
+Recovery is the latest checkpoint plus the events after it. If the checkpoint cannot be read, or names an event that the
+log does not have, recovery starts from the first event. With an empty log there is nothing to replay, so the checkpoint
+is the state.
 """
 
 from __future__ import annotations
@@ -62,6 +63,13 @@ class OrchestrationPersistence(Protocol):
     async def write_agent_history(self, agent_id: str, history: Sequence[Any]) -> None: ...
 
 
+class AgentLister(Protocol):
+    """Optional addition to OrchestrationPersistence."""
+
+    async def list_agents(self) -> list[str]:
+        """Return the agents that have a mailbox or a history, by id."""
+
+
 OrchestrationFactory = Callable[[SessionRef], OrchestrationPersistence]
 """Called at most once per session."""
 
@@ -73,6 +81,8 @@ def recover(checkpoint: Checkpoint | Literal["corrupt"] | None, events: list[Eve
     if checkpoint == "corrupt":
         return RecoveredState(None, events, "corrupt checkpoint")
     snapshot = checkpoint.snapshot
+    if not events:
+        return RecoveredState(snapshot, [], "checkpoint")
     last = snapshot.get("lastEventId") or snapshot.get("last_event_id")
     if last is None:
         if checkpoint.events_before > len(events):

@@ -1,16 +1,20 @@
 """The contract of a session store: messages, turns, compaction, and listing a user's sessions.
 
-Seven methods are required. An unknown session has no messages; writing to it raises Absent.
+Seven methods are required. An unknown session has no messages; writing to it raises Absent. A store of another program
+may answer with plain objects such as `{"sessionId": …}` and take the options of a compaction as one object: `parse`
+and `compact_session` understand both forms.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol, Self
 
-from memo.errors import InvalidContent
+from memo.compaction import CompactionOptions
+from memo.errors import InvalidContent, Unavailable
 from memo.ids import AgentId, SessionId, SessionRef, TenantId, UserId, UserRef
 from memo.messages import Message
 
@@ -39,11 +43,70 @@ class Session:
     def session_id(self) -> SessionId:
         return self.session
 
+    @classmethod
+    def parse(cls, answer: object, tenant: str = "", user: str = "", agent: str = "") -> Session:
+        """Parse what a store returned for a session; a Session is returned unchanged.
+
+        What the answer lacks is taken from the arguments, with 0 for a count and now for a time.
+        """
+        if isinstance(answer, Session):
+            return answer
+        created, updated = _field(answer, "created_at", "createdAt"), _field(answer, "updated_at", "updatedAt")
+        now = datetime.now(UTC)
+        return cls(
+            TenantId(_field(answer, "tenant", "tenantId", "tenant_id") or tenant),
+            session_id_of(answer),
+            UserId(_field(answer, "user", "userId", "user_id") or user),
+            AgentId(_field(answer, "agent", "agentId", "agent_id") or agent or "default"),
+            moment_of(created if created is not None else updated if updated is not None else now),
+            moment_of(updated if updated is not None else created if created is not None else now),
+            int(_field(answer, "turns") or 0),
+            int(_field(answer, "tokens") or 0),
+            int(_field(answer, "message_count", "messageCount") or 0),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class SessionMeta:
     session: SessionId
     updated_at: datetime
+
+    @classmethod
+    def parse(cls, answer: object) -> Self:
+        """Parse one line of a list of sessions: a SessionMeta, or an object such as `{sessionId, updatedAt}`."""
+        return cls(session_id_of(answer), moment_of(_field(answer, "updated_at", "updatedAt")))
+
+
+def session_id_of(answer: object) -> SessionId:
+    """Return the id in what `get_or_create` returned, whatever the shape: an object, a mapping, or the id itself."""
+    found = answer if isinstance(answer, str) else _field(answer, "session", "sessionId", "session_id")
+    if found is None:
+        raise Unavailable("cannot use the store's answer: it does not name a session")
+    return SessionId(found)
+
+
+def moment_of(value: object) -> datetime:
+    """Parse a time: a datetime, RFC 3339, or seconds or milliseconds since 1970. Without a zone it is UTC."""
+    try:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = datetime.fromtimestamp(value / 1000 if abs(value) >= _MILLISECONDS else value, UTC)
+    except (ValueError, OverflowError, OSError):
+        pass
+    if not isinstance(value, datetime):
+        raise Unavailable("cannot use the store's answer: it has a time that cannot be read")
+    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+
+
+_MILLISECONDS = 10**11
+"""A larger number counts milliseconds: in seconds it would be after the year 5000."""
+
+
+def _field(value: object, *names: str) -> Any:
+    """Return the first of these fields that a mapping or an object has, or None."""
+    found = (value.get(name) if isinstance(value, Mapping) else getattr(value, name, None) for name in names)
+    return next((field for field in found if field is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +173,12 @@ class SessionStore(Protocol):
         tenant: str,
         session: str,
         summarize: Summarize,
-        *,
-        trigger_tokens: int = 80_000,
-        compact_fraction: float = 0.5,
-        min_messages: int = 20,
-        force: bool = False,
-        workspace_snapshot: str | None = None,
+        options: CompactionOptions | Mapping[str, Any] | None = None,
     ) -> bool:
         """Archive the oldest messages and replace them with a summary, if there are enough of them.
 
-        If the summariser fails or returns nothing, nothing changes.
+        If the summariser fails or returns nothing, nothing changes. The library's own stores take the options as
+        keywords too; a store of another program may take them in either form.
         """
 
 
@@ -144,3 +203,47 @@ class UserSessionLister(Protocol):
 
     async def list_users(self) -> list[UserRef]:
         """Return every user that has a session."""
+
+
+async def compact_session(
+    store: Any, tenant: str, session: str, summarize: Summarize, options: CompactionOptions | None = None
+) -> bool:
+    """Call a store's `compact_if_needed`, with the options in the form that the store takes."""
+    form = compaction_arguments(store.compact_if_needed, options or CompactionOptions())
+    return bool(await store.compact_if_needed(tenant, session, awaitable(summarize), *form.args, **form.kwargs))
+
+
+def awaitable(summarize: Summarize) -> Callable[[list[Message]], Awaitable[str | None]]:
+    """Return the summariser as a coroutine function: a store may await it without looking at what it returns."""
+
+    async def summarise(messages: list[Message]) -> str | None:
+        summary = summarize(messages)
+        return await summary if inspect.isawaitable(summary) else summary
+
+    return summarise
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionArguments:
+    """What a call to `compact_if_needed` needs after the summariser."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def compaction_arguments(method: Callable[..., Any], options: CompactionOptions) -> CompactionArguments:
+    """Return the options as this method takes them: those keywords that it has, else as one object."""
+    spelled = options.spelled()
+    try:
+        parameters = list(inspect.signature(method).parameters.values())
+    except (TypeError, ValueError):  # a callable without a signature
+        return CompactionArguments((spelled,), {})
+    names = [parameter.name for parameter in parameters if parameter.kind is not inspect.Parameter.VAR_POSITIONAL]
+    known = {name: spelled[name] for name in names if name in spelled}
+    if known:
+        return CompactionArguments((), known)
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return CompactionArguments((), asdict(options))
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+    takes_object = len(positional) > 3 or any(p.kind is p.VAR_POSITIONAL for p in positional)
+    return CompactionArguments((spelled,) if takes_object else (), {})

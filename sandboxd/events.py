@@ -109,6 +109,7 @@ class EventBus:
         """Whether something was published since readers were last woken."""
         self._next_wake = 0.0
         self._is_closed = False
+        self._until_closed: list[anyio.Event] = []
         self._keeper: Keeper | None = None
         self.dropped = 0
         """How many events readers missed because they were too slow or came too late."""
@@ -122,10 +123,17 @@ class EventBus:
     def close(self) -> None:
         """End every reader, because the daemon is stopping. Later events are kept but reach no reader."""
         self._is_closed = True
-        for reader in (*self._waiting, *self._woken):
+        for reader in (*self._waiting, *self._woken, *self._until_closed):
             reader.set()
         self._waiting.clear()
         self._woken.clear()
+
+    async def wait_closed(self) -> None:
+        """Wait until every reader is ended, for a stream that is not one of events."""
+        if not self._is_closed:
+            closed = anyio.Event()
+            self._until_closed.append(closed)
+            await closed.wait()
 
     @property
     def last_id(self) -> int:

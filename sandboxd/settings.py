@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from memo.limits import StoreLimits
+from sandboxd.compaction_settings import AutoCompactionOptions
 from sandboxd.consolidation_settings import ConsolidationOptions
 from sandboxd.errors import InvalidRequest
 from sandboxd.history_settings import HistoryOptions
@@ -83,6 +84,8 @@ class Settings(BaseSettings):
     """Default limits of a sandbox; a create request may set its own."""
     consolidation: ConsolidationOptions = ConsolidationOptions()
     """Consolidation, which makes a user's USER.md from their sessions in the background."""
+    compaction: AutoCompactionOptions = AutoCompactionOptions()
+    """Compaction of a conversation after a turn."""
     network: NetworkOptions = NetworkOptions()
     """What sandboxes may reach, and the credentials that the daemon adds for them."""
     history: HistoryOptions = HistoryOptions()

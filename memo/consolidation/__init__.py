@@ -9,6 +9,8 @@
 
 from memo.backoff import Backoff
 from memo.consolidation.budget import Budget, BudgetSpent
+from memo.consolidation.config import ServiceConfig
+from memo.consolidation.ledgered_store import LedgeredStore, with_ledger
 from memo.consolidation.policy import Activity, Failure, Policy, Standing, Verdict, Why, decide
 from memo.consolidation.profile import Bullet, Part, ProfileDraft, ProfileRefused, Source
 from memo.consolidation.results import Outcome, Progress, RunResult, UserState
@@ -27,6 +29,7 @@ __all__ = [
     "ConsolidationSettings",
     "EmbeddedSummariser",
     "Failure",
+    "LedgeredStore",
     "Outcome",
     "Part",
     "PendingUser",
@@ -35,6 +38,7 @@ __all__ = [
     "ProfileRefused",
     "Progress",
     "RunResult",
+    "ServiceConfig",
     "SessionRevision",
     "Settlement",
     "SettlementWriter",
@@ -49,4 +53,5 @@ __all__ = [
     "Why",
     "decide",
     "make_summariser",
+    "with_ledger",
 ]

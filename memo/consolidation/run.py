@@ -25,7 +25,8 @@ from memo.consolidation.results import Outcome, Progress, RunResult, code_of, re
 from memo.consolidation.settings import ConsolidationSettings
 from memo.consolidation.summarisers.summariser import Summariser, SummariserError
 from memo.consolidation.summary_cache import SummaryCache
-from memo.documents import ABSENT, USER, Author, Document, DocumentKey, unified_diff
+from memo.content import number_of
+from memo.documents import ABSENT, USER, Author, Document, DocumentKey, sha256_of, unified_diff
 from memo.errors import MemoError, RevisionConflict
 from memo.ids import UserRef
 from memo.leases import Held, LeaseLost
@@ -143,7 +144,7 @@ class ConsolidationRun:
                 expected = before.revision if before else ABSENT
                 change = DocumentChange(self.key, merged.text, expected, Author(ACTOR, reason=counts))
             outcome = Outcome.WRITTEN if change else Outcome.UNCHANGED if merged.memory.written else Outcome.NOTHING
-            revision = (before.revision if before else 0) + (change is not None)
+            revision = self._revision_after(before, change)
             if held is None:
                 return self._result(outcome, revision=revision, diff=self._diff(before, merged.text))
             noted = replace(
@@ -159,6 +160,12 @@ class ConsolidationRun:
                 outcome, revision=written.revision if written else revision, diff=diff, document=written
             )
         raise ProfileRefused(f"cannot write {USER}: it changed during each of {self.settings.write_tries} attempts")
+
+    def _revision_after(self, before: Document | None, change: DocumentChange | None) -> int:
+        """Return the revision that a change has, or would have in a dry run."""
+        if change is not None and getattr(self.store, "numbers_by_content", False):
+            return number_of(sha256_of(change.content.encode()))
+        return (before.revision if before else 0) + (change is not None)
 
     async def _failed(self, held: HeldLease | None, standing: Standing, error: Exception) -> RunResult:
         is_refused = isinstance(error, ProfileRefused)

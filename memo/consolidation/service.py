@@ -6,25 +6,29 @@ leases are in the store. The daemon and `--watch` use `watch`; a cron job uses `
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Protocol
 
 import anyio
 
 from memo.consolidation.budget import Budget
+from memo.consolidation.config import ServiceConfig
 from memo.consolidation.fair_queue import FairQueue
 from memo.consolidation.held_lease import holder_name
+from memo.consolidation.ledgered_store import LedgeredStore, needs_ledger
 from memo.consolidation.policy import Activity, Standing, Verdict, decide
 from memo.consolidation.results import Outcome, Progress, RunResult, UserState, code_of, reason_of
 from memo.consolidation.run import ConsolidationRun
 from memo.consolidation.settings import ConsolidationSettings
-from memo.consolidation.summarisers import EmbeddedSummariser, Summariser
+from memo.consolidation.summarisers import Summariser, make_summariser
 from memo.documents import USER, Author, Document, DocumentKey
-from memo.errors import Corrupt
+from memo.errors import Corrupt, Unsupported
 from memo.ids import TenantId, UserId, UserRef
 from memo.ledger import PendingUser, SettlementWriter, require_ledger
 from memo.records import require_records
@@ -50,15 +54,22 @@ class _Scan:
 class UserMemoryConsolidationService:
     """Keeps USER.md up to date from what happens in each user's sessions.
 
-    `writer` commits runs, by default the store itself; `mirrors` are refreshed after a write. `is_busy` returns whether
-    an agent is working for the user now. `observe` is called with every event and must not raise.
+    `lister` lists a user's sessions if the store does not; a summariser may be passed in its place. With a `data_dir`,
+    a store without a ledger gets one in that directory. `config` is what `ServiceConfig.parse` accepts; `settings` and
+    `summariser` take precedence over it. `sandbox_manager`, also called `mirrors`, is refreshed after a write. `writer`
+    commits runs, by default the store itself. `is_busy` returns whether an agent is working for the user now. `observe`
+    is called with every event and must not raise.
     """
 
     def __init__(
         self,
         store: Any,
-        summariser: Summariser | None = None,
+        lister: Any = None,
+        data_dir: Path | str | None = None,
+        config: object = None,
+        sandbox_manager: UserMirrors | None = None,
         *,
+        summariser: Summariser | None = None,
         settings: ConsolidationSettings | None = None,
         writer: SettlementWriter | None = None,
         mirrors: UserMirrors | None = None,
@@ -67,13 +78,21 @@ class UserMemoryConsolidationService:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         holder: str | None = None,
     ) -> None:
+        if callable(getattr(lister, "draft_profile", None)):
+            lister, summariser = None, summariser or lister
+        parsed = ServiceConfig.parse(config)
+        self._ledger: LedgeredStore | None = None
+        if data_dir is not None and needs_ledger(store):
+            store = self._ledger = LedgeredStore(store, data_dir, lister=lister)
         require_ledger(store)
         require_records(store)
         self._store = store
-        self._summariser = summariser or EmbeddedSummariser()
-        self.settings = settings or ConsolidationSettings()
+        self._summariser = summariser or make_summariser(parsed.summariser)
+        self.settings = settings or parsed.settings
         self._writer: SettlementWriter = store if writer is None else writer
-        self._mirrors = mirrors
+        self._mirrors = sandbox_manager if mirrors is None else mirrors
+        self._is_enabled = parsed.enabled
+        self._task: asyncio.Task[None] | None = None
         self._is_busy = is_busy
         self._observe = observe
         self._clock = clock
@@ -127,6 +146,22 @@ class UserMemoryConsolidationService:
                     await self._wake.wait()
             queue.drain()
 
+    def start(self) -> None:
+        """Watch in the background, as a task of the running asyncio loop, until `stop`; `aclose` waits for its end.
+
+        For a program without a task group to run `watch` in. Does nothing if the config is not `enabled`.
+        """
+        if not self._is_enabled or self._task is not None:
+            return
+        self.is_stopping = False
+        self._task = asyncio.get_running_loop().create_task(self._watch_until_stopped(), name="consolidation")
+
+    async def _watch_until_stopped(self) -> None:
+        try:
+            await self.watch()
+        except Exception as error:  # noqa: BLE001  # the boundary of the task: nothing awaits it before `aclose`
+            _log.error("cannot continue to consolidate in the background: %s", reason_of(error))
+
     def nudge(self) -> None:
         """Scan now: a user may have become due."""
         self._wake.set()
@@ -146,7 +181,10 @@ class UserMemoryConsolidationService:
         return self._state(pending, now, holder, document.revision if document else None)
 
     async def status(self, tenant: str | None = None) -> list[UserState]:
-        """Return the state of every user with a past run or pending sessions, in two queries."""
+        """Return the state of every user with a past run or pending sessions, in two queries.
+
+        A user whose ledger entry is damaged is logged and left out.
+        """
         now = self._clock()
         known = {
             user: PendingUser(user, 0, now, standing) for user, standing in await self._store.list_standings(tenant)
@@ -154,18 +192,33 @@ class UserMemoryConsolidationService:
         for pending in await self._store.list_pending():
             if tenant in (None, pending.user.tenant):
                 known[pending.user] = pending
-        return [self._state(known[user], now, None, None) for user in sorted(known)]
+        states: list[UserState] = []
+        for user in sorted(known):
+            try:
+                states.append(self._state(known[user], now, None, None))
+            except Corrupt as error:
+                _log.warning("cannot report on user %s: %s", user, error)
+        return states
 
     async def restore(self, tenant: str, user: str, revision: int, *, author: Author | None = None) -> Document:
         """Restore a revision of the profile. Bullets that it lacks stay deleted, as if removed by hand."""
         ref = UserRef.of(tenant, user)
         author = author or Author("host", reason=f"restored revision {revision}")
+        if not callable(getattr(self._store, "restore_document", None)):
+            raise Unsupported(f"cannot restore revision {revision} of {USER}: this store keeps no history")
         restored: Document = await self._store.restore_document(_key(ref), revision, author=author)
         await self._refresh(ref, restored.content)
         return restored
 
     async def aclose(self) -> None:
+        """Stop, wait for the active runs, and close what the service opened."""
+        task, self._task = self._task, None
+        if task is not None:
+            self.stop()
+            await task
         await self._summariser.aclose()
+        if self._ledger is not None:
+            await self._ledger.close_ledger()
 
     def _state(self, pending: PendingUser, now: datetime, holder: str | None, revision: int | None) -> UserState:
         standing = Standing.parse(pending.standing)

@@ -296,15 +296,23 @@ class BaseStore(ABC):
         tenant: str,
         session: str,
         summarize: Summarize,
+        options: CompactionOptions | Mapping[str, Any] | None = None,
         *,
-        trigger_tokens: int = 80_000,
-        compact_fraction: float = 0.5,
-        min_messages: int = 20,
-        force: bool = False,
+        trigger_tokens: int | None = None,
+        compact_fraction: float | None = None,
+        min_messages: int | None = None,
+        force: bool | None = None,
         workspace_snapshot: str | None = None,
     ) -> bool:
         ref = SessionRef.of(tenant, session)
-        options = CompactionOptions(trigger_tokens, compact_fraction, min_messages, force, workspace_snapshot)
+        options = CompactionOptions.parse(
+            options,
+            trigger_tokens=trigger_tokens,
+            compact_fraction=compact_fraction,
+            min_messages=min_messages,
+            force=force,
+            workspace_snapshot=workspace_snapshot,
+        )
         if not is_due(*await self._visible_size(ref), options):
             return False
         log = await self._load_tail(ref, None)

@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import anyio.to_thread
+
 from memo.errors import Corrupt, InvalidContent
-from memo.ids import AgentId
+from memo.ids import AgentId, are_legal
 from memo.messages import decode_json, decode_object, encode_json, encode_object
 from memo.orchestration import Checkpoint, Event, RecoveredState, Snapshot, recover
+from memo.stores.prepared_text import SHORT_CHARS
 from memo.traces import Envelope
 
 LogName = Literal["trace", "event", "mailbox"]
@@ -42,6 +45,12 @@ class Journal(Protocol):
 
     async def get(self, slot: SlotName, agent: str) -> Slot | None: ...
 
+    async def agents(self) -> list[str]:
+        """Return every agent that has a log or a slot, in any order."""
+
+    def place(self, log: LogName, agent: str, number: int) -> str:
+        """Return where a body of a log is kept, for an error: a file and its line, or a row."""
+
 
 class JournaledTraces:
     def __init__(self, journal: Journal, limit_bytes: int) -> None:
@@ -56,7 +65,7 @@ class JournaledTraces:
         await self._journal.append_all("trace", "", bodies)
 
     async def load_envelopes(self) -> list[Envelope]:
-        return _decode_log("trace envelope", await self._journal.load("trace", ""))
+        return await _load_log(self._journal, "trace envelope", "trace")
 
 
 class JournaledOrchestration:
@@ -68,7 +77,7 @@ class JournaledOrchestration:
         await self._journal.append("event", "", encode_object("event", event, self._limit_bytes))
 
     async def load_events(self) -> list[Event]:
-        return _decode_log("event", await self._journal.load("event", ""))
+        return await _load_log(self._journal, "event", "event")
 
     async def load_snapshot(self) -> Snapshot | None:
         checkpoint = await self._load_checkpoint()
@@ -90,7 +99,7 @@ class JournaledOrchestration:
         await self._journal.append("mailbox", AgentId(agent_id), body)
 
     async def load_mailbox_events(self, agent_id: str) -> list[Event]:
-        return _decode_log("mailbox event", await self._journal.load("mailbox", AgentId(agent_id)))
+        return await _load_log(self._journal, "mailbox event", "mailbox", AgentId(agent_id))
 
     async def load_mailbox_state(self, agent_id: str) -> dict[str, Any]:
         slot = await self._journal.get("mailbox", AgentId(agent_id))
@@ -113,10 +122,21 @@ class JournaledOrchestration:
             "history", AgentId(agent_id), encode_json("agent history", list(history), self._limit_bytes)
         )
 
+    async def list_agents(self) -> list[str]:
+        return sorted(agent for agent in await self._journal.agents() if are_legal([agent]))
+
     async def _load_checkpoint(self) -> Checkpoint | None:
         slot = await self._journal.get("checkpoint", "")
         return None if slot is None else Checkpoint(decode_object(slot.body, "the checkpoint"), slot.events_before)
 
 
-def _decode_log(noun: str, bodies: list[str]) -> list[dict[str, Any]]:
-    return [decode_object(body, f"{noun} {number}") for number, body in enumerate(bodies, start=1)]
+async def _load_log(journal: Journal, noun: str, log: LogName, agent: str = "") -> list[dict[str, Any]]:
+    bodies = await journal.load(log, agent)
+
+    def decode() -> list[dict[str, Any]]:
+        return [
+            decode_object(body, f"{noun} {number} ({journal.place(log, agent, number)})")
+            for number, body in enumerate(bodies, start=1)
+        ]
+
+    return decode() if sum(map(len, bodies)) <= SHORT_CHARS else await anyio.to_thread.run_sync(decode)

@@ -231,11 +231,14 @@ async def compaction_does_not_change_a_revision(store: Any) -> None:
     expect_equal((found.revision, found.is_pending), (20, False), "revision and pending after a compaction")
 
 
-LEDGER_PROMISES: tuple[Promise, ...] = (
+LEASE_PROMISES: tuple[Promise, ...] = (
     a_lease_has_one_holder_and_every_grant_a_higher_token,
     one_of_many_concurrent_requests_is_granted,
     a_lease_expires_unless_it_is_renewed,
     a_released_lease_is_free_and_releasing_it_again_frees_no_other,
+)
+LEDGER_PROMISES: tuple[Promise, ...] = (
+    *LEASE_PROMISES,
     a_late_settlement_is_refused_and_changes_nothing,
     a_settlement_is_atomic,
     a_session_is_pending_from_its_message_until_that_revision_is_settled,

@@ -67,6 +67,13 @@ async def an_unknown_checkpoint_means_replay_from_the_first_event(factory: Any) 
     expect_equal(state.events, [_event(n) for n in range(3)], "the events to replay")
 
 
+async def a_checkpoint_without_any_event_is_the_state(factory: Any) -> None:
+    persistence = factory(_ref())
+    await persistence.write_checkpoint({"agents": {"a": 1}, "lastEventId": "e9"})
+    state = await persistence.recover_state()
+    expect_equal((state.snapshot, state.events), ({"agents": {"a": 1}, "lastEventId": "e9"}, []), "snapshot and events")
+
+
 async def mailboxes_and_histories_are_kept_per_agent(factory: Any) -> None:
     ref = _ref()
     persistence = factory(ref)
@@ -86,6 +93,8 @@ async def mailboxes_and_histories_are_kept_per_agent(factory: Any) -> None:
         history = [{"role": "user", "content": f"for {agent}"}]
         expect_equal(await persistence.load_agent_history(agent), history, "its history")
     expect_equal(await persistence.load_events(), [], "the session's own events")
+    if hasattr(persistence, "list_agents"):
+        expect_equal(await persistence.list_agents(), ["a", "b"], "the agents")
     stranger = factory(SessionRef.of(fresh("t"), ref.session))
     expect_equal(await stranger.load_mailbox_events("a"), [], "the mailbox of the same agent for another tenant")
 
@@ -95,5 +104,6 @@ ORCHESTRATION_PROMISES: tuple[Promise, ...] = (
     the_latest_checkpoint_is_the_snapshot,
     recovery_is_the_checkpoint_and_the_events_after_it,
     an_unknown_checkpoint_means_replay_from_the_first_event,
+    a_checkpoint_without_any_event_is_the_state,
     mailboxes_and_histories_are_kept_per_agent,
 )

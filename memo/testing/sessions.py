@@ -9,8 +9,10 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
+from memo.compaction import CompactionOptions
 from memo.errors import InvalidContent, MemoError, SessionTaken
 from memo.messages import call_ids, result_id
+from memo.sessions import SessionMeta, compact_session, session_id_of
 from memo.testing.promises import Factory, Promise, expect, expect_equal, fresh, keep, made, together
 
 
@@ -40,7 +42,8 @@ class Conversation:
         return list(await self.store.load_messages_with_budget(self.tenant, self.session, budget))
 
     async def compact(self, summarize: Any, **options: Any) -> bool:
-        return bool(await self.store.compact_if_needed(self.tenant, self.session, summarize, **options))
+        given = CompactionOptions.parse(options)
+        return await compact_session(self.store, self.tenant, self.session, summarize, given)
 
 
 async def new_conversation(store: Any) -> Conversation:
@@ -72,18 +75,18 @@ def expect_no_orphan(messages: list[dict[str, Any]], where: str) -> None:
 
 async def a_session_is_created_once_and_keeps_its_user(store: Any) -> None:
     tenant = fresh("t")
-    minted = await store.get_or_create(tenant, "user-1", "agent-1")
-    again = await store.get_or_create(tenant, "user-1", "agent-1", minted.session)
-    expect_equal(again.session, minted.session, "the session id the second time")
-    other = await store.get_or_create(tenant, "user-1", "agent-1")
-    expect(other.session != minted.session, "two generated session ids are equal")
+    minted = session_id_of(await store.get_or_create(tenant, "user-1", "agent-1"))
+    again = session_id_of(await store.get_or_create(tenant, "user-1", "agent-1", minted))
+    expect_equal(again, minted, "the session id the second time")
+    other = session_id_of(await store.get_or_create(tenant, "user-1", "agent-1"))
+    expect(other != minted, "two generated session ids are equal")
     try:
-        await store.get_or_create(tenant, "user-2", "agent-1", minted.session)
+        await store.get_or_create(tenant, "user-2", "agent-1", minted)
     except SessionTaken:
         pass
     else:
         expect(False, "another user was given the session")
-    await store.get_or_create(fresh("t"), "user-2", "agent-1", minted.session)
+    await store.get_or_create(fresh("t"), "user-2", "agent-1", minted)
 
 
 async def messages_come_back_in_order_and_unchanged(store: Any) -> None:
@@ -200,11 +203,11 @@ async def a_turn_is_appended_atomically(store: Any) -> None:
 
 async def all_sessions_of_a_user_are_listed_newest_first(store: Any) -> None:
     tenant, user = fresh("t"), fresh("u")
-    sessions = [(await store.get_or_create(tenant, user, "agent-1")).session for _ in range(5)]
+    sessions = [session_id_of(await store.get_or_create(tenant, user, "agent-1")) for _ in range(5)]
     await store.get_or_create(tenant, fresh("u"), "agent-1")
     for session in (sessions[3], sessions[0]):
         await store.append_messages(tenant, session, [said("again")])
-    seen = await store.list_sessions_by_user(tenant, user)
+    seen = [SessionMeta.parse(meta) for meta in await store.list_sessions_by_user(tenant, user)]
     expect_equal([m.session for m in seen][:2], [sessions[0], sessions[3]], "the newest two")
     expect_equal({m.session for m in seen}, set(sessions), "the sessions")
     times = [m.updated_at for m in seen]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any, Final, Literal
 
 from memo.documents import Author
@@ -135,7 +135,10 @@ class Wrapper(ABC):
             raise AttributeError(name)
         found = getattr(self._inner, name)
         verb = VERBS.get(name)
-        return found if verb is None else partial(self._run, verb, found)
+        if verb is None:
+            return found
+        # With the signature of the inner method, which tells callers how the store takes its arguments.
+        return update_wrapper(partial(self._run, verb, found), found)
 
     async def _run(self, verb: Verb, method: Callable[..., Awaitable[Any]], /, *args: Any, **named: Any) -> Any:
         return await self._pass(Call(verb, method, args, named))

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memo.limits import StoreLimits
 from sandboxd.api import (
+    agentrail,
     artifacts,
     calls,
     consolidation,
@@ -51,6 +52,7 @@ from sandboxd.api.openapi import describe
 from sandboxd.api.previews import VisitMiddleware
 from sandboxd.api.routes import EndpointRoute, Services
 from sandboxd.api.watch import DisconnectWatch
+from sandboxd.consolidation.auto_compactor import AutoCompactor
 from sandboxd.consolidation.service import ConsolidationService
 from sandboxd.errors import RouteNotFound
 from sandboxd.idempotency import IdempotencyStore
@@ -86,6 +88,7 @@ ENDPOINTS = (
     *events.ENDPOINTS,
     *health.ENDPOINTS,
     *inspector.ENDPOINTS,
+    *agentrail.ENDPOINTS,
 )
 
 
@@ -100,6 +103,7 @@ def create_app(
     store_limits: StoreLimits | None = None,
     toolbox: Toolbox | None = None,
     consolidator: ConsolidationService | None = None,
+    compactor: AutoCompactor | None = None,
     max_calls: int = MAX_CALLS,
     budget: ByteBudget | None = None,
     previews: Previews | None = None,
@@ -134,6 +138,7 @@ def create_app(
         memory=memory,
         store_limits=store_limits or StoreLimits(),
         consolidation=consolidator,
+        compactor=compactor,
         previews=previews,
     )
     visits = []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
+from memo.compaction import CompactionOptions
 from memo.documents import (
     ANY,
     HOST,
@@ -142,6 +143,9 @@ class Manager(Protocol):
     def idle_s(self, ref: SessionRef) -> float:
         """Return for how many seconds the sandbox has had no call."""
 
+    async def disk_bytes(self) -> dict[SessionRef, int]:
+        """Return the disk space of each workspace that has its own file system."""
+
     @property
     def states(self) -> dict[str, int]:
         """The number of sandboxes in each state."""
@@ -223,7 +227,9 @@ class Memory(ToolMemory, Protocol):
     async def diff(self, key: DocumentKey, before: int, after: int) -> str: ...
     async def restore(self, key: DocumentKey, revision: int, author: Author = HOST) -> Committed | Queued: ...
 
-    async def compact(self, ref: SessionRef, summarize: Summarize, **options: Any) -> bool:
+    async def compact(
+        self, ref: SessionRef, summarize: Summarize, options: CompactionOptions, summariser_s: float = 0
+    ) -> bool:
         """Compact the session's log if due, and update its notes in the mirrors; return whether it was due."""
 
     async def refresh(self, ref: SessionRef, path: str | None = None, content: str | None = None) -> int:

@@ -49,6 +49,10 @@ async def get_page(services: Services, request: Request) -> Response:
     return _file_answer(services, request, INDEX)
 
 
+async def redirect_to_page(services: Services, request: Request) -> Response:
+    return Response(status_code=308, headers={**PAGE_HEADERS, "location": "/__inspector/"})
+
+
 async def get_page_file(services: Services, request: Request) -> Response:
     return _file_answer(services, request, request.scope["path_params"]["name"])
 
@@ -129,7 +133,10 @@ async def _samples(sampler: StatsSampler) -> Source:
         while True:
             piece = KEEP_ALIVE
             with anyio.move_on_after(KEEP_ALIVE_S):
-                piece = sse("stats", await reader.next())
+                sample = await reader.next()
+                if sample is None:
+                    return
+                piece = sse("stats", sample)
             yield piece
 
 
@@ -156,6 +163,7 @@ def _get(path: str, run: object, summary: str, **more: object) -> Endpoint:
 
 
 ENDPOINTS = (
+    _get("/__inspector", redirect_to_page, "Lead to the inspector's page", answers={308: None}),
     _get("/__inspector/", get_page, "The inspector's page", answers={200: "text/html"}),
     _get(
         "/__inspector/static/{name}",

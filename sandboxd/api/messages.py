@@ -11,10 +11,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from memo.compaction import CompactionOptions
 from memo.documents import ArtifactKey
 from memo.errors import Absent
 from memo.ids import SessionRef
 from memo.messages import Message
+from memo.outline import outline
 from memo.sessions import Usage
 from memo.tool_results import compact_tool_results
 from sandboxd.api.answers import json_answer
@@ -40,7 +42,6 @@ from sandboxd.api.requests import (
 )
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.api.sessions import introduce_session
-from sandboxd.api.summaries import outline
 from sandboxd.errors import NotFound
 from sandboxd.models.message import (
     Appended,
@@ -80,7 +81,10 @@ async def append_turn(services: Services, request: Request) -> Response:
         await _write(services, ref, "record_turn", usage)
     used = {f"{name}_tokens": count for name, count in asdict(usage).items()}
     _announce(services, ref, "turn", count=len(body.messages), **used)
-    return json_answer(Appended(appended=len(body.messages)))
+    compacted = services.compactor is not None and await services.compactor.after_turn(ref)
+    if compacted:
+        _announce(services, ref, "compacted")
+    return json_answer(Appended(appended=len(body.messages), compacted=compacted))
 
 
 async def load_messages(services: Services, request: Request) -> Response:
@@ -109,11 +113,9 @@ async def compact(services: Services, request: Request) -> Response:
     compacted = await memory.compact(
         ref,
         summarize,
-        trigger_tokens=body.trigger_tokens,
-        compact_fraction=body.compact_fraction,
-        min_messages=body.min_messages,
-        force=body.force,
-        workspace_snapshot=body.workspace_snapshot,
+        CompactionOptions(
+            body.trigger_tokens, body.compact_fraction, body.min_messages, body.force, body.workspace_snapshot
+        ),
     )
     if not compacted:
         await require_session(services, ref)

@@ -16,10 +16,10 @@ from sandboxd.api.requests import MAX_STDIN_JSON_BYTES, read_json_objects, read_
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.api.trace import load_part, page_of
 from sandboxd.memory.store_client import PartFactory
-from sandboxd.models.message import Appended
 from sandboxd.models.trace import (
     AgentHistory,
     AgentList,
+    AppendedEntries,
     CheckpointBody,
     EventsBody,
     HistoryBody,
@@ -41,7 +41,7 @@ async def append_events(services: Services, request: Request) -> Response:
     await _begin(services, request, ref)
     for event in body.events:
         await _write(services, ref, "append_event", event)
-    return json_answer(Appended(appended=len(body.events)))
+    return json_answer(AppendedEntries(appended=len(body.events)))
 
 
 async def load_events(services: Services, request: Request) -> Response:
@@ -81,7 +81,7 @@ async def append_mailbox_events(services: Services, request: Request) -> Respons
     await _begin(services, request, ref)
     for event in body.events:
         await _write(services, ref, "append_mailbox_event", agent, event)
-    return json_answer(Appended(appended=len(body.events)))
+    return json_answer(AppendedEntries(appended=len(body.events)))
 
 
 async def load_mailbox_events(services: Services, request: Request) -> Response:
@@ -174,7 +174,7 @@ ENDPOINTS = (
         "Append events to the session's orchestration, in this order",
         body_limit=MAX_STDIN_JSON_BYTES,
         body=EventsBody,
-        answers={200: Appended},
+        answers={200: AppendedEntries},
         repeatable=False,
         operation_id="append_orchestration_events",
     ),
@@ -238,7 +238,7 @@ ENDPOINTS = (
         "Append events to the agent's mailbox, in this order",
         body_limit=MAX_STDIN_JSON_BYTES,
         body=EventsBody,
-        answers={200: Appended},
+        answers={200: AppendedEntries},
         repeatable=False,
     ),
     Endpoint(

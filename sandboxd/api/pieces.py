@@ -90,8 +90,10 @@ def bytes_answer(content: bytes, allotment: Allotment, headers: Mapping[str, str
     return Pieces(slices(content), allotment, 200, media_type, {**headers, "content-length": str(len(content))})
 
 
-async def list_answer(items: Iterable[object], allotment: Allotment, **members: Any) -> Response:
-    """Answer with `items` and other members. Memory is reserved while rendering; raise Busy if too little is free."""
+async def list_answer(
+    items: Iterable[object], allotment: Allotment, *, member: str = "items", **members: Any
+) -> Response:
+    """Answer with a list and other members. Memory is reserved while rendering; raise Busy if too little is free."""
     rendered: list[bytes] = []
     size = unseen = 0
     for item in items:
@@ -104,10 +106,11 @@ async def list_answer(items: Iterable[object], allotment: Allotment, **members: 
             unseen = 0
             await allotment.turn()
     tail = b"]" + b"".join(b"," + to_json(name) + b":" + to_json(value) for name, value in members.items()) + b"}"
+    head = b"{" + to_json(member) + b":["
     if size <= SMALL_BYTES:
-        return Response(b'{"items":[' + b",".join(rendered) + tail, media_type=_JSON)
+        return Response(head + b",".join(rendered) + tail, media_type=_JSON)
     allotment.shrink(size)
-    return Pieces(_list(rendered, tail), allotment)
+    return Pieces(_list(head, rendered, tail), allotment)
 
 
 def slices(content: bytes) -> Iterator[bytes]:
@@ -146,9 +149,9 @@ def string_pieces(text: str | bytes, is_base64: bool) -> Iterator[bytes]:
         yield to_json(decoder.decode(b"", final=True))[1:-1]
 
 
-def _list(rendered: list[bytes], tail: bytes) -> Iterator[bytes]:
+def _list(head: bytes, rendered: list[bytes], tail: bytes) -> Iterator[bytes]:
     """Yield a JSON list, small items together and large ones in slices; drop each item once it is sent."""
-    batch = bytearray(b'{"items":[')
+    batch = bytearray(head)
     for index, item in enumerate(rendered):
         rendered[index] = b""
         if index:

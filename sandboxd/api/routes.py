@@ -29,6 +29,7 @@ from sandboxd.api.once import answer_once
 from sandboxd.api.refusals import ClientLeft, MethodNotAllowed
 from sandboxd.api.upgraded import UPGRADE
 from sandboxd.api.watch import DisconnectWatch
+from sandboxd.consolidation.auto_compactor import AutoCompactor
 from sandboxd.consolidation.service import ConsolidationService
 from sandboxd.errors import InternalError, InvalidRequest, SandboxdError, host_error, is_host_fault
 from sandboxd.idempotency import IdempotencyStore
@@ -90,6 +91,8 @@ class Services:
     memory: Memory | None = None
     store_limits: StoreLimits = field(default_factory=StoreLimits)
     consolidation: ConsolidationService | None = None
+    compactor: AutoCompactor | None = None
+    """None if conversations are not compacted after a turn."""
     previews: Previews | None = None
     """None if this daemon serves no previews."""
 

@@ -11,25 +11,36 @@ from sandboxd.api.memory import foreign_list, memory_of, require_session, unusab
 from sandboxd.api.once import BEGUN
 from sandboxd.api.requests import MAX_STDIN_JSON_BYTES, read_json_objects, read_query, session_ref
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
+from sandboxd.errors import InvalidRequest
+from sandboxd.history import SOURCE
 from sandboxd.memory.store_client import PartFactory
-from sandboxd.models.message import Appended
-from sandboxd.models.trace import EnvelopeList, JsonObject, PageQuery, TraceBody
+from sandboxd.models.trace import AppendedEntries, EnvelopeList, JsonObject, PageQuery, TraceBody
+
+_PART: PartFactory = "session_trace_store"
 
 
 async def append_trace(services: Services, request: Request) -> Response:
     ref = session_ref(request)
     body = await read_json_objects(request, TraceBody, MAX_STDIN_JSON_BYTES)
+    if any(envelope.get("source") == SOURCE for envelope in body.envelopes):
+        raise InvalidRequest(
+            f"cannot append this envelope: its source is {SOURCE}, which marks the daemon's own; use another source"
+        )
     await require_session(services, ref)
+    client = memory_of(services).client
     request.scope[BEGUN] = True
-    for envelope in body.envelopes:
-        await memory_of(services).client.call_part("session_trace_store", ref, "append_envelope", envelope, writes=True)
-    return json_answer(Appended(appended=len(body.envelopes)))
+    if body.envelopes and client.part_can(_PART, ref, "append_envelopes"):
+        await client.call_part(_PART, ref, "append_envelopes", body.envelopes, writes=True)
+    else:
+        for envelope in body.envelopes:
+            await client.call_part(_PART, ref, "append_envelope", envelope, writes=True)
+    return json_answer(AppendedEntries(appended=len(body.envelopes)))
 
 
 async def load_trace(services: Services, request: Request) -> Response:
     ref = session_ref(request)
     query = read_query(request, PageQuery)
-    found = await load_part(services, "session_trace_store", ref, "load_envelopes")
+    found = await load_part(services, _PART, ref, "load_envelopes")
     return await page_of(services, request, ref, query, found, "a list of trace envelopes")
 
 
@@ -63,7 +74,7 @@ ENDPOINTS = (
         "Append envelopes to the session's trace, in this order",
         body_limit=MAX_STDIN_JSON_BYTES,
         body=TraceBody,
-        answers={200: Appended},
+        answers={200: AppendedEntries},
         repeatable=False,
     ),
     Endpoint(

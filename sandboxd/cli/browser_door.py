@@ -133,7 +133,13 @@ class BrowserDoor:
         self._session = self._open_session()
         app = web.Application(client_max_size=0)
         app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_CLOSE_S)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=_CLOSE_S,
+            handler_cancellation=True,  # a page that was closed ends its streams at once
+        )
         await self._runner.setup()
         await web.SockSite(self._runner, listener).start()
         return self
@@ -176,7 +182,7 @@ class BrowserDoor:
             return web.Response(status=303, headers={**_REFUSAL_HEADERS, "location": PAGE})
         try:
             return await (self._join(request) if is_socket else self._forward(request))
-        except (aiohttp.ClientConnectionError, TimeoutError):
+        except (aiohttp.ClientError, TimeoutError):
             return _refusal(502, "The daemon does not answer. `sandboxd doctor` says why.")
 
     def _enter(self, request: web.Request) -> web.Response:
@@ -248,15 +254,14 @@ class BrowserDoor:
                     answer.headers.add(name, value)
             if _PAGE_FILE.fullmatch(request.raw_path.partition("?")[0]) is None:
                 answer.headers.update(_HARMLESS)
-            await answer.prepare(request)
             try:
+                await answer.prepare(request)
                 async for piece in found.content.iter_any():
                     await answer.write(piece)
-            except aiohttp.ClientError:
+                await answer.write_eof()
+            except (aiohttp.ClientError, ConnectionError):
                 if request.transport is not None:
                     request.transport.abort()  # the browser must not take half an answer for a whole one
-                return answer
-            await answer.write_eof()
             return answer
 
     async def _join(self, request: web.Request) -> web.StreamResponse:

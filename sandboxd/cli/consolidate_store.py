@@ -16,7 +16,15 @@ import anyio
 import typer
 
 from memo import StoreOptions, open_store
-from memo.consolidation import Failure, Outcome, Progress, RunResult, UserMemoryConsolidationService, UserState
+from memo.consolidation import (
+    Failure,
+    Outcome,
+    Progress,
+    RunResult,
+    UserMemoryConsolidationService,
+    UserState,
+    with_ledger,
+)
 from memo.errors import MemoError
 from memo.ids import UserRef
 from sandboxd.cli.consolidate_output import Item, print_item, print_items, print_one, print_status, show_progress
@@ -59,7 +67,10 @@ def act(wish: Wish, *, as_json: bool) -> None:
 
 async def _act(wish: Wish, settings: Settings, as_json: bool) -> int:
     """Return how many users failed."""
-    async with open_store(settings.store_url, StoreOptions(limits=settings.store_limits)) as store:
+    async with (
+        open_store(settings.store_url, StoreOptions(limits=settings.store_limits)) as opened,
+        with_ledger(opened, settings.data) as store,
+    ):
         if wish.watch:
             await _watch(store, settings, as_json)
             return 0

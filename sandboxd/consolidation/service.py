@@ -1,7 +1,8 @@
 """ConsolidationService: consolidation in the daemon, in the background and on demand, with events and metrics.
 
-Owns memo's service and its one task; `memo.consolidation` decides everything about profiles. If the store has no
-ledger, consolidation is off; `refusal` and every call then say why.
+Owns memo's service and its one task; `memo.consolidation` decides everything about profiles. A store without a ledger
+gets one in the data directory (`memo.consolidation.with_ledger`). If the store keeps no messages, or is read-only,
+consolidation is off; `refusal` and every call then say why.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def make_service(store: Any, options: ConsolidationOptions, **more: Any) -> User
         summariser: Summariser = make_summariser(options.summariser_settings())
     except MemoError as error:
         raise InvalidRequest(f"cannot consolidate: {error}") from error
-    return UserMemoryConsolidationService(store, summariser, settings=options.service_settings(), **more)
+    return UserMemoryConsolidationService(store, summariser=summariser, settings=options.service_settings(), **more)
 
 
 class ConsolidationService(anyio.AsyncContextManagerMixin):

@@ -24,6 +24,7 @@ import structlog
 from starlette.types import ASGIApp
 
 from memo import StoreOptions, open_store
+from memo.consolidation import with_ledger
 from memo.errors import MemoError
 from sandboxd import failpoints
 from sandboxd.api.admission import SOCKET_SHARE
@@ -33,6 +34,7 @@ from sandboxd.api.connection_table import ConnectionTable
 from sandboxd.api.guard import TcpGuard, allowed_hosts, read_token
 from sandboxd.api.previews import PreviewGate
 from sandboxd.api.tls import read_tls
+from sandboxd.consolidation.auto_compactor import open_compactor
 from sandboxd.consolidation.service import ConsolidationService
 from sandboxd.daemon import logs
 from sandboxd.daemon.heap import settle_heap
@@ -113,7 +115,8 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
     # Nested blocks, not an exit stack: see SandboxManager. Listeners come first: without them nothing is started.
     with unix_listener(settings.socket) as unix_socket, _tcp_sockets(settings) as tcp_sockets:
         async with (
-            open_store(settings.store_url, StoreOptions(limits=settings.store_limits)) as store,
+            open_store(settings.store_url, StoreOptions(limits=settings.store_limits)) as opened,
+            with_ledger(opened, settings.data) as store,
             SandboxManager(settings, memo_provider=store) as manager,
             IdempotencyStore(manager.layout.idempotency) as idempotency,
         ):
@@ -130,6 +133,7 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
             async with (
                 _open_previews(settings) as previews,
                 _open_consolidation(settings, store, manager, metrics) as consolidation,
+                open_compactor(settings.compaction, settings.consolidation, manager.memory) as compactor,
                 anyio.create_task_group() as checking,
                 mcp.open(),
             ):
@@ -142,6 +146,7 @@ async def serve(settings: Settings, watchdog: LoopWatchdog) -> None:
                     memory=manager.memory,
                     store_limits=settings.store_limits,
                     consolidator=consolidation,
+                    compactor=compactor,
                     max_calls=max_calls,
                     budget=ByteBudget(settings.call_memory_mb * MIB),
                     previews=previews,

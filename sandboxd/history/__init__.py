@@ -2,6 +2,6 @@
 
 from sandboxd.history.event_filter import EventFilter
 from sandboxd.history.event_history import EventHistory
-from sandboxd.history.trace_recorder import SessionOwner
+from sandboxd.history.trace_recorder import SOURCE, SessionOwner
 
-__all__ = ["EventFilter", "EventHistory", "SessionOwner"]
+__all__ = ["SOURCE", "EventFilter", "EventHistory", "SessionOwner"]

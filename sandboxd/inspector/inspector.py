@@ -187,7 +187,7 @@ class Inspector:
         if self._store is None:
             return None
         try:
-            return len(await self.reader.list_sessions(None))
+            return await self.reader.count_sessions()
         except (StoreUnavailable, MemoError):
             return None
 

@@ -21,6 +21,7 @@ from anyio.abc import TaskGroup
 from memo.ids import SessionRef
 from sandboxd.bounded import each
 from sandboxd.errors import LimitReached, SandboxdError
+from sandboxd.events import EventBus
 from sandboxd.models.inspector import HostStats, SandboxStats, StatsSample
 from sandboxd.models.sandbox import SandboxView, Stats
 
@@ -35,6 +36,9 @@ _STATS_S = 5.0
 class MeasuredSandboxes(Protocol):
     def find_all(self) -> list[SandboxView]: ...
     async def stats(self, ref: SessionRef) -> Stats: ...
+    async def disk_bytes(self) -> dict[SessionRef, int]: ...
+    @property
+    def events(self) -> EventBus: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +69,13 @@ class StatsSampler:
         self._number = 0
         self._newest: StatsSample | None = None
         self._changed = anyio.Event()
+        self._is_closed = False
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
+            tasks.start_soon(self._end_with_events)
             yield
             tasks.cancel_scope.cancel()
         self._tasks = None
@@ -99,11 +105,16 @@ class StatsSampler:
     def is_sampling(self) -> bool:
         return self._sampling is not None
 
-    async def wait(self, seen: int) -> tuple[int, StatsSample]:
-        """Return the newest sample once there is one after the one with this number."""
-        while self._newest is None or self._number <= seen:
+    async def wait(self, seen: int) -> tuple[int, StatsSample | None]:
+        """Return the newest sample once there is one after the one with this number; None once the daemon stops."""
+        while not self._is_closed and (self._newest is None or self._number <= seen):
             await self._changed.wait()
-        return self._number, self._newest
+        return self._number, None if self._is_closed else self._newest
+
+    async def _end_with_events(self) -> None:
+        await self._sandboxes.events.wait_closed()
+        self._is_closed = True
+        self._changed.set()
 
     async def _sample_for_ever(self, scope: anyio.CancelScope) -> None:
         with scope:
@@ -120,12 +131,13 @@ class StatsSampler:
     async def sample(self) -> StatsSample:
         """Measure everything once."""
         running = [view for view in self._sandboxes.find_all() if view.state == "ready"]
-        found: dict[tuple[str, str], SandboxStats] = {}
+        found: dict[SessionRef, SandboxStats] = {}
+        disk = await self._disk_bytes()
 
         async def measure(view: SandboxView) -> None:
+            ref = SessionRef(view.tenant, view.session)
             with suppress(SandboxdError), anyio.move_on_after(_STATS_S):
-                stats = await self._sandboxes.stats(SessionRef(view.tenant, view.session))
-                found[view.tenant, view.session] = self._described(view, stats)
+                found[ref] = self._described(view, await self._sandboxes.stats(ref), disk.get(ref))
 
         await each(running, measure, _AT_ONCE)
         present = {(view.tenant, view.session, view.container) for view in running}
@@ -133,7 +145,12 @@ class StatsSampler:
         host = await to_thread.run_sync(self._host.measure, abandon_on_cancel=True)
         return StatsSample(at=datetime.now(UTC), host=host, sandboxes=[found[key] for key in sorted(found)])
 
-    def _described(self, view: SandboxView, stats: Stats) -> SandboxStats:
+    async def _disk_bytes(self) -> dict[SessionRef, int]:
+        with suppress(SandboxdError):
+            return await self._sandboxes.disk_bytes()
+        return {}
+
+    def _described(self, view: SandboxView, stats: Stats, disk_bytes: int | None) -> SandboxStats:
         key = (view.tenant, view.session, view.container)
         now, before = self._clock(), self._usage.get(key)
         self._usage[key] = _Usage(now, stats.cpu_seconds)
@@ -147,6 +164,7 @@ class StatsSampler:
             memory_bytes=stats.memory_bytes,
             memory_limit_bytes=int(view.limits.get("memory_mb", 0)) * 1024 * 1024,
             processes=stats.pids,
+            disk_bytes=disk_bytes,
         )
 
 
@@ -157,8 +175,11 @@ class SampleReader:
         self._sampler = sampler
         self._seen = 0
 
-    async def next(self) -> StatsSample:
-        """Wait for a sample that this reader has not seen; one that it was too slow for is skipped."""
+    async def next(self) -> StatsSample | None:
+        """Wait for a sample that this reader has not seen; None once the daemon stops.
+
+        A sample that the reader was too slow for is skipped.
+        """
         self._seen, sample = await self._sampler.wait(self._seen)
         return sample
 

@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from anyio import to_thread
+
 from memo.errors import MemoError, Unsupported
-from memo.ids import SessionRef, TenantId
+from memo.ids import AgentId, SessionId, SessionRef, TenantId
+from memo.sessions import Session
 from sandboxd.errors import StoreUnavailable
 from sandboxd.memory.store_client import PartFactory, StoreClient
 from sandboxd.models.inspector import InspectedSession
@@ -29,6 +32,8 @@ _SPELLINGS = {
     "message_count": ("message_count", "messageCount"),
 }
 _MOST_ERROR_CHARS = 300
+_PARSED_INLINE = 200
+"""A longer list of sessions is parsed in a thread."""
 
 
 class SessionReader:
@@ -46,7 +51,16 @@ class SessionReader:
             if not (store.has("list_users") and store.has("list_sessions_by_user")):
                 raise
             return await self._list_by_user(store, tenant)  # one damaged session must not hide the others
-        return [item for item in map(session_item, _items(found, "sessions")) if tenant in (None, item.tenant)]
+        listed = _items(found, "sessions")
+
+        def parse() -> list[InspectedSession]:
+            return [item for item in map(session_item, listed) if tenant in (None, item.tenant)]
+
+        return parse() if len(listed) <= _PARSED_INLINE else await to_thread.run_sync(parse)
+
+    async def count_sessions(self) -> int:
+        """Return how many sessions the store lists."""
+        return len(_items(await self._required().call("list sessions", "list_sessions", None), "sessions"))
 
     async def find(self, ref: SessionRef) -> InspectedSession | None:
         """Return the session; None if the store does not have it or keeps no sessions."""
@@ -71,8 +85,12 @@ class SessionReader:
     async def orchestration_state(self, ref: SessionRef) -> Any:
         return await self._part("orchestration_persistence", ref, "recover_state")
 
-    async def _part(self, factory: PartFactory, ref: SessionRef, method: str) -> Any:
-        return await self._required().call_part(factory, ref, method)
+    async def mailbox_state(self, ref: SessionRef, agent: AgentId) -> JsonObject:
+        state = await self._part("orchestration_persistence", ref, "load_mailbox_state", agent)
+        return state if isinstance(state, dict) else {}
+
+    async def _part(self, factory: PartFactory, ref: SessionRef, method: str, *args: str) -> Any:
+        return await self._required().call_part(factory, ref, method, *args)
 
     async def _list_by_user(self, store: StoreClient, tenant: TenantId | None) -> list[InspectedSession]:
         items: list[InspectedSession] = []
@@ -101,6 +119,8 @@ class SessionReader:
 
 def session_item(found: Any, ref: SessionRef | None = None) -> InspectedSession:
     """Return a session as a store describes it: our own type, or a mapping with the usual spellings."""
+    if isinstance(found, Session) and isinstance(found.tenant, TenantId) and isinstance(found.session, SessionId):
+        return _own_session(found)
     read: Callable[[str], Any] = found.get if isinstance(found, Mapping) else lambda name: getattr(found, name, None)
     values = {field: _first(read, names) for field, names in _SPELLINGS.items()}
     tenant = values["tenant"] if ref is None else ref.tenant
@@ -128,6 +148,21 @@ def session_item(found: Any, ref: SessionRef | None = None) -> InspectedSession:
             session=None if shown is None else shown[:128],
             error="cannot show this session: the store's record of it cannot be used",
         )
+
+
+def _own_session(found: Session) -> InspectedSession:
+    """Return a session of our own type. A list may have many thousands, so its ids are not parsed again."""
+    return InspectedSession.model_construct(
+        tenant=str(found.tenant),
+        session=str(found.session),
+        user=_text(found.user),
+        agent=_text(found.agent),
+        turns=_count(found.turns),
+        tokens=_count(found.tokens),
+        message_count=_count(found.message_count),
+        created_at=moment(found.created_at),
+        updated_at=moment(found.updated_at),
+    )
 
 
 def moment(value: Any) -> datetime | None:

@@ -14,13 +14,12 @@ from typing import Any
 from pydantic_core import to_json
 
 from memo.messages import message_text
+from sandboxd.history import SOURCE
 from sandboxd.inspector.session_reader import moment
 from sandboxd.inspector.titles import event_title
 from sandboxd.models.event import Event
 from sandboxd.models.trace import JsonObject
 
-SOURCE = "sandboxd"
-"""The `source` of an envelope that the daemon wrote."""
 TITLE_CHARS = 200
 MANY = 2000
 """A timeline with more entries has shorter titles."""

@@ -10,12 +10,13 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from memo.compaction import CompactionOptions
 from memo.documents import (
     ABSENT,
     ANY,
@@ -32,13 +33,13 @@ from memo.documents import (
     Scope,
     summary_of,
 )
-from memo.errors import Unsupported
+from memo.errors import Absent, Unsupported
 from memo.ids import OwnerId, SessionRef, TenantId, UserId
 from memo.leases import Lease
 from memo.ledger import Settlement
 from memo.limits import StoreLimits, encode_text
-from memo.paths import key_at
-from memo.sessions import Summarize
+from memo.paths import ArtifactPath, key_at, parse_path
+from memo.sessions import Session, Summarize
 from sandboxd import failpoints
 from sandboxd.errors import HostFull
 from sandboxd.events import EventBus
@@ -273,6 +274,26 @@ class Memory(anyio.AsyncContextManagerMixin):
         """Commit, then mirror. Raise WriteConflict if the store's text does not have the hash `based_on`."""
         return await self._writer.write_artifact(key, content, author, based_on=based_on)
 
+    async def write_back(self, ref: SessionRef, path: str, content: str, author: Author = HOST) -> Committed | Queued:
+        """Commit what was written at a memo path of a session's container, then mirror it."""
+        key = key_at(path, ref, await self._user_at(ref, path))
+        if isinstance(key, ArtifactKey):
+            return await self.write_artifact(key, content, author=author)
+        return await self.write(key, content, author=author)
+
+    async def _user_at(self, ref: SessionRef, path: str) -> UserId:
+        """Return the user whose documents the path may name: of the session's mirror, else in the store."""
+        mirror = self._mirrors.of_session(ref)
+        if mirror is not None:
+            return mirror.user
+        parsed = parse_path(path)
+        if isinstance(parsed, ArtifactPath) or parsed.scope is Scope.SESSION:
+            return UserId(ref.session)  # not part of the key
+        found = await self._store.call(f"write {path}", "get_session", str(ref.tenant), str(ref.session))
+        if found is None:
+            raise Absent(f"cannot write {path}: the session has no sandbox, and the store does not have it")
+        return Session.parse(found, ref.tenant).user
+
     def shown_hash(self, key: ArtifactKey) -> str:
         """Return the hash of what the session's mirror shows; empty if it shows nothing."""
         return self._reader.shown_hash(key)
@@ -307,9 +328,11 @@ class Memory(anyio.AsyncContextManagerMixin):
         self._require_history(key)
         return str(await self._store.call(f"compare revisions of {key.name}", "diff_document", key, before, after))
 
-    async def compact(self, ref: SessionRef, summarize: Summarize, **options: Any) -> bool:
+    async def compact(
+        self, ref: SessionRef, summarize: Summarize, options: CompactionOptions, summariser_s: float = 0
+    ) -> bool:
         """Compact the session's log if it is due, append to its notes and show them; return whether it was due."""
-        return await self._writer.compact(ref, summarize, **options)
+        return await self._writer.compact(ref, summarize, options, summariser_s)
 
     async def settle(self, lease: Lease, settlement: Settlement) -> Document | None:
         """Commit a consolidation run and show its document: a memo.ledger.SettlementWriter."""

@@ -13,6 +13,7 @@ import structlog
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from memo.content import number_of
 from memo.errors import InvalidKey
 from memo.ids import SessionRef, UserId
 from memo.paths import MEMO_ROOT, key_at
@@ -27,7 +28,6 @@ from sandboxd.memory.outcomes import Key
 from sandboxd.memory.refresher import Refresher
 from sandboxd.memory.snapshot import SnapshotResult, WrittenFile, take_snapshot
 from sandboxd.memory.store_client import StoreClient
-from sandboxd.memory.text import number_of
 from sandboxd.retries import Retries
 
 _log = structlog.get_logger()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from memo.content import number_of
 from memo.documents import ABSENT, Document, DocumentKey, Expected, sha256_of
 from memo.errors import MemoError
 from memo.ids import SessionRef
@@ -15,7 +16,7 @@ from sandboxd.memory.mirror import Mirror, Mirrors
 from sandboxd.memory.outbox import Outbox
 from sandboxd.memory.outcomes import Key
 from sandboxd.memory.store_client import StoreClient
-from sandboxd.memory.text import Text, number_of, prefix_of, relative_of
+from sandboxd.memory.text import Text, prefix_of, relative_of
 
 
 class MirrorReader:

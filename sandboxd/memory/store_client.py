@@ -15,6 +15,8 @@ import anyio
 from anyio import to_thread
 
 from memo.changes import Change
+from memo.compaction import CompactionOptions
+from memo.content import number_of
 from memo.documents import (
     ANY,
     NOTES,
@@ -51,10 +53,11 @@ from memo.leases import Lease
 from memo.ledger import Settlement
 from memo.limits import StoreLimits, encode_text
 from memo.provider import ArtifactLine, SessionMemory, capabilities_of
+from memo.sessions import Summarize, awaitable, compaction_arguments
 from sandboxd.errors import StoreCorrupt, StoreUnavailable
 from sandboxd.memory import listing
 from sandboxd.memory.outcomes import Key, WriteConflict, WriteOutcomeUnknown
-from sandboxd.memory.text import Content, Item, Line, Listed, Text, is_artifact, lines_of, number_of, relative_of
+from sandboxd.memory.text import Content, Item, Line, Listed, Text, is_artifact, lines_of, relative_of
 
 _NEVER = -1  # a revision that no document ever has
 _CHECKED_INLINE = 1000
@@ -92,30 +95,38 @@ class StoreClient:
         except (TypeError, ValueError):  # a callable without a signature
             return False
 
-    async def call(self, what: str, method: str, *args: Any, writes: bool = False, **named: Any) -> Any:
+    async def call(
+        self, what: str, method: str, *args: Any, writes: bool = False, more_s: float = 0, **named: Any
+    ) -> Any:
         """Call a method of the store. Its refusals (InvalidKey, RevisionConflict, …) pass through unchanged.
 
-        With `writes`, a call that may have changed something before it failed raises WriteOutcomeUnknown.
+        With `writes`, a call that may have changed something before it failed raises WriteOutcomeUnknown. `more_s` is
+        added to the deadline, for a call in which the store waits for something else.
         """
         if not self.has(method):
             raise Unsupported(f"cannot {what}: this store has no {method}")
-        return await self._ask(self.store, what, method, *args, writes=writes, **named)
+        return await self._ask(self.store, what, method, *args, writes=writes, more_s=more_s, **named)
 
     async def call_part(
         self, factory: PartFactory, session: SessionRef, method: str, *args: Any, writes: bool = False
     ) -> Any:
         """Call a method of a session's traces or orchestration, which the store makes once for each session."""
         what = method.replace("_", " ")
-        if not self.has(factory):
-            raise Unsupported(f"cannot {what}: this store has no {factory}")
-        part = self._parts.get((factory, session))
-        if part is None:
-            part = self._make_part(factory, session, what)
+        part = self._part(factory, session, what)
         if not callable(getattr(part, method, None)):
             raise Unsupported(f"cannot {what}: this store's {factory} has no {method}")
         return await self._ask(part, what, method, *args, writes=writes)
 
-    def _make_part(self, factory: PartFactory, session: SessionRef, what: str) -> object:
+    def part_can(self, factory: PartFactory, session: SessionRef, method: str) -> bool:
+        """Return whether the session's part has an optional method."""
+        return callable(getattr(self._part(factory, session, method), method, None))
+
+    def _part(self, factory: PartFactory, session: SessionRef, what: str) -> object:
+        known = self._parts.get((factory, session))
+        if known is not None:
+            return known
+        if not self.has(factory):
+            raise Unsupported(f"cannot {what}: this store has no {factory}")
         try:
             part: object = getattr(self.store, factory)(session)
         except MemoError:
@@ -127,9 +138,18 @@ class StoreClient:
             self._parts.popitem(last=False)
         return part
 
-    async def _ask(self, target: object, what: str, method: str, *args: Any, writes: bool = False, **named: Any) -> Any:
+    async def _ask(
+        self,
+        target: object,
+        what: str,
+        method: str,
+        *args: Any,
+        writes: bool = False,
+        more_s: float = 0,
+        **named: Any,
+    ) -> Any:
         try:
-            with anyio.fail_after(self._timeout_s):
+            with anyio.fail_after(self._timeout_s + more_s):
                 answer = getattr(target, method)(*args, **named)
                 if not inspect.isawaitable(answer):
                     raise _unusable(what, f"{method} is not asynchronous")
@@ -414,6 +434,15 @@ class StoreClient:
         restored = await self.call(what, "restore_document", key, revision, author=author, writes=True)
         return self.checked_document(what, restored)
 
+    async def compact(
+        self, ref: SessionRef, summarize: Summarize, options: CompactionOptions, summariser_s: float
+    ) -> bool:
+        """Compact a session's log, with the options in the form that the store takes."""
+        what, verb = "compact the session", "compact_if_needed"
+        form = compaction_arguments(getattr(self.store, verb, _no_method), options)
+        args = (str(ref.tenant), str(ref.session), awaitable(summarize), *form.args)
+        return bool(await self.call(what, verb, *args, writes=True, more_s=summariser_s, **form.kwargs))
+
     async def settle(self, lease: Lease, settlement: Settlement) -> Document | None:
         """Commit a consolidation run. Every error is memo's own, because the run keeps its reason in the ledger."""
         what = f"settle the consolidation of user {lease.user.user}"
@@ -458,6 +487,10 @@ class StoreClient:
             return await self.read(key) or written
         except StoreUnavailable:
             return written  # the write itself was accepted
+
+
+def _no_method() -> None:
+    """Stand in for a method that the store lacks, which `call` reports."""
 
 
 def name_of(key: Key) -> str:

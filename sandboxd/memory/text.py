@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Self
 
+from memo.content import NUMBER_DIGITS, number_of
 from memo.documents import ArtifactEntry, ArtifactKey, Document, Scope, sha256_of
 from memo.ids import SessionRef, ToolCallId, UserId
 from memo.paths import ARTIFACT_DIRECTORY, ARTIFACT_SUFFIX, MEMO_ROOT, key_at
@@ -18,7 +19,6 @@ from memo.provider import ArtifactLine
 from sandboxd.memory.outcomes import Key
 
 _ARTIFACTS = f"{Scope.SESSION}/{ARTIFACT_DIRECTORY}/"
-_NUMBER_DIGITS = 13  # 52 bits: exact in every JSON reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,9 @@ A bare tuple, because a session may have tens of thousands.
 """
 
 
-def number_of(sha256: str) -> int:
-    return int(sha256[:_NUMBER_DIGITS], 16)
-
-
 def prefix_of(number: int) -> str:
     """Return the prefix shared by every sha256 that has this number."""
-    return f"{number:0{_NUMBER_DIGITS}x}"
+    return f"{number:0{NUMBER_DIGITS}x}"
 
 
 def lines_of(artifacts: Iterable[ArtifactLine]) -> list[Line]:

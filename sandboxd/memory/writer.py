@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import anyio
 from anyio import to_thread
 
+from memo.compaction import CompactionOptions
 from memo.document_names import DocumentName, name_taken
 from memo.documents import (
     ABSENT,
@@ -129,13 +129,16 @@ class Writer:
             key, author, commit, partial(self._queue, key, "artifact", given, ANY, author, based_on)
         )
 
-    async def compact(self, ref: SessionRef, summarize: Summarize, **options: Any) -> bool:
-        """Compact the session's log in the store, which also appends to NOTES.md, and show the new notes."""
+    async def compact(
+        self, ref: SessionRef, summarize: Summarize, options: CompactionOptions, summariser_s: float = 0
+    ) -> bool:
+        """Compact the session's log in the store, which also appends to NOTES.md, and show the new notes.
+
+        `summariser_s` is the time that the summariser may take in addition to the store's.
+        """
         notes = DocumentKey.of_session(ref, NOTES)
         async with self._under_way(notes):
-            compacted = await self._store.call(
-                "compact the session", "compact_if_needed", ref.tenant, ref.session, summarize, writes=True, **options
-            )
+            compacted = await self._store.compact(ref, summarize, options, summariser_s)
             if compacted:
                 try:
                     await self._refresher.refresh(notes)

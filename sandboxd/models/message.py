@@ -68,6 +68,10 @@ class Appended(AnswerModel):
     model_config = ConfigDict(title="AppendedAnswer")
 
     appended: int
+    compacted: bool = Field(
+        default=False,
+        description="Whether this turn made the daemon compact the conversation, which is a setting.",
+    )
 
 
 class Compaction(AnswerModel):

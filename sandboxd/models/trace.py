@@ -20,6 +20,12 @@ class TraceBody(BodyModel):
     envelopes: list[JsonObject] = Field(max_length=MAX_ENVELOPES, description="Appended in this order.")
 
 
+class AppendedEntries(AnswerModel):
+    model_config = ConfigDict(title="AppendedEntriesAnswer")
+
+    appended: int
+
+
 class PageQuery(QueryModel):
     after: int = Field(default=0, ge=0, le=2**53, description="How many of the oldest items to leave out.")
     limit: int | None = Field(default=None, ge=0, le=2**31, description="Return at most this many items.")

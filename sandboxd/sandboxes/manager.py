@@ -11,12 +11,14 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Self
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
 
+from memo.documents import HOST, Author
 from memo.ids import SessionRef, TenantId, UserId, UserRef
 from sandboxd import failpoints
 from sandboxd.engine.protocol import Engine
@@ -31,11 +33,12 @@ from sandboxd.errors import (
     NotReady,
     SandboxdError,
     SandboxNotFound,
+    StoreUnavailable,
 )
 from sandboxd.events import EventBus
 from sandboxd.history import EventHistory, SessionOwner
 from sandboxd.limits import Limits
-from sandboxd.memory import Memory
+from sandboxd.memory import Committed, Memory, Queued
 from sandboxd.metrics import PoolFigures
 from sandboxd.models.fork import ForkRequest, ForkView
 from sandboxd.models.sandbox import GarbageReport, SandboxPatch, SandboxRequest, SandboxView, Stats
@@ -78,16 +81,25 @@ from sandboxd.sandboxes.sandbox import Call, Sandbox
 from sandboxd.sandboxes.snapshot_record import SnapshotRecord
 from sandboxd.sandboxes.snapshots import SnapshotJob, Snapshots
 from sandboxd.sandboxes.workspace_watchdog import watch_workspaces
-from sandboxd.settings import Settings
+from sandboxd.settings import Settings, read_settings
 from sandboxd.workspace import Workspaces
 
 _log = structlog.get_logger()
 
 
 class SandboxManager(anyio.AsyncContextManagerMixin):
-    """Owns the data directory while it is open. Use it as an async context manager."""
+    """Owns the data directory while it is open. Use it as an async context manager.
 
-    def __init__(self, settings: Settings, *, engine: Engine | None = None, memo_provider: object = None) -> None:
+        async with SandboxManager("data", memo_provider=store) as manager:
+
+    A path instead of settings means the daemon's settings with this data directory: environment and files are read.
+    """
+
+    def __init__(
+        self, settings: Settings | Path | str, *, engine: Engine | None = None, memo_provider: object = None
+    ) -> None:
+        if not isinstance(settings, Settings):
+            settings = read_settings(data=Path(settings))
         self.settings = settings
         self.events = EventBus()
         self.history = EventHistory(
@@ -385,6 +397,12 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         sandbox = self._sandboxes.get(ref)
         return 0.0 if sandbox is None else sandbox.idle_s(time.monotonic())
 
+    async def disk_bytes(self) -> dict[SessionRef, int]:
+        """Return the disk space of each workspace that has its own file system."""
+        refs = {sandbox.record.id: ref for ref, sandbox in self._sandboxes.items()}
+        sizes = await self.workspaces.sizes(refs)
+        return {refs[name]: size for name, size in sizes.items() if name in refs}
+
     async def update(self, ref: SessionRef, patch: SandboxPatch) -> SandboxView:
         """Change what may change while a sandbox lives."""
         await self._networks.check(ref.tenant, patch)
@@ -521,14 +539,45 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
             raise explain(failures[0]) from failures[0]
         return report
 
-    async def refresh_memo_mirror(self, session: SessionRef, container_path: str, content: str | None = None) -> int:
-        """Show the store's newest text at this path, and return in how many live mirrors; 0 if none is live."""
-        return 0 if self.memory is None else await self.memory.refresh(session, container_path, content)
+    async def refresh_memo_mirror(
+        self, session: SessionRef | str, container_path: str, content: str | None = None
+    ) -> int:
+        """Show the store's newest text at this path, and return in how many live mirrors; 0 if none is live.
+
+        The session may be given as `tenant:session`, or by its id alone if no other tenant has a sandbox with that id.
+        """
+        ref = self._named(session)
+        return 0 if self.memory is None or ref is None else await self.memory.refresh(ref, container_path, content)
 
     async def refresh_user_memo_mirror_for_all_sessions(
-        self, tenant: TenantId, user: UserId, name: str, content: str | None = None
+        self, tenant: str, user: str, name: str, content: str | None = None
     ) -> int:
-        return 0 if self.memory is None else await self.memory.refresh_user(tenant, user, name, content)
+        """Show the store's newest text of a user's document in every live sandbox of the user; return how many."""
+        return (
+            0 if self.memory is None else await self.memory.refresh_user(TenantId(tenant), UserId(user), name, content)
+        )
+
+    async def write_memo_back(
+        self, session: SessionRef | str, container_path: str, content: str, *, author: Author = HOST
+    ) -> Committed | Queued:
+        """Write what an agent wrote at a memo path to the store, then show it in every mirror that has the path."""
+        ref = self._named(session)
+        if self.memory is None:
+            raise StoreUnavailable(f"cannot write {container_path}: this manager has no memo_provider")
+        if ref is None:
+            raise SandboxNotFound(f"cannot write {container_path}: no sandbox has this session id; give tenant:session")
+        return await self.memory.write_back(ref, container_path, content, author)
+
+    def _named(self, session: SessionRef | str) -> SessionRef | None:
+        """Return the session; None if only an id is given and no sandbox has it."""
+        if isinstance(session, SessionRef) or ":" in session or session.startswith("["):
+            return SessionRef.parse(session)
+        found = [ref for ref in self._sandboxes if ref.session == session]
+        if len(found) > 1:
+            raise InvalidRequest(
+                f"cannot use session {session}: {len(found)} tenants have one with this id; give tenant:session"
+            )
+        return found[0] if found else None
 
     @property
     def states(self) -> dict[str, int]:

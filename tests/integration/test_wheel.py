@@ -104,7 +104,8 @@ def assert_ready(daemon: subprocess.Popen[bytes]) -> None:
 
 
 def test_the_wheel_serves_a_first_command(installed: Path, places: dict[str, str], agent_image: str) -> None:
-    probe = "import sandboxd, sandboxd.image as i; print(sandboxd.__file__, i.default_image(), *i.variants())"
+    page = "from sandboxd.inspector.page_files import INDEX, PageFiles; assert PageFiles.read().find(INDEX)"
+    probe = f"{page}; import sandboxd, sandboxd.image as i; print(sandboxd.__file__, i.default_image(), *i.variants())"
     where = subprocess.run(
         [installed / "bin" / "python", "-c", probe], cwd="/", env=places, capture_output=True, text=True, check=True
     )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import memo
-from sandboxd.api.summaries import LINE_CHARS, MAX_LINES, outline
+from memo.outline import LINE_CHARS, MAX_LINES, outline
 from tests.unit.test_api_memo import SESSION, TENANT, Wire, wired
 from tests.world.serving import serving
 
@@ -59,9 +59,12 @@ async def test_a_session_keeps_its_user_after_its_sandbox_is_gone(wire: Wire) ->
 async def test_messages_are_kept_as_given_and_loaded_in_bounds(wire: Wire) -> None:
     assert (await wire.json("GET", f"{SESSION}/messages"))["items"] == []
     odd = {"role": "assistant", "content": [{"type": "text", "text": "ä"}], "x": [1, 1.5, None, {"deep": True}]}
-    assert await wire.json("POST", f"{SESSION}/messages", json={"messages": [*said("one"), odd]}) == {"appended": 2}
+    assert await wire.json("POST", f"{SESSION}/messages", json={"messages": [*said("one"), odd]}) == {
+        "appended": 2,
+        "compacted": False,
+    }
     turn = {"messages": said("two"), "usage": {"input": 10, "output": 2, "cacheRead": 1}}
-    assert await wire.json("POST", f"{SESSION}/turns", json=turn) == {"appended": 1}
+    assert await wire.json("POST", f"{SESSION}/turns", json=turn) == {"appended": 1, "compacted": False}
     everything = [*said("one"), odd, *said("two")]
     assert (await wire.json("GET", f"{SESSION}/messages"))["items"] == everything
     assert (await wire.json("GET", f"{SESSION}/messages?limit=2"))["items"] == everything[1:]

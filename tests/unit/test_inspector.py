@@ -163,6 +163,16 @@ async def test_statistics_are_measured_only_while_a_reader_listens(wire: Wire) -
     assert samples[1]["host"]["cpu_percent"] is not None
 
 
+async def test_a_daemon_that_stops_ends_the_statistics_at_once(tmp_path: Path) -> None:
+    async with serving(tmp_path, drain_s=3600) as world:
+        async for wire in wired(world, sandbox=False):
+            with anyio.fail_after(60):
+                async with wire.http.get(f"http://localhost{API}/stats") as answer:
+                    await answer.content.readline()
+                    world.stop_server()
+                    assert [line async for line in answer.content][-1:] in ([], [b"\n"])
+
+
 async def test_a_store_that_keeps_no_sessions_leaves_the_rest_usable(tmp_path: Path) -> None:
     async with serving(tmp_path, store=PlainStore(tmp_path / "plain")) as world:
         async for wire in wired(world):

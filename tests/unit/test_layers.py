@@ -22,7 +22,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "memo": (
         # values, grammar and pure decisions
         (
-            "content errors ids document_names documents paths limits messages tokens compaction tool_results "
+            "content errors ids document_names documents paths limits messages tokens compaction tool_results outline "
             "memory_index",
             "keyed_lock backoff",
             "conformance",
@@ -44,7 +44,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         (
             "errors limits failpoints retries bounded permissions host_database metrics places "
             "wire_limits websocket_codec descriptors idempotency image progress debian settings_sources "
-            "consolidation_settings history_settings",
+            "consolidation_settings compaction_settings history_settings",
         ),
         # the wire nouns
         ("models",),

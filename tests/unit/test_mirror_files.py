@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from memo.content import number_of
 from memo.documents import DocumentKey, sha256_of
 from memo.errors import InvalidKey
 from memo.ids import TenantId
@@ -18,7 +19,7 @@ from sandboxd.memory import manifest, tree
 from sandboxd.memory.blobs import Blobs
 from sandboxd.memory.manifest import Shown
 from sandboxd.memory.merge import copy_key
-from sandboxd.memory.text import number_of, prefix_of
+from sandboxd.memory.text import prefix_of
 
 ACME, OTHER = TenantId("acme"), TenantId("other")
 TEXT = "a text with umläuts\n".encode()

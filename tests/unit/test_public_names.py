@@ -22,9 +22,9 @@ PUBLIC: dict[str, str] = {
     """,
     "memo.consolidation": """
         Activity Backoff Budget BudgetSpent Bullet ConsolidationLedger ConsolidationSettings EmbeddedSummariser
-        Failure Outcome Part PendingUser Policy ProfileDraft ProfileRefused Progress RunResult SessionRevision
-        Settlement SettlementWriter Source Standing Summariser SummariserSettings UserMemoryConsolidationService
-        UserMirrors UserState Verdict Why decide make_summariser
+        Failure LedgeredStore Outcome Part PendingUser Policy ProfileDraft ProfileRefused Progress RunResult
+        ServiceConfig SessionRevision Settlement SettlementWriter Source Standing Summariser SummariserSettings
+        UserMemoryConsolidationService UserMirrors UserState Verdict Why decide make_summariser with_ledger
     """,
     "memo.consolidation.summarisers": """
         BadAnswer EmbeddedSummariser Fact ProfileRequest SessionDraft SessionSummary Summariser SummariserError
@@ -68,7 +68,7 @@ PUBLIC: dict[str, str] = {
     """,
     "sandboxd.engine.bubblewrap": "BubblewrapEngine",
     "sandboxd.engine.docker": "DockerEngine find_socket",
-    "sandboxd.history": "EventFilter EventHistory SessionOwner",
+    "sandboxd.history": "SOURCE EventFilter EventHistory SessionOwner",
     "sandboxd.memory": "Committed Key Memory Queued WriteConflict WriteOutcomeUnknown",
     "sandboxd.tools": "PreparedCall Tool ToolHints Toolbox run_tool",
     "sandboxd.workspace": "CopyProgress Workspaces inode_limit is_over temporary_of",

@@ -18,7 +18,9 @@ from sandboxd.api.budget import MEMORY_BYTES, ByteBudget, allotment_of
 from sandboxd.api.connection_table import ConnectionTable
 from sandboxd.api.guard import TcpGuard
 from sandboxd.api.previews import PreviewGate
+from sandboxd.consolidation.auto_compactor import open_compactor
 from sandboxd.consolidation.service import ConsolidationService
+from sandboxd.consolidation_settings import ConsolidationOptions
 from sandboxd.daemon.readiness import ReadinessChecks
 from sandboxd.daemon.server import Server
 from sandboxd.idempotency import IdempotencyStore
@@ -62,6 +64,7 @@ async def serving(
     has_previews: bool = True,
     mcp_sessions: int = MAX_SESSIONS,
     mcp_idle_s: float = SESSION_IDLE_S,
+    model: ConsolidationOptions | None = None,
     **settings: Any,
 ) -> AsyncIterator[ServedWorld]:
     """Open a world and serve its API; with a store it has memory."""
@@ -84,7 +87,12 @@ async def serving(
                 session_idle_s=mcp_idle_s,
             )
             metrics = Metrics(states=lambda: manager.states, dropped=lambda: manager.events.dropped)
-            async with consolidation(manager, metrics) as consolidator, mcp.open():
+            chosen = manager.settings
+            async with (
+                consolidation(manager, metrics) as consolidator,
+                open_compactor(chosen.compaction, model or chosen.consolidation, manager.memory) as compactor,
+                mcp.open(),
+            ):
                 app = create_app(
                     manager,
                     idempotency=idempotency,
@@ -94,6 +102,7 @@ async def serving(
                     memory=manager.memory,
                     store_limits=manager.settings.store_limits,
                     consolidator=consolidator,
+                    compactor=compactor,
                     max_calls=max_calls,
                     budget=budget,
                     previews=previews if has_previews else None,

@@ -28,7 +28,7 @@ from memo.documents import sha256_of
 from memo.errors import InvalidContent
 from memo.tokens import estimate_tokens
 
-A = TypeVar("A", bound=json_contract.SessionAnswer | json_contract.ProfileAnswer)
+A = TypeVar("A", bound=json_contract.SessionAnswer | json_contract.ProfileAnswer | json_contract.ConversationAnswer)
 NOBODY = "nobody"
 
 
@@ -65,6 +65,10 @@ class CommandSummariser:
     async def draft_profile(self, request: ProfileRequest, budget: Budget) -> ProfileDraft:
         question = {"task": "profile", **json_contract.profile_question(request)}
         return json_contract.profile_draft(await self._ask(question, json_contract.ProfileAnswer, budget), request)
+
+    async def summarise_conversation(self, transcript: Transcript, budget: Budget) -> str:
+        question = {"task": "conversation", **json_contract.conversation_question(transcript)}
+        return (await self._ask(question, json_contract.ConversationAnswer, budget)).summary
 
     async def _ask(self, question: dict[str, Any], kind: type[A], budget: Budget) -> A:
         encoded = json.dumps(question, ensure_ascii=False)

@@ -57,6 +57,10 @@ class ProfileAnswer(_Strict):
     bullets: list[BulletAnswer] = Field(max_length=200)
 
 
+class ConversationAnswer(_Strict):
+    summary: str = Field(min_length=1, max_length=100_000)
+
+
 A = TypeVar("A", bound=_Strict)
 
 
@@ -65,6 +69,10 @@ def session_question(transcript: Transcript) -> dict[str, Any]:
         "session": transcript.session,
         "messages": [{"number": e.number, "role": e.role, "text": e.text} for e in transcript.entries],
     }
+
+
+def conversation_question(transcript: Transcript) -> dict[str, Any]:
+    return {"messages": [{"role": entry.role, "text": entry.text} for entry in transcript.entries]}
 
 
 def profile_question(request: ProfileRequest) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from memo.errors import InvalidContent
 
 @dataclass(frozen=True, slots=True)
 class SummariserSettings:
-    """`key_file` takes precedence over `key_variable`, an environment variable whose default depends on the kind."""
+    """`key` is the key itself; `key_file` takes precedence over `key_variable`, an environment variable whose default
+    depends on the kind."""
 
     kind: Literal["embedded", "openai", "anthropic", "command"] = "embedded"
     model: str = ""
@@ -29,6 +30,7 @@ class SummariserSettings:
     strict: bool = True
     environment: dict[str, str] = field(default_factory=dict)
     """Environment variables for a command, in addition to PATH and LANG."""
+    key: str = field(default="", repr=False)
 
 
 def make_summariser(settings: SummariserSettings | None = None) -> Summariser:
@@ -53,10 +55,11 @@ def make_summariser(settings: SummariserSettings | None = None) -> Summariser:
     )
 
     options = EndpointOptions(timeout_s=settings.timeout_s)
+    given = ApiKey(settings.key) if settings.key else None
     if settings.kind == "openai":
-        key = ApiKey.load(file=settings.key_file, variable=settings.key_variable or OPENAI_KEY_VARIABLE)
+        key = given or ApiKey.load(file=settings.key_file, variable=settings.key_variable or OPENAI_KEY_VARIABLE)
         base_url = settings.base_url or OPENAI_URL
         return OpenAISummariser(settings.model, base_url=base_url, key=key, strict=settings.strict, options=options)
-    key = ApiKey.load(file=settings.key_file, variable=settings.key_variable or ANTHROPIC_KEY_VARIABLE)
+    key = given or ApiKey.load(file=settings.key_file, variable=settings.key_variable or ANTHROPIC_KEY_VARIABLE)
     base_url = settings.base_url or ANTHROPIC_URL
     return AnthropicSummariser(settings.model, base_url=base_url, key=key, options=options)

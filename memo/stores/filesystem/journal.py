@@ -1,5 +1,8 @@
 """The logs and slots of one session on disk: trace/events.jsonl and the files of orchestration/.
 
+Other programs of this layout keep what belongs to an agent in orchestration/subagents/A, and a checkpoint as it is.
+Both are read; our own files, in orchestration/agents/A and with the number of events before a checkpoint, take
+precedence.
 Each log has its own lock file, so that a trace never waits for a document. The store passes in the function that
 runs blocking work.
 """
@@ -34,6 +37,7 @@ _LOGS: dict[LogName, tuple[str, str]] = {
     "mailbox": ("orchestration", "mailbox.jsonl"),
 }
 _SLOTS: dict[SlotName, str] = {"checkpoint": "checkpoint.json", "mailbox": "mailbox.json", "history": "history.json"}
+_FOREIGN_SLOTS: dict[SlotName, str] = {"mailbox": "mailbox-state.json", "history": "history.json"}
 _STAGED = ".staged"
 
 
@@ -62,8 +66,15 @@ class FilesystemJournal:
     async def get(self, slot: SlotName, agent: str) -> Slot | None:
         return await self._run(lambda root: self._get(root, slot, agent))
 
-    def _folder(self, folder: str, agent: str) -> tuple[str, ...]:
-        return (*self._path, folder, "agents", agent) if agent else (*self._path, folder)
+    async def agents(self) -> list[str]:
+        return await self._run(self._agents)
+
+    def place(self, log: LogName, agent: str, number: int) -> str:
+        folder, name = _LOGS[log]
+        return f"{'/'.join((*self._folder(folder, agent), name))} line {number}"
+
+    def _folder(self, folder: str, agent: str, kind: str = "agents") -> tuple[str, ...]:
+        return (*self._path, folder, kind, agent) if agent else (*self._path, folder)
 
     def _append(self, root: Directory, log: LogName, agent: str, body: str) -> None:
         folder, name = _LOGS[log]
@@ -78,15 +89,19 @@ class FilesystemJournal:
 
     def _load(self, root: Directory, log: LogName, agent: str) -> list[str]:
         folder, name = _LOGS[log]
-        directory = root.descend(*self._folder(folder, agent))
-        if directory is None:
-            return []
-        with directory:
-            lines = _lines(directory, name)
-            try:
-                return [line.decode() for line in lines]
-            except UnicodeDecodeError:
-                raise Corrupt(f"cannot read {directory.where(name)}: it is not UTF-8") from None
+        lines: list[str] = []
+        for kind in ("subagents", "agents") if agent else ("",):
+            lines += _text_lines(root.descend(*self._folder(folder, agent, kind)), name)
+        return lines
+
+    def _agents(self, root: Directory) -> list[str]:
+        found: set[str] = set()
+        for kind in ("agents", "subagents"):
+            directory = root.descend(*self._path, "orchestration", kind)
+            if directory is not None:
+                with directory:
+                    found.update(name for name in directory.names() if directory.is_directory(name))
+        return list(found)
 
     def _put(self, root: Directory, slot: SlotName, agent: str, body: str) -> None:
         with (
@@ -106,19 +121,47 @@ class FilesystemJournal:
             return len(_lines(directory, name))
 
     def _get(self, root: Directory, slot: SlotName, agent: str) -> Slot | None:
-        directory = root.descend(*self._folder("orchestration", agent))
-        if directory is None:
+        content, place = _read_slot(root.descend(*self._folder("orchestration", agent)), _SLOTS[slot])
+        if content is not None:
+            return _parse_slot(content, place, is_foreign=slot == "checkpoint" and not _is_ours(content))
+        if slot not in _FOREIGN_SLOTS:
             return None
-        with directory:
-            content = directory.read(_SLOTS[slot])
-            place = directory.where(_SLOTS[slot])
-        if content is None:
-            return None
+        folder = root.descend(*self._folder("orchestration", agent, "subagents"))
+        content, place = _read_slot(folder, _FOREIGN_SLOTS[slot])
+        return None if content is None else _parse_slot(content, place, is_foreign=True)
+
+
+def _read_slot(directory: Directory | None, name: str) -> tuple[bytes | None, str]:
+    if directory is None:
+        return None, name
+    with directory:
+        return directory.read(name), directory.where(name)
+
+
+def _is_ours(content: bytes) -> bool:
+    return content.startswith(b'{"events_before":')
+
+
+def _parse_slot(content: bytes, place: str, *, is_foreign: bool) -> Slot:
+    """Parse a slot. What another program wrote is the body itself; all events count as after it."""
+    try:
+        record = json.loads(content)
+        if is_foreign:
+            return Slot(json.dumps(record, ensure_ascii=False), 0)
+        return Slot(json.dumps(record["body"], ensure_ascii=False), int(record["events_before"]))
+    except (ValueError, KeyError, TypeError):
+        raise Corrupt(f"cannot read {place}: it is damaged") from None
+
+
+def _text_lines(directory: Directory | None, name: str) -> list[str]:
+    if directory is None:
+        return []
+    with directory:
+        lines = _lines(directory, name)
         try:
-            record = json.loads(content)
-            return Slot(json.dumps(record["body"], ensure_ascii=False), int(record["events_before"]))
-        except (ValueError, KeyError, TypeError):
-            raise Corrupt(f"cannot read {place}: it is damaged") from None
+            return [line.decode() for line in lines]
+        except UnicodeDecodeError:
+            raise Corrupt(f"cannot read {directory.where(name)}: it is not UTF-8") from None
 
 
 def _lines(directory: Directory, name: str) -> list[bytes]:

@@ -1,10 +1,12 @@
 """The layout on disk: the files, which of their names are documents, and the version of the format.
 
-.memo/{format, changes.jsonl, bell, pending/.indexed}        of the store itself
+.memo/{format, changes.jsonl, bell, pending/.indexed-2}        of the store itself
 .memo/records/T/records.{jsonl, lock, next}, .memo/spools/T/…             records, and bytes too large for a record
 .memo/pending/T/S                                            sessions that no consolidation has settled
 tenants/T/sessions/S/{session.jsonl, messages.jsonl, messages.compactions/NNNN.jsonl, NOTES.md, TODO.md, …}
-tenants/T/sessions/S/{tool-results/ID.txt, trace/events.jsonl, orchestration/…}
+tenants/T/sessions/S/{tool-results/ID.txt, trace/events.jsonl, orchestration/{events.jsonl, checkpoint.json}}
+tenants/T/sessions/S/orchestration/agents/A/{mailbox.jsonl, mailbox.json, history.json}
+tenants/T/sessions/S/orchestration/subagents/A/{mailbox.jsonl, mailbox-state.json, history.json}    read, never written
 tenants/T/users/U/{USER.md, …, .memory-state.json}           the last is the state of consolidation
 tenants/T/{sessions/S, users/U}/memories/projects/x.md       a document whose name has several segments
 tenants/T/{sessions/S, users/U}/.memo/{lock, gate, commits.jsonl, texts/NAME/SHA256}     revisions
@@ -48,6 +50,8 @@ _SCOPES: Final = {directory: scope for scope, directory in _DIRECTORIES.items()}
 # Temporary files of editors and tools. Names that begin with a dot or end with ~, and Emacs' #names#, are not legal
 # document names in the first place.
 _SCRATCH_SUFFIXES: Final = (".tmp", ".temp", ".bak", ".swp", ".swo", ".swx", ".orig", ".rej", ".part", ".lock", ".new")
+# What other programs of this layout keep in a session's directory for themselves.
+_WORKING_FILES: Final = frozenset({"user-memory.json", "subagent-logs"})
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -109,6 +113,8 @@ def is_adoptable(file: str) -> bool:
     It needs a suffix that is not an editor's: vim probes a directory with a file named 4913, sed -i writes to a file
     like sedRkQ2XW. Such a file can still be read by its name.
     """
+    if file.partition("/")[0] in _WORKING_FILES:
+        return False
     stem, dot, _ = file.rpartition("/")[2].rpartition(".")
     return bool(stem and dot) and "___jb_" not in file and not file.lower().endswith(_SCRATCH_SUFFIXES)
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -23,12 +24,14 @@ from memo.stores.filesystem import documents, sessions
 from memo.stores.filesystem.directory import Directory
 from memo.stores.filesystem.home import Home
 from memo.stores.filesystem.layout import STAGED, Owner
-from memo.stores.filesystem.session_log import SessionRecord
+from memo.stores.filesystem.session_state import SessionRecord
 from memo.stores.options import StoreOptions
 from memo.stores.prepared_text import PreparedText, check_author, prepare_document
 from memo.stores.timestamps import from_micros, to_micros
 
 R = TypeVar("R")
+
+_log = logging.getLogger("memo.stores")
 
 LEASE: Final = "lease.json"
 STATE: Final = ".memory-state.json"
@@ -136,7 +139,7 @@ def list_pending(root: Directory) -> list[PendingUser]:
         found.setdefault(UserRef(record.ref.tenant, record.user), []).append(record)
     users: list[PendingUser] = []
     for user, records in sorted(found.items()):
-        state = _state_of(root, user)
+        state = _listed_state(root, user)
         settled = state.get("settled", {})
         changes = [r.state.updated_at for r in records if sessions.revision_of(r) > settled.get(r.ref.session, 0)]
         if changes:
@@ -145,12 +148,11 @@ def list_pending(root: Directory) -> list[PendingUser]:
 
 
 def list_session_revisions(root: Directory, user: UserRef) -> list[SessionRevision]:
-    sessions.index_pending_once(root)
     settled = _state_of(root, user).get("settled", {})
     found: list[SessionRevision] = []
     for meta in sessions.list_of_user(root, user):
         ref = SessionRef(user.tenant, SessionId(meta.session))
-        record = sessions.record_of(root, ref)
+        record = sessions.listed(root, ref)
         revision = 0 if record is None else sessions.revision_of(record)
         if revision:
             is_pending = revision > settled.get(ref.session, 0) and sessions.is_marked_pending(root, ref)
@@ -231,11 +233,23 @@ def _state_of(root: Directory, user: UserRef) -> Json:
         return {} if content is None else decode_object(content, directory.where(STATE))
 
 
+def _listed_state(root: Directory, user: UserRef) -> Json:
+    """Return the state for one line of a scan; a damaged one must not hide the other users.
+
+    It is replaced by a standing that no parser accepts, so that using this line raises Corrupt like `read_ledger`.
+    """
+    try:
+        return _state_of(root, user)
+    except Corrupt as error:
+        _log.warning("cannot list user %s: %s", user, error)
+        return {"standing": {"unreadable": True}}
+
+
 def _standings(root: Directory, tenant: TenantId | None) -> Iterator[tuple[UserRef, Json]]:
     for owner in sessions.owners_of(root, tenant):
         if owner.scope is Scope.USER:
             user = UserRef(owner.tenant, UserId(owner.owner))
-            standing = _state_of(root, user).get("standing")
+            standing = _listed_state(root, user).get("standing")
             if standing:
                 yield user, standing
 

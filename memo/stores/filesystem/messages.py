@@ -22,7 +22,8 @@ from memo.stores.filesystem.directory import Directory, append_lines, closing, d
 from memo.stores.filesystem.documents import Draft
 from memo.stores.filesystem.home import Home
 from memo.stores.filesystem.layout import ARCHIVES, MESSAGES, STAGED, STAGED_MESSAGES, archive_name
-from memo.stores.filesystem.session_log import SessionRecord, SessionState, with_state
+from memo.stores.filesystem.session_log import with_state
+from memo.stores.filesystem.session_state import SessionRecord, SessionState
 from memo.stores.options import StoreOptions, notes_do_not_fit, unknown_session
 from memo.stores.prepared_text import prepare_document
 
@@ -71,14 +72,15 @@ def _newest_first(directory: Directory, ref: SessionRef, state: SessionState) ->
         for line in lines_backwards(fd, state.bytes):
             position -= 1
             expands = state.archive if position == state.first and state.archive else None
-            message = decode_object(line, f"message {position} of session {ref}")
+            place = f"{directory.where(MESSAGES)} line {position - state.first + 1}"
+            message = decode_object(line, f"message {position} of session {ref} ({place})")
             yield StoredMessage(position, message, 0, expands)
 
 
 def open_messages(directory: Directory, ref: SessionRef, state: SessionState) -> int:
     fd = directory.open_file(MESSAGES)
     if fd is None:
-        raise Corrupt(f"cannot read the messages of session {ref}: {MESSAGES} is missing")
+        raise Corrupt(f"cannot read the messages of session {ref}: {directory.where(MESSAGES)} is missing")
     if os.fstat(fd).st_size < state.bytes or os.pread(fd, 1, state.bytes - 1) != b"\n":
         os.close(fd)
         raise Corrupt(f"cannot read the messages of session {ref}: {MESSAGES} was changed by another program")
@@ -150,7 +152,10 @@ def _archive(directory: Directory, number: int, ref: SessionRef) -> list[Message
     if content is None:
         raise Corrupt(f"cannot read archive {number} of session {ref}: its file is missing")
     return [
-        decode_object(line, f"message {row} of archive {number} of session {ref}")
+        decode_object(
+            line,
+            f"message {row} of archive {number} of session {ref} ({directory.where(archive_name(number))} line {row})",
+        )
         for row, line in enumerate(content.split(b"\n")[:-1], start=1)
     ]
 

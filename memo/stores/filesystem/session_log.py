@@ -1,7 +1,8 @@
 """session.jsonl: the owner of a session, then one line per turn with the running totals.
 
 The last complete line is the state, so reading it takes the same time however long the session is. The state says how
-much of messages.jsonl counts; bytes after that were never acknowledged.
+much of messages.jsonl counts; bytes after that were never acknowledged. A file whose last line has no state was written
+by another program (`foreign_session`).
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import json
 import os
 import threading
 from collections import OrderedDict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from typing import Any
 
 from memo.errors import Corrupt, InvalidKey
-from memo.ids import AgentId, SessionRef, UserId
-from memo.sessions import Session
+from memo.ids import SessionRef
+from memo.stores.filesystem import foreign_session
 from memo.stores.filesystem.directory import (
     Directory,
     append_lines,
@@ -23,47 +24,12 @@ from memo.stores.filesystem.directory import (
     disk_errors,
     end_of_lines,
     lines_backwards,
+    read_all,
 )
 from memo.stores.filesystem.layout import MESSAGES, SESSION, STAGED, STAGED_MESSAGES, Owner
-from memo.stores.timestamps import from_micros
+from memo.stores.filesystem.session_state import SessionRecord, SessionState, head_of, state_of
 
 _FIRST_LINE_BYTES = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class SessionState:
-    """Totals. Visible messages are numbered from `first`; if `archive` is not 0, the first is its summary."""
-
-    updated_at: int
-    turns: int = 0
-    tokens: int = 0
-    count: int = 0
-    message_tokens: int = 0
-    bytes: int = 0
-    first: int = 1
-    archive: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SessionRecord:
-    ref: SessionRef
-    user: UserId
-    agent: AgentId
-    created_at: int
-    state: SessionState
-
-    def session(self) -> Session:
-        return Session(
-            self.ref.tenant,
-            self.ref.session,
-            self.user,
-            self.agent,
-            from_micros(self.created_at),
-            from_micros(self.state.updated_at),
-            self.state.turns,
-            self.state.tokens,
-            self.state.count,
-        )
 
 
 def load(directory: Directory, ref: SessionRef) -> SessionRecord | None:
@@ -73,14 +39,21 @@ def load(directory: Directory, ref: SessionRef) -> SessionRecord | None:
         return None
     with closing(fd), disk_errors(f"read {directory.where(SESSION)}"):
         first = os.pread(fd, _FIRST_LINE_BYTES, 0).partition(b"\n")[0]
-        last = next(lines_backwards(fd, end_of_lines(fd)), b"")
+        end = end_of_lines(fd)
+        last = next(lines_backwards(fd, end), b"")
+        is_ours = b'"state"' in last
+        content = b"" if is_ours else read_all(fd)[:end]
+    if not is_ours:
+        return foreign_session.replay(directory, ref, content)
     try:
-        head, state = json.loads(first), json.loads(last)["state"]
-        return SessionRecord(
-            ref, UserId(head["user"]), AgentId(head["agent"]), int(head["created_at"]), SessionState(**state)
-        )
-    except (ValueError, KeyError, TypeError, InvalidKey):
-        raise Corrupt(f"cannot read {directory.where(SESSION)}: its first or its last line is damaged") from None
+        head = head_of(json.loads(first), ref)
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidKey):
+        raise Corrupt(f"cannot read {directory.where(SESSION)}: line 1 is damaged") from None
+    try:
+        return replace(head, state=state_of(json.loads(last)))
+    except (ValueError, KeyError, TypeError):
+        number = (directory.read(SESSION) or b"").count(b"\n")
+        raise Corrupt(f"cannot read {directory.where(SESSION)}: line {number} is damaged") from None
 
 
 def create(directory: Directory, hidden: Directory, record: SessionRecord) -> None:

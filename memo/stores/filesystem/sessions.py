@@ -8,20 +8,23 @@ is ever without it; an extra file only costs one check.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import suppress
 
 from memo.documents import Scope
-from memo.errors import InvalidKey
+from memo.errors import Corrupt, InvalidKey
 from memo.ids import AgentId, OwnerId, SessionId, SessionRef, TenantId, UserId, UserRef
 from memo.sessions import Session, SessionMeta
 from memo.stores.filesystem import session_log
 from memo.stores.filesystem.directory import Directory
 from memo.stores.filesystem.home import Home
 from memo.stores.filesystem.layout import HIDDEN, TENANTS, USER_SESSIONS, Owner
-from memo.stores.filesystem.session_log import SessionRecord, SessionState
+from memo.stores.filesystem.session_state import SessionRecord, SessionState
 from memo.stores.options import session_taken
 from memo.stores.timestamps import from_micros
+
+_log = logging.getLogger("memo.stores")
 
 
 def make(root: Directory, home: Home, user: UserId, agent: AgentId, now: int) -> Session:
@@ -33,6 +36,8 @@ def make(root: Directory, home: Home, user: UserId, agent: AgentId, now: int) ->
         session_log.create(home.directory, home.hidden, record)
     elif record.user != user:
         raise session_taken(ref)
+    else:
+        _name_for_user(root, UserRef(ref.tenant, user), ref.session)  # another program may have made the session
     return record.session()
 
 
@@ -43,7 +48,7 @@ def get(home: Home | None, ref: SessionRef) -> Session | None:
 
 def list_all(root: Directory, tenant: TenantId | None) -> list[Session]:
     owners = (o for o in owners_of(root, tenant) if o.scope is Scope.SESSION)
-    found = [record.session() for record in (record_of(root, owner.session) for owner in owners) if record]
+    found = [record.session() for record in (listed(root, owner.session) for owner in owners) if record]
     return sorted(found, key=lambda s: (s.updated_at, s.session), reverse=True)
 
 
@@ -74,9 +79,18 @@ def _records_of(root: Directory, user: UserRef) -> Iterator[SessionRecord]:
             ref = SessionRef(user.tenant, SessionId(name))
         except InvalidKey:
             continue  # not a session
-        record = record_of(root, ref)
+        record = listed(root, ref)
         if record is not None and record.user == user.user:
             yield record
+
+
+def listed(root: Directory, ref: SessionRef) -> SessionRecord | None:
+    """Read a session for a list. A damaged one is logged, with its file and line, and left out: the others count."""
+    try:
+        return record_of(root, ref)
+    except Corrupt as error:
+        _log.warning("cannot list session %s: %s", ref, error)
+        return None
 
 
 def record_of(root: Directory, ref: SessionRef) -> SessionRecord | None:
@@ -103,7 +117,7 @@ def _names(root: Directory, *path: str) -> list[str]:
 
 
 _PENDING = "pending"
-_INDEXED = ".indexed"
+_INDEXED = ".indexed-2"
 
 
 def mark_pending(root: Directory, ref: SessionRef) -> None:
@@ -130,11 +144,10 @@ def is_marked_pending(root: Directory, ref: SessionRef) -> bool:
 
 def pending_records(root: Directory) -> Iterator[SessionRecord]:
     """Yield the pending sessions of all tenants."""
-    index_pending_once(root)
     for tenant in _visible_names(root, HIDDEN, _PENDING):
         for name in _visible_names(root, HIDDEN, _PENDING, tenant):
             with suppress(InvalidKey):  # not a session
-                record = record_of(root, SessionRef(TenantId(tenant), SessionId(name)))
+                record = listed(root, SessionRef(TenantId(tenant), SessionId(name)))
                 if record is not None and revision_of(record):
                     yield record
 
@@ -143,12 +156,16 @@ def revision_of(record: SessionRecord) -> int:
     return record.state.first + record.state.count - 1
 
 
-def index_pending_once(root: Directory) -> None:
-    """Mark the sessions from before marks existed. Runs once per store."""
+def index_once(root: Directory) -> None:
+    """Mark the sessions from before marks existed, and name for their users those of other programs.
+
+    Runs once per store, when it is opened.
+    """
     with root.make_path(HIDDEN, _PENDING) as pending:
         if pending.stat(_INDEXED) is not None:
             return
         for session in list_all(root, None):
+            _name_for_user(root, UserRef(session.tenant, session.user), session.session)
             mark_pending(root, session.ref)
         pending.touch(_INDEXED)
 

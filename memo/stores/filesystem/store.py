@@ -111,6 +111,7 @@ class FilesystemStore(FilesystemRecords, FilesystemLedger, BaseStore):
             root.make_child(TENANTS).close()
             with root.make_child(HIDDEN) as hidden:
                 check_format(hidden)
+                sessions.index_once(root)
                 hidden.check_file(_NOTIFIER)  # it is opened by path, so it must not be a planted link
                 with disk_errors(f"open {hidden.where(_NOTIFIER)}"):
                     notifier = FileNotifier(self.path / HIDDEN / _NOTIFIER, self.options.feed_check_s)

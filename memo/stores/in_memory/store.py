@@ -60,6 +60,9 @@ class InMemoryJournal:
         await self._turn()
         return list(self._logs.get((log, agent), []))
 
+    def place(self, log: LogName, agent: str, number: int) -> str:
+        return f"entry {number} of log {log}"
+
     async def put(self, slot: SlotName, agent: str, body: str) -> None:
         await self._turn()
         self._slots[slot, agent] = Slot(body, len(self._logs.get(("event", ""), [])))
@@ -67,6 +70,10 @@ class InMemoryJournal:
     async def get(self, slot: SlotName, agent: str) -> Slot | None:
         await self._turn()
         return self._slots.get((slot, agent))
+
+    async def agents(self) -> list[str]:
+        await self._turn()
+        return list({agent for _, agent in (*self._logs, *self._slots) if agent})
 
 
 class InMemoryStore(BaseStore, InMemoryRecords, InMemoryLedger):

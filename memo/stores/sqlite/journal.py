@@ -43,6 +43,10 @@ class SQLiteJournal:
 
         return await self._database.read(query)
 
+    def place(self, log: LogName, agent: str, number: int) -> str:
+        of = f" of agent {agent}" if agent else ""
+        return f"row {number} of log {log}{of} of session {self._named}"
+
     async def put(self, slot: SlotName, agent: str, body: str) -> None:
         def commit(db: sqlite3.Connection) -> None:
             db.execute(
@@ -64,5 +68,16 @@ class SQLiteJournal:
                 (*self._ref, slot, agent),
             ).fetchone()
             return None if row is None else Slot(decoded(row[0], f"the {slot} of session {self._named}"), row[1])
+
+        return await self._database.read(query)
+
+    async def agents(self) -> list[str]:
+        def query(db: sqlite3.Connection) -> list[str]:
+            rows = db.execute(
+                """SELECT agent FROM logs WHERE tenant = ? AND session = ? AND agent != ''
+                   UNION SELECT agent FROM slots WHERE tenant = ? AND session = ? AND agent != ''""",
+                (*self._ref, *self._ref),
+            )
+            return [agent for (agent,) in rows]
 
         return await self._database.read(query)

@@ -18,6 +18,7 @@ from memo.stores.prepared_text import PreparedText, check_author, off_loop, prep
 from memo.stores.sqlite import documents
 from memo.stores.sqlite.contents import decoded
 from memo.stores.sqlite.database import Database
+from memo.stores.sqlite.sessions import readable
 from memo.stores.timestamps import from_micros, to_micros
 
 
@@ -93,10 +94,7 @@ def list_pending(db: sqlite3.Connection) -> list[PendingUser]:
            LEFT JOIN consolidations c ON c.tenant = p.tenant AND c.user_id = p.user_id
            GROUP BY p.tenant, p.user_id"""
     )
-    return [
-        PendingUser(UserRef.of(tenant, user), changed, from_micros(at), _listed_standing(standing, user))
-        for tenant, user, changed, at, standing in rows
-    ]
+    return readable(rows, _pending_user, "pending user")
 
 
 def list_standings(db: sqlite3.Connection, tenant: TenantId | None) -> list[tuple[UserRef, Json]]:
@@ -105,7 +103,7 @@ def list_standings(db: sqlite3.Connection, tenant: TenantId | None) -> list[tupl
            ORDER BY tenant, user_id""",
         (tenant,),
     )
-    return [(UserRef.of(of, user), _decoded(standing, "standing", user)) for of, user, standing in rows]
+    return readable(rows, lambda row: (UserRef.of(row[0], row[1]), _listed_standing(row[2], row[1])), "standing")
 
 
 def list_session_revisions(db: sqlite3.Connection, user: UserRef) -> list[SessionRevision]:
@@ -117,10 +115,17 @@ def list_session_revisions(db: sqlite3.Connection, user: UserRef) -> list[Sessio
            ORDER BY s.updated_at DESC, s.session DESC""",
         _params(user),
     )
-    return [
-        SessionRevision(SessionId(session), revision, from_micros(at), bool(is_pending))
-        for session, revision, at, is_pending in rows
-    ]
+    return readable(rows, _session_revision, "session")
+
+
+def _pending_user(row: tuple[str, str, int, int, bytes | None]) -> PendingUser:
+    tenant, user, changed, at, standing = row
+    return PendingUser(UserRef.of(tenant, user), changed, from_micros(at), _listed_standing(standing, user))
+
+
+def _session_revision(row: tuple[str, int, int, int]) -> SessionRevision:
+    session, revision, at, is_pending = row
+    return SessionRevision(SessionId(session), int(revision), from_micros(at), bool(is_pending))
 
 
 def read_ledger(db: sqlite3.Connection, user: UserRef) -> LedgerEntry:

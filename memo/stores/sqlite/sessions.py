@@ -6,12 +6,14 @@ Every function runs inside a transaction of the caller. `memo.messages` decides 
 
 from __future__ import annotations
 
+import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from memo.compaction import Compaction, full_history
 from memo.documents import NOTES, Author, DocumentKey
-from memo.errors import TooLarge
+from memo.errors import InvalidKey, TooLarge
 from memo.ids import AgentId, SessionId, SessionRef, TenantId, UserId, UserRef
 from memo.messages import EncodedMessage, Message, StoredMessage, decode_object, newest_within
 from memo.sessions import Session, SessionMeta, Usage
@@ -19,6 +21,10 @@ from memo.stores.options import StoreOptions, notes_do_not_fit, session_taken, u
 from memo.stores.sqlite import documents
 from memo.stores.sqlite.contents import decoded
 from memo.stores.timestamps import from_micros, to_micros
+
+_log = logging.getLogger("memo.stores")
+
+T = TypeVar("T")
 
 _MOST_MESSAGES = 2**53
 
@@ -50,7 +56,7 @@ def list_all(db: sqlite3.Connection, tenant: TenantId | None) -> list[Session]:
            FROM sessions WHERE tenant = COALESCE(?, tenant) ORDER BY updated_at DESC, session DESC""",
         (tenant,),
     )
-    return [_session(row) for row in rows]
+    return readable(rows, _session, "session")
 
 
 def list_of_user(db: sqlite3.Connection, tenant: TenantId, user: UserId) -> list[SessionMeta]:
@@ -59,12 +65,23 @@ def list_of_user(db: sqlite3.Connection, tenant: TenantId, user: UserId) -> list
            ORDER BY updated_at DESC, session DESC""",
         (tenant, user),
     )
-    return [SessionMeta(SessionId(session), from_micros(at)) for session, at in rows]
+    return readable(rows, lambda row: SessionMeta(SessionId(row[0]), from_micros(row[1])), "session")
 
 
 def list_users(db: sqlite3.Connection) -> list[UserRef]:
     rows = db.execute("SELECT DISTINCT tenant, user_id FROM sessions ORDER BY tenant, user_id")
-    return [UserRef.of(tenant, user) for tenant, user in rows]
+    return readable(rows, lambda row: UserRef.of(*row), "user")
+
+
+def readable(rows: Iterable[tuple[Any, ...]], parse: Callable[[Any], T], noun: str) -> list[T]:
+    """Parse the rows of a list. A damaged row is logged and left out: it must not hide the others."""
+    found: list[T] = []
+    for row in rows:
+        try:
+            found.append(parse(row))
+        except (InvalidKey, TypeError, ValueError, OverflowError):
+            _log.warning("cannot list a %s: the row of %.200r is damaged", noun, row[:2])
+    return found
 
 
 def visible_size(db: sqlite3.Connection, ref: SessionRef) -> tuple[int, int]:

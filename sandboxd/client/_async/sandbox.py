@@ -174,6 +174,14 @@ class AsyncSandbox:
         """Return the connections that the sandbox opened, or tried to open, oldest first."""
         return (await self.client.list_egress(self.session, since, tenant=self.view.tenant)).items
 
+    async def append_trace(self, envelopes: Sequence[Mapping[str, Any]]) -> int:
+        """Append envelopes to the session's trace, in this order; return how many."""
+        return await self.client.append_trace(self.session, envelopes, tenant=self.view.tenant)
+
+    async def load_trace(self, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
+        """Return the envelopes of the session's trace, oldest first: the daemon's and your own."""
+        return await self.client.load_trace(self.session, after=after, limit=limit, tenant=self.view.tenant)
+
     async def snapshots(self) -> list[SnapshotView]:
         """Return the session's snapshots, oldest first."""
         return await self.client.list_snapshots(self.session, tenant=self.view.tenant)

@@ -175,6 +175,14 @@ class Sandbox:
         """Return the connections that the sandbox opened, or tried to open, oldest first."""
         return (self.client.list_egress(self.session, since, tenant=self.view.tenant)).items
 
+    def append_trace(self, envelopes: Sequence[Mapping[str, Any]]) -> int:
+        """Append envelopes to the session's trace, in this order; return how many."""
+        return self.client.append_trace(self.session, envelopes, tenant=self.view.tenant)
+
+    def load_trace(self, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
+        """Return the envelopes of the session's trace, oldest first: the daemon's and your own."""
+        return self.client.load_trace(self.session, after=after, limit=limit, tenant=self.view.tenant)
+
     def snapshots(self) -> list[SnapshotView]:
         """Return the session's snapshots, oldest first."""
         return self.client.list_snapshots(self.session, tenant=self.view.tenant)

@@ -11,10 +11,10 @@ from memo.ids import AgentId
 from sandboxd.client._sync.calls import Calls
 from sandboxd.client.request import STORE_S, json_request, with_query
 from sandboxd.models.inspector import SessionDetails
-from sandboxd.models.message import Appended
 from sandboxd.models.trace import (
     AgentHistory,
     AgentList,
+    AppendedEntries,
     EnvelopeList,
     MailboxState,
     OrchestrationState,
@@ -38,7 +38,7 @@ class TraceCalls(Calls):
         content = {"envelopes": [dict(envelope) for envelope in envelopes]}
         target = f"{self._session_path(session, tenant)}/trace"
         request = json_request("POST", target, content, key=idempotency_key, timeout_s=STORE_S)
-        return (self._ask(Appended, request)).appended
+        return (self._ask(AppendedEntries, request)).appended
 
     def load_trace(
         self, session: str, *, after: int = 0, limit: int | None = None, tenant: str | None = None
@@ -132,7 +132,7 @@ class OrchestrationCalls(Calls):
     def _append(self, target: str, events: JsonObjects, key: str | None) -> int:
         content = {"events": [dict(event) for event in events]}
         request = json_request("POST", target, content, key=key, timeout_s=STORE_S)
-        return (self._ask(Appended, request)).appended
+        return (self._ask(AppendedEntries, request)).appended
 
     def _load(self, target: str, after: int, limit: int | None) -> list[dict[str, Any]]:
         request = json_request("GET", with_query(target, after=after or None, limit=limit), timeout_s=STORE_S)

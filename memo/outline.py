@@ -1,6 +1,6 @@
 """A summary without a model: an outline of what the user said. Pure and deterministic.
 
-Used for compaction over the API when the caller gives no summary.
+Used for a compaction without another summariser.
 """
 
 from __future__ import annotations
