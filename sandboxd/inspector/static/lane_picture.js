@@ -2,7 +2,7 @@
 // what is selected and what the list shows, and draws only when something changed.
 
 import { button, h, setText } from "./dom.js";
-import { LANES } from "./lanes.js";
+import { LANES, laneOf } from "./lanes.js";
 import { clock, duration, moment, shorten } from "./text.js";
 
 const LANE = 22;
@@ -49,9 +49,15 @@ export class LanePicture {
   #shown = [0, 0];
   #frame = 0;
   #watch;
+  // The lanes with their marks, drawn once for each range: scrolling the list moves only what lies below and above them.
+  #marks = document.createElement("canvas");
+  #isStale = true;
+  #width = 0;
+  #height = 0;
 
   close() {
     this.#watch.disconnect();
+    window.removeEventListener("themechange", this.#recolour);
     cancelAnimationFrame(this.#frame);
   }
 
@@ -63,7 +69,9 @@ export class LanePicture {
     for (const name of used) if (!this.#lanes.includes(name)) this.#lanes.push(name);
     this.#place();
     if (wasAll) [this.#start, this.#end] = [0, 1];
-    this.canvas.style.height = `${Math.max(1, this.#lanes.length) * LANE + AXIS}px`;
+    this.#height = Math.max(1, this.#lanes.length) * LANE + AXIS;
+    this.canvas.style.height = `${this.#height}px`;
+    this.#isStale = true;
     this.draw();
   }
 
@@ -125,6 +133,7 @@ export class LanePicture {
     const width = Math.min(1, end - start);
     this.#start = Math.max(0, Math.min(1 - width, start));
     this.#end = this.#start + width;
+    this.#isStale = true;
     this.draw();
   }
 
@@ -134,6 +143,12 @@ export class LanePicture {
       this.#paint();
     });
   }
+
+  #recolour = () => {
+    this.#colours.clear();
+    this.#isStale = true;
+    this.draw();
+  };
 
   // Custom properties hold light-dark(); only a computed colour says which of the two applies.
   #colour(name) {
@@ -146,39 +161,42 @@ export class LanePicture {
 
   #paint() {
     const { canvas } = this;
-    const width = canvas.clientWidth;
-    const height = canvas.clientHeight;
+    const [width, height] = [this.#width, this.#height];
     if (!width || !height) return;
     const ratio = window.devicePixelRatio || 1;
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
       canvas.width = Math.round(width * ratio);
       canvas.height = Math.round(height * ratio);
+      this.#isStale = true;
     }
-    this.#colours.clear();
-    const context = canvas.getContext("2d");
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.clearRect(0, 0, width, height);
-    context.font = "11px system-ui, sans-serif";
-    context.textBaseline = "middle";
+    const context = prepared(canvas, ratio, width, height);
+    if (this.#isStale) this.#paintAll(ratio, width, height);
     this.#paintShown(context, height);
-    this.#paintLanes(context, width);
-    this.#paintMarks(context);
-    this.#paintAxis(context, width, height);
+    context.drawImage(this.#marks, 0, 0, width, height);
     this.#paintSelected(context, height);
   }
 
+  #paintAll(ratio, width, height) {
+    this.#isStale = false;
+    [this.#marks.width, this.#marks.height] = [this.canvas.width, this.canvas.height];
+    const context = prepared(this.#marks, ratio, width, height);
+    this.#paintLanes(context, width);
+    this.#paintMarks(context);
+    this.#paintAxis(context, width, height);
+  }
+
   #gutter() {
-    return this.canvas.clientWidth < 560 ? 74 : GUTTER;
+    return this.#width < 560 ? 74 : GUTTER;
   }
 
   #x(place) {
     const left = this.#gutter();
-    return left + ((place - this.#start) / (this.#end - this.#start)) * (this.canvas.clientWidth - left - 8);
+    return left + ((place - this.#start) / (this.#end - this.#start)) * (this.#width - left - 8);
   }
 
   #placeAt(x) {
     const left = this.#gutter();
-    return this.#start + ((x - left) / (this.canvas.clientWidth - left - 8)) * (this.#end - this.#start);
+    return this.#start + ((x - left) / (this.#width - left - 8)) * (this.#end - this.#start);
   }
 
   #paintShown(context, height) {
@@ -192,38 +210,41 @@ export class LanePicture {
   }
 
   #paintLanes(context, width) {
-    const names = new Map(LANES.map(([name, shown]) => [name, shown]));
-    this.#lanes.forEach((lane, index) => {
-      const y = index * LANE;
-      context.fillStyle = this.#colour("--line");
-      context.fillRect(this.#gutter(), y + LANE - 0.5, width, 0.5);
-      context.fillStyle = this.#colour("--muted");
-      context.textAlign = "left";
-      context.fillText(names.get(lane) ?? lane, 0, y + LANE / 2, this.#gutter() - 8);
-    });
+    context.fillStyle = this.#colour("--line");
+    this.#lanes.forEach((_, index) => context.fillRect(this.#gutter(), (index + 1) * LANE - 0.5, width, 0.5));
   }
 
   #paintMarks(context) {
-    const perMs = this.span ? (this.canvas.clientWidth - this.#gutter() - 8) / ((this.#end - this.#start) * this.span) : 0;
-    const rows = new Map(this.#lanes.map((lane, index) => [lane, index]));
-    const colours = new Map(LANES.map(([name, , colour]) => [name, colour]));
+    const left = this.#gutter();
+    const scale = (this.#width - left - 8) / (this.#end - this.#start);
+    const perMs = this.span ? scale / this.span : 0;
+    const rows = new Map(this.#lanes.map((lane, index) => [lane, { y: index * LANE, colour: this.#colour(laneOf(lane)[2]) }]));
     const failed = [];
-    for (const [from, until] of [this.#bounds()]) {
-      for (let index = from; index < until; index += 1) {
-        const entry = this.#entries[index];
-        const x = this.#x(this.#places[index]);
-        const y = rows.get(entry.lane) * LANE;
-        const length = Math.max(LEAST_MARK, Math.min(4000, (entry.duration_ms ?? 0) * perMs));
-        if (entry.ok === false) failed.push([x, y, length]);
-        else {
-          context.fillStyle = this.#colour(colours.get(entry.lane) ?? "--lane-trace");
-          context.fillRect(x - 1, y + 6, length, LANE - 12);
-        }
+    const [from, until] = this.#bounds();
+    let colour = null;
+    for (let index = from; index < until; index += 1) {
+      const entry = this.#entries[index];
+      const row = rows.get(entry.lane);
+      const x = left + (this.#places[index] - this.#start) * scale;
+      const length = Math.max(LEAST_MARK, Math.min(4000, (entry.duration_ms ?? 0) * perMs));
+      if (entry.ok === false) failed.push([x, row.y, length]);
+      else {
+        if (colour !== row.colour) context.fillStyle = colour = row.colour;
+        context.fillRect(x - 1, row.y + 6, length, LANE - 12);
       }
     }
     // Failures last and taller, so that their number never hides them, and so that they differ by more than colour.
     context.fillStyle = this.#colour("--bad");
     for (const [x, y, length] of failed) context.fillRect(x - 1, y + 2, length, LANE - 4);
+    // What begins left of the range is cut at the names.
+    context.clearRect(0, 0, left - 2, this.#height);
+    this.#paintNames(context);
+  }
+
+  #paintNames(context) {
+    context.fillStyle = this.#colour("--muted");
+    context.textAlign = "left";
+    this.#lanes.forEach((lane, index) => context.fillText(laneOf(lane)[1], 0, index * LANE + LANE / 2, this.#gutter() - 8));
   }
 
   // The entries in sight. Places only grow, so this is a binary search.
@@ -278,7 +299,7 @@ export class LanePicture {
   #nearest(x, y) {
     const lane = this.#lanes[Math.floor(y / LANE)];
     const place = this.#placeAt(x);
-    const reach = (8 / (this.canvas.clientWidth || 1)) * (this.#end - this.#start);
+    const reach = (8 / (this.#width || 1)) * (this.#end - this.#start);
     const [from, until] = this.#bounds();
     let best = -1;
     let least = Infinity;
@@ -301,7 +322,7 @@ export class LanePicture {
     });
     canvas.addEventListener("pointermove", (event) => {
       if (held) {
-        const moved = ((event.offsetX - held.x) / (canvas.clientWidth - this.#gutter())) * (held.end - held.start);
+        const moved = ((event.offsetX - held.x) / (this.#width - this.#gutter())) * (held.end - held.start);
         held.moved ||= Math.abs(event.offsetX - held.x) > 4;
         if (held.moved) this.#view(held.start - moved, held.end - moved);
       } else this.#hover(event);
@@ -323,14 +344,18 @@ export class LanePicture {
         event.preventDefault();
         const width = this.#end - this.#start;
         if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
-          const moved = ((event.deltaX || event.deltaY) / canvas.clientWidth) * width;
+          const moved = ((event.deltaX || event.deltaY) / this.#width) * width;
           this.#view(this.#start + moved, this.#end + moved);
         } else this.zoom(Math.exp(-event.deltaY / 300), this.#placeAt(event.offsetX));
       },
       { passive: false },
     );
-    this.#watch = new ResizeObserver(() => this.draw());
+    this.#watch = new ResizeObserver(() => {
+      this.#width = canvas.clientWidth;
+      this.draw();
+    });
     this.#watch.observe(canvas);
+    window.addEventListener("themechange", this.#recolour);
   }
 
   #hover(event) {
@@ -341,9 +366,9 @@ export class LanePicture {
     const entry = this.#entries[index];
     const took = entry.duration_ms === undefined ? "" : ` · ${duration(entry.duration_ms)}`;
     setText(this.#tip, `${entry.at ? clock(entry.at) : ""}${took} · ${shorten(entry.title, 120)}`);
-    const isRight = event.offsetX > this.canvas.clientWidth / 2;
+    const isRight = event.offsetX > this.#width / 2;
     this.#tip.style.left = isRight ? "auto" : `${event.offsetX + 12}px`;
-    this.#tip.style.right = isRight ? `${this.canvas.clientWidth - event.offsetX + 12}px` : "auto";
+    this.#tip.style.right = isRight ? `${this.#width - event.offsetX + 12}px` : "auto";
     this.#tip.style.top = `${event.offsetY + 14}px`;
   }
 
@@ -370,4 +395,13 @@ export class LanePicture {
     const next = Math.max(0, Math.min(this.#entries.length - 1, this.#selected + by));
     if (this.#entries.length) this.#onSelect(next);
   }
+}
+
+function prepared(canvas, ratio, width, height) {
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  context.font = "11px system-ui, sans-serif";
+  context.textBaseline = "middle";
+  return context;
 }

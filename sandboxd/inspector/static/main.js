@@ -2,30 +2,27 @@
 
 import { h, setText } from "./dom.js";
 import { Keys, showHelp } from "./keys.js";
-import { overviewView } from "./overview_view.js";
 import { go, read, to } from "./router.js";
-import { searchView } from "./search_view.js";
-import { sessionView } from "./session_view.js";
-import { sessionsView } from "./sessions_view.js";
 import { liveStats } from "./stats.js";
-import { userView } from "./user_view.js";
 
 const main = document.getElementById("main");
 const live = document.getElementById("live");
 const search = document.getElementById("find-text");
 let current = null;
+let steps = 0;
 
+// A view is loaded when it is first shown, so that the first one need not wait for all of them.
 function viewOf({ parts }) {
-  if (parts.length === 0) return { key: "overview", make: overviewView };
-  if (parts[0] === "sessions") return { key: "sessions", make: sessionsView };
-  if (parts[0] === "search") return { key: "search", make: searchView };
+  if (parts.length === 0) return { key: "overview", load: async () => (await import("./overview_view.js")).overviewView };
+  if (parts[0] === "sessions") return { key: "sessions", load: async () => (await import("./sessions_view.js")).sessionsView };
+  if (parts[0] === "search") return { key: "search", load: async () => (await import("./search_view.js")).searchView };
   if (parts[0] === "tenants" && parts[2] === "sessions" && parts.length >= 4) {
-    return { key: `session ${parts[1]} ${parts[3]}`, make: sessionView };
+    return { key: `session ${parts[1]} ${parts[3]}`, load: async () => (await import("./session_view.js")).sessionView };
   }
   if (parts[0] === "tenants" && parts[2] === "users" && parts.length >= 4) {
-    return { key: `user ${parts[1]} ${parts[3]}`, make: userView };
+    return { key: `user ${parts[1]} ${parts[3]}`, load: async () => (await import("./user_view.js")).userView };
   }
-  return { key: "unknown", make: unknownView };
+  return { key: "unknown", load: async () => unknownView };
 }
 
 function unknownView() {
@@ -38,9 +35,10 @@ function unknownView() {
   return { element, title: "Not found" };
 }
 
-function show() {
+async function show() {
+  const step = (steps += 1);
   const route = read();
-  const { key, make } = viewOf(route);
+  const { key, load } = viewOf(route);
   for (const link of document.querySelectorAll("[data-nav]")) {
     const isHere = link.dataset.nav === key;
     if (isHere) link.setAttribute("aria-current", "page");
@@ -49,6 +47,8 @@ function show() {
   if (current?.key === key && current.view.update) {
     current.view.update(route);
   } else {
+    const make = await load();
+    if (step !== steps) return;
     current?.stop.abort();
     const stop = new AbortController();
     current = { key, stop, view: make({ route, signal: stop.signal }) };
@@ -99,6 +99,7 @@ const keys = new Keys({
   view: (key) => current?.view.keys?.[key],
 });
 
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => window.dispatchEvent(new Event("themechange")));
 setTheme(storedTheme());
 document.getElementById("theme").addEventListener("click", nextTheme);
 document.getElementById("help").addEventListener("click", () => showHelp(keys));

@@ -1,26 +1,19 @@
 // One session: its head, its tabs, and the one stream of its events that all tabs share.
 
 import { KINDS, debounced, follow, getJson, inspectorPath, isAbort } from "./api.js";
-import { agentsView } from "./agents_view.js";
-import { copiesView } from "./copies_view.js";
 import { failure, fill, h, loading } from "./dom.js";
-import { filesView } from "./files_view.js";
-import { memoryView } from "./memory_view.js";
-import { processesView } from "./processes_view.js";
 import { go, to, toSession } from "./router.js";
 import { causeText, stateBadge } from "./states.js";
-import { terminalView } from "./terminal_view.js";
-import { timelineView } from "./timeline_view.js";
 import { ago, count, rough } from "./text.js";
 
 const TABS = [
-  ["timeline", "Timeline", timelineView],
-  ["memory", "Memory", memoryView],
-  ["files", "Files", filesView],
-  ["processes", "Processes", processesView],
-  ["terminal", "Terminal", terminalView],
-  ["agents", "Agents", agentsView],
-  ["copies", "Snapshots and forks", copiesView],
+  ["timeline", "Timeline", async () => (await import("./timeline_view.js")).timelineView],
+  ["memory", "Memory", async () => (await import("./memory_view.js")).memoryView],
+  ["files", "Files", async () => (await import("./files_view.js")).filesView],
+  ["processes", "Processes", async () => (await import("./processes_view.js")).processesView],
+  ["terminal", "Terminal", async () => (await import("./terminal_view.js")).terminalView],
+  ["agents", "Agents", async () => (await import("./agents_view.js")).agentsView],
+  ["copies", "Snapshots and forks", async () => (await import("./copies_view.js")).copiesView],
 ];
 const SETTLE_MS = 400;
 
@@ -39,6 +32,7 @@ export function sessionView({ route, signal }) {
   const view = { element, title: session, update, keys: {} };
   let known = null;
   let tab = null;
+  let steps = 0;
 
   async function load() {
     try {
@@ -52,16 +46,20 @@ export function sessionView({ route, signal }) {
     }
   }
 
-  function update(now) {
+  async function update(now) {
+    const step = (steps += 1);
     const name = now.parts[4] ?? "timeline";
     const index = Math.max(0, TABS.findIndex(([each]) => each === name));
     links.forEach((link, place) => (place === index ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current")));
     if (tab?.index === index && tab.view.update) return void tab.view.update(now);
+    const make = await TABS[index][2]();
+    if (signal.aborted || step !== steps) return;
     tab?.stop.abort();
     const stop = new AbortController();
     signal.addEventListener("abort", () => stop.abort(), { signal: stop.signal });
-    const made = TABS[index][2]({ tenant, session, route: now, signal: stop.signal, getSession: () => known, reload: load });
+    const made = make({ tenant, session, route: now, signal: stop.signal, getSession: () => known, reload: load });
     tab = { index, stop, view: made };
+    element.classList.toggle("fitted", made.isFitted === true);
     body.replaceChildren(made.element);
     const tabKeys = Object.fromEntries(TABS.map(([each], place) => [String(place + 1), () => go(toSession(tenant, session, [each]))]));
     view.keys = { ...tabKeys, ...made.keys };

@@ -41,6 +41,7 @@ export function timelineView({ tenant, session, route, signal }) {
   const filters = h("div", { class: "filters", role: "group", "aria-label": "Lanes" });
   const find = h("input", { type: "search", placeholder: "Filter titles", "aria-label": "Filter by title", oninput: () => filter() });
   const failed = h("input", { type: "checkbox", id: "only-failed", onchange: () => filter() });
+  const pictures = h("section", { class: "picture-place", "aria-label": "Picture" }, picture.element, turns);
   const body = h("div", { class: "timeline" }, loading("the timeline"));
   signal.addEventListener("abort", () => {
     picture.close();
@@ -110,6 +111,7 @@ export function timelineView({ tenant, session, route, signal }) {
     const found = all.filter((entry) => entry.kind === "messages" && Number.isFinite(entry.tokens));
     const known = found.map((entry) => ({ id: entry.id, input: entry.tokens_in ?? entry.tokens, output: entry.tokens_out ?? 0 }));
     fill(turns, turnPlot(known, ({ id }) => selectId(id)));
+    pictures.classList.toggle("alone", !known.length);
   }
 
   function selectId(id) {
@@ -139,9 +141,10 @@ export function timelineView({ tenant, session, route, signal }) {
       return;
     }
     fill(details, empty("No entry is selected", "Choose one in the list or in the picture to see its text, output and limits. Arrow keys move."));
+    body.classList.add("filled");
     fill(
       body,
-      h("section", { class: "picture-place", "aria-label": "Picture" }, picture.element, turns),
+      pictures,
       h("div", { class: "toolbar" }, filters, find, h("label", { class: "check", for: "only-failed" }, failed, "Failures only"), amount),
       h("div", { class: "split" }, list.element, details),
     );
@@ -150,7 +153,7 @@ export function timelineView({ tenant, session, route, signal }) {
     apply();
     if (chosen !== null && list.selected < 0) fill(details, empty("This entry is not in the timeline", "The link may be of another session, or the entry is no longer kept."));
     if (list.selected >= 0) list.select(list.selected);
-    else list.element.scrollTop = list.element.scrollHeight;
+    else list.scrollToEnd();
   }
 
   // What is new follows the last entry; if anything else changed, the whole timeline is loaded again.
@@ -172,6 +175,7 @@ export function timelineView({ tenant, session, route, signal }) {
   load();
   return {
     element: body,
+    isFitted: true,
     onEvent: refresh,
     keys: { "+": () => picture.zoom(2), "-": () => picture.zoom(0.5), 0: () => picture.showAll(), j: () => step(1), k: () => step(-1) },
   };

@@ -34,6 +34,9 @@ export class VirtualList {
   #watch;
   #rows = [];
   #frame = 0;
+  // The height and the place of the list, kept: asking the browser after a change makes it lay out the page at once.
+  #height = 0;
+  #scrolled = 0;
 
   close() {
     this.#watch.disconnect();
@@ -41,8 +44,7 @@ export class VirtualList {
   }
 
   get isAtEnd() {
-    const { scrollTop, clientHeight, scrollHeight } = this.element;
-    return scrollTop + clientHeight >= scrollHeight - this.rowHeight;
+    return this.#scrolled + this.#height >= (this.items.length - 1) * this.rowHeight;
   }
 
   setItems(items, { keepEnd = false } = {}) {
@@ -51,8 +53,25 @@ export class VirtualList {
     this.#sizer.style.height = `${items.length * this.rowHeight}px`;
     for (const row of this.#rows) row.index = -1;
     if (this.selected >= items.length) this.selected = -1;
-    if (wasAtEnd) this.element.scrollTop = this.element.scrollHeight;
+    if (wasAtEnd) this.scrollTo(items.length * this.rowHeight);
+    else this.#scrolled = Math.min(this.#scrolled, this.#most());
     this.draw();
+  }
+
+  #most() {
+    return Math.max(0, this.items.length * this.rowHeight - this.#height);
+  }
+
+  scrollTo(top) {
+    this.#scrolled = Math.max(0, Math.min(this.#most(), top));
+    this.element.scrollTop = this.#scrolled;
+    this.draw();
+  }
+
+  // Show the end, also when the list is not laid out yet.
+  scrollToEnd() {
+    this.#height = this.element.clientHeight;
+    this.scrollTo(this.#most());
   }
 
   select(index, { reveal = true, report = true } = {}) {
@@ -67,27 +86,29 @@ export class VirtualList {
 
   reveal(index) {
     const top = index * this.rowHeight;
-    const { scrollTop, clientHeight } = this.element;
-    if (top < scrollTop) this.element.scrollTop = top;
-    else if (top + this.rowHeight > scrollTop + clientHeight) this.element.scrollTop = top + this.rowHeight - clientHeight;
+    if (top < this.#scrolled) this.scrollTo(top);
+    else if (top + this.rowHeight > this.#scrolled + this.#height) this.scrollTo(top + this.rowHeight - this.#height);
   }
 
   range() {
-    const first = Math.floor(this.element.scrollTop / this.rowHeight);
-    return [first, Math.min(this.items.length, first + Math.ceil(this.element.clientHeight / this.rowHeight))];
+    const first = Math.floor(this.#scrolled / this.rowHeight);
+    return [first, Math.min(this.items.length, first + Math.ceil(this.#height / this.rowHeight))];
   }
 
   #later() {
     if (this.#frame) return;
     this.#frame = requestAnimationFrame(() => {
       this.#frame = 0;
+      this.#scrolled = this.element.scrollTop;
       this.draw();
       this.onScroll();
     });
   }
 
   #resize() {
-    const wanted = Math.ceil(this.element.clientHeight / this.rowHeight) + 2 * SPARE_ROWS;
+    this.#height = this.element.clientHeight;
+    this.#scrolled = this.element.scrollTop;
+    const wanted = Math.ceil(this.#height / this.rowHeight) + 2 * SPARE_ROWS;
     while (this.#rows.length < wanted) {
       const element = this.#makeRow();
       element.setAttribute("role", "option");
@@ -98,12 +119,13 @@ export class VirtualList {
     while (this.#rows.length > wanted) this.#rows.pop().element.remove();
     for (const row of this.#rows) row.index = -1;
     this.draw();
+    this.onScroll();
   }
 
   draw() {
     const { length } = this.#rows;
     if (!length) return;
-    const first = Math.max(0, Math.floor(this.element.scrollTop / this.rowHeight) - SPARE_ROWS);
+    const first = Math.max(0, Math.floor(this.#scrolled / this.rowHeight) - SPARE_ROWS);
     for (let index = first; index < first + length; index += 1) {
       const row = this.#rows[index % length];
       if (row.index === index) continue;
@@ -130,7 +152,7 @@ export class VirtualList {
 
   #key(event) {
     if (event.ctrlKey || event.altKey || event.metaKey) return;
-    const page = Math.max(1, Math.floor(this.element.clientHeight / this.rowHeight) - 1);
+    const page = Math.max(1, Math.floor(this.#height / this.rowHeight) - 1);
     const last = this.items.length - 1;
     const steps = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: page, PageUp: -page, Home: -last - 1, End: last + 1 };
     const step = steps[event.key];
