@@ -72,7 +72,7 @@ def longest_task_ms(trace: bytes) -> float:
     ]
     if not tasks:
         raise RuntimeError("cannot measure: the trace has no task of the page")
-    return max(tasks)
+    return float(max(tasks))
 
 
 def scroll(browser: Browser, page: Page) -> dict[str, float]:

@@ -85,9 +85,7 @@ def unusable(why: str) -> StoreUnavailable:
     return StoreUnavailable(f"cannot use the store's answer: {why}")
 
 
-async def foreign_list(
-    request: Request, noun: str, build: Callable[[], Iterable[object]], **members: object
-) -> Response:
+async def foreign_list(request: Request, noun: str, build: Callable[[], Iterable[object]], **members: Any) -> Response:
     """Answer with a list of any length that a store returned, and other members."""
     try:
         return await pieces.list_answer(build(), allotment(request), **members)
