@@ -12,6 +12,7 @@ import base64
 import codecs
 import mimetypes
 from collections.abc import Iterator
+from dataclasses import fields
 from itertools import chain
 from typing import Any
 
@@ -47,6 +48,8 @@ _CODE_OF = {
 }
 _WRITE_REPLACES = hasattr(BaseSandbox, "delete")
 """Whether `write` replaces an existing file: so it is from Deep Agents 0.7 on, which also brought `delete`."""
+_SAYS_WHERE_TO_GO_ON = "next_offset" in {field.name for field in fields(ReadResult)}
+"""Whether a page of a file says which lines it shows; from Deep Agents 0.7 on."""
 _TIMED_OUT = 124
 _LONGEST_S = 3600
 
@@ -212,23 +215,31 @@ def _read_text(pieces: Iterator[bytes], offset: int, limit: int) -> ReadResult:
     """Return a page of lines, and stop reading where it ends."""
     page: list[str] = []
     room = MAX_OUTPUT_BYTES - len(TRUNCATION_MSG.encode())
-    count = 0
+    count, whole, is_over = 0, 0, True
     for count, line in enumerate(_lines(pieces), 1):
         if count <= offset:
             continue
         if len(page) >= limit:
+            is_over = False
             break
         encoded = line.removesuffix("\r").encode()
         page.append(encoded[:room].decode(errors="ignore"))
         room -= len(encoded) + 1
         if room <= 0:
             page[-1] += TRUNCATION_MSG
+            is_over = False
             break
+        whole += 1
     if not count:
         return _found(EMPTY_CONTENT_WARNING)
     if not page and limit > 0:
         return ReadResult(error=f"Line offset {offset} exceeds file length ({count} lines)")
-    return _found("\n".join(page))
+    result = _found("\n".join(page))
+    if page and _SAYS_WHERE_TO_GO_ON:
+        end = offset + max(1, whole)  # a line that was cut is read again, unless it is alone
+        result.start_line, result.end_line = offset + 1, end
+        result.next_offset = None if is_over else end
+    return result
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[str]:

@@ -61,6 +61,23 @@ def test_a_write_replaces_a_file_but_no_document_unread(client: Client, session:
     assert client.read_memo(session, "PLAN.md").text == "another's\n"
 
 
+def test_a_page_of_a_file_says_where_to_go_on(client: Client, session: str) -> None:
+    backend = SandboxdBackend(client, session)
+    client.write_file(session, "/workspace/long.txt", "".join(f"{number}\n" for number in range(1, 11)))
+    pages = [backend.read("/workspace/long.txt", offset, 4) for offset in (0, 4, 8, 6)]
+    assert [(page.start_line, page.end_line, page.next_offset) for page in pages] == [
+        (1, 4, 4),
+        (5, 8, 8),
+        (9, 10, None),
+        (7, 10, None),
+    ]
+    client.write_file(session, "/workspace/wide.txt", f"short\n{'x' * 600_000}\nlast\n")
+    cut = backend.read("/workspace/wide.txt")
+    assert (cut.start_line, cut.end_line, cut.next_offset) == (1, 1, 1)
+    alone = backend.read("/workspace/wide.txt", 1)
+    assert (alone.start_line, alone.end_line, alone.next_offset) == (2, 2, 2)
+
+
 def test_a_directory_of_memory_is_deleted_and_can_be_restored(client: Client) -> None:
     user = f"user-{uuid.uuid4().hex}"
     memory = DocumentBackend(client, user)
