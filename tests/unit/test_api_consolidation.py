@@ -115,6 +115,7 @@ async def test_a_run_on_demand_answers_with_what_changed(tmp_path: Path) -> None
         assert (status, unknown["outcome"], unknown["revision"]) == (200, "nothing", None)
         assert at.told() == [
             ("started", "ann", None),
+            ("summarised", "ann", None),
             ("finished", "ann", "written"),
             ("started", "ann", None),
             ("finished", "ann", "unchanged"),
