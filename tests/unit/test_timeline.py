@@ -28,8 +28,10 @@ def said(*texts: str, **more: Any) -> list[dict[str, Any]]:
     return [{"role": "user", "content": text, **more} for text in texts]
 
 
-def shown(*parts: Any, began: datetime | None = BEGAN) -> list[tuple[str, str | None]]:
-    entries, _ = page(build_timeline(*parts, began), None, 20_000) or ([], None)
+def shown(
+    messages: list[Any], envelopes: list[Any], events: list[Event], began: datetime | None = BEGAN
+) -> list[tuple[str, str | None]]:
+    entries, _ = page(build_timeline(messages, envelopes, events, began), None, 20_000) or ([], None)
     return [(entry["id"], entry.get("at")) for entry in entries]
 
 

@@ -105,7 +105,8 @@ def record_of(root: Directory, ref: SessionRef) -> SessionRecord | None:
 def _name_for_user(root: Directory, user: UserRef, session: SessionId) -> None:
     owner = Owner(user.tenant, Scope.USER, OwnerId(user.user))
     with root.make_path(*owner.path, HIDDEN, USER_SESSIONS) as sessions:
-        sessions.touch(session)
+        if sessions.stat(session) is None:
+            sessions.touch(session)
 
 
 def _names(root: Directory, *path: str) -> list[str]:
