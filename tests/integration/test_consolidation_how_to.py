@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sandboxd.compaction_settings import AutoCompactionOptions
 from sandboxd.consolidation_settings import ConsolidationOptions
 from tests.running import RunningDaemon
 from tests.tour import console_steps, run_step
@@ -38,5 +39,7 @@ def test_the_commands_of_the_page_print_what_it_shows(daemon: RunningDaemon, tmp
 
 
 def test_the_settings_of_the_page_are_the_defaults() -> None:
-    (source,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert ConsolidationOptions(**tomllib.loads(source)["consolidation"]) == ConsolidationOptions()
+    first, second = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert ConsolidationOptions(**tomllib.loads(first)["consolidation"]) == ConsolidationOptions()
+    switched_on = AutoCompactionOptions(enabled=True)
+    assert AutoCompactionOptions(**tomllib.loads(second)["compaction"]) == switched_on
