@@ -13,8 +13,9 @@ import anyio
 import pytest
 
 import memo
+from memo.ids import SessionRef
 from sandboxd.client import AsyncClient
-from sandboxd.errors import InvalidRequest
+from sandboxd.errors import InvalidRequest, SandboxdError
 from sandboxd.events import CAPACITY
 from sandboxd.models.event import DEFAULT_PAGE, Event
 from tests.unit.test_api_memo import SESSION, Wire, wired
@@ -251,3 +252,27 @@ async def test_the_figures_are_metrics(client: AsyncClient, world: World) -> Non
     assert [one["data"]["command"] for one in await world.memory.client.store.load_trace_envelopes("acme", "s1")] == [
         "one"
     ]
+
+
+async def test_a_command_that_its_sandbox_died_under_is_an_event_and_the_death_has_its_cause(
+    client: AsyncClient, world: World
+) -> None:
+    await client.ensure_sandbox("s1", user="ann", tenant="acme")
+
+    async def run() -> None:
+        with pytest.raises(SandboxdError):
+            await client.exec("s1", "sleep 60", tenant="acme")
+
+    with anyio.fail_after(HANG_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await world.wait_busy()
+            with await world.manager.call(SessionRef.of("acme", "s1")) as runner:  # until the command runs
+                while not await runner.has_processes():
+                    await anyio.sleep(0.001)
+            world.table.end(world.running_container("s1"), "oom")
+        await world.wait_for("s1", "gone")
+    (command,) = await collect(client, kinds=["exec"])
+    assert (command.fields["command"], command.fields["error"]) == ("sleep 60", "sandbox.gone")
+    assert "exit_code" not in command.fields
+    assert (await collect(client, kinds=["sandbox"]))[-1].fields["cause"] == "oom"
