@@ -31,7 +31,7 @@ from sandboxd.api.requests import (
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.api.streams import EVENTS_HEAD, Source, Streamed, sse
 from sandboxd.errors import InvalidRequest, SandboxdError
-from sandboxd.events import Excerpt, OutputEnds
+from sandboxd.events import Excerpt, Fields, OutputEnds
 from sandboxd.models.command import ExecBody, ExecResult
 from sandboxd.models.wire import OutputEncoding, encode
 from sandboxd.runner.calls import CommandResult, Exec
@@ -55,9 +55,14 @@ async def run_command(services: Services, request: Request) -> Response:
         memory.take(STREAM_BYTES)
         return Streamed(_events(services, request, ref, call, encoding), services.watch, receive)
     memory.take(2 * call.max_output_bytes)
-    with await services.manager.call(ref) as runner, services.watch.guard(receive):
-        request.scope[BEGUN] = True
-        result = await runner.exec(call)
+    try:
+        with await services.manager.call(ref) as runner, services.watch.guard(receive):
+            request.scope[BEGUN] = True
+            result = await runner.exec(call)
+    except SandboxdError as error:
+        if BEGUN in request.scope:
+            _announce(services, request, ref, call, error)
+        raise
     _announce(services, request, ref, call, result, Excerpt.of(result.stdout, result.stderr))
     return output_answer(result, _OUTPUTS, encoding, memory)
 
@@ -107,6 +112,7 @@ async def _events(
                     if event := decoders[item.stream].feed(item.data):
                         yield sse(item.stream, event)
             except (SandboxdError, MemoError) as error:
+                _announce(services, request, ref, call, error)
                 yield sse("error", problem_of(error))
 
 
@@ -131,20 +137,23 @@ class _Decoder:
 
 
 def _announce(
-    services: Services, request: Request, ref: SessionRef, call: Exec, result: CommandResult, output: Excerpt
+    services: Services,
+    request: Request,
+    ref: SessionRef,
+    call: Exec,
+    outcome: CommandResult | SandboxdError | MemoError,
+    output: Excerpt | None = None,
 ) -> None:
-    services.manager.events.publish(
-        "exec",
-        output,
-        tenant=ref.tenant,
-        session=ref.session,
-        actor=actor_of(request),
-        command=call.command,
-        exit_code=result.exit_code,
-        timed_out=result.timed_out,
-        limits_hit=result.limits_hit,
-        duration_ms=result.duration_ms,
-    )
+    """Publish how the command ended, or why that is not known: its sandbox may have died."""
+    fields: Fields = {"tenant": ref.tenant, "session": ref.session, "actor": actor_of(request), "command": call.command}
+    if isinstance(outcome, CommandResult):
+        fields["exit_code"] = outcome.exit_code
+        fields["timed_out"] = outcome.timed_out
+        fields["limits_hit"] = outcome.limits_hit
+        fields["duration_ms"] = outcome.duration_ms
+    else:
+        fields["error"] = outcome.code
+    services.manager.events.publish("exec", output, **fields)
 
 
 ENDPOINTS = (

@@ -1,6 +1,6 @@
 """EventHistory: the daemon's events beyond the bus. It prepares what is published, keeps it, and feeds the traces.
 
-It owns the log and the recorder, and their tasks. What it cannot keep is counted and never fails a call.
+It owns the log and the recorder. What it cannot keep is counted and never fails a call.
 """
 
 from __future__ import annotations
@@ -66,16 +66,18 @@ class EventHistory(anyio.AsyncContextManagerMixin):
         await self.log.open(self._bus.next_id)
         self._bus.keep_in(self, self.log.last_id)
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._write)
-                yield self
-                tasks.cancel_scope.cancel()
+            yield self
         finally:
             self._bus.keep_in(None)
             await self.log.aclose()
 
-    async def record_traces(self) -> None:
-        """Add events to traces until cancelled. It needs the sandboxes to be known."""
+    async def run(self) -> None:
+        """Write events to the database, and to traces, until cancelled. For that the sandboxes must be known."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._write)
+            tasks.start_soon(self._record_traces)
+
+    async def _record_traces(self) -> None:
         if self.recorder is not None:
             await self.recorder.run()
         elif self.log.last_id > self.log.traced_id:

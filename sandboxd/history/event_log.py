@@ -11,15 +11,16 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import anyio
 import structlog
-from pydantic_core import PydanticSerializationError, from_json, to_json
+from pydantic_core import from_json
 
 from sandboxd.errors import HostBusy, HostError, HostFull, HostIO
-from sandboxd.history.event_filter import EventFilter, microseconds, session_of
-from sandboxd.history.journal import MAX_LINE_BYTES, EventJournal
+from sandboxd.history.event_filter import EventFilter, microseconds
+from sandboxd.history.journal import EventJournal
+from sandboxd.history.kept_event import KeptEvent, kept_event
 from sandboxd.history_settings import HistoryOptions
 from sandboxd.host_database import HostDatabase
 from sandboxd.models.event import Event
@@ -51,26 +52,6 @@ _MIGRATIONS = (
 _INSERT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
 _log = structlog.get_logger()
-
-
-class KeptEvent(NamedTuple):
-    """An event as the table has it."""
-
-    id: int
-    kind: str
-    at: int
-    tenant: str | None
-    session: str | None
-    user: str | None
-    fields: bytes
-    detail: bytes | None
-
-    def event(self) -> Event:
-        return Event(**from_json(self.fields), id=self.id, kind=self.kind, at=moment(self.at))
-
-
-def moment(at: int) -> datetime:
-    return datetime.fromtimestamp(at // 1_000_000, UTC) + timedelta(microseconds=at % 1_000_000)
 
 
 class EventLog:
@@ -135,7 +116,7 @@ class EventLog:
         self, number: int, kind: str, at: datetime, fields: Mapping[str, Any], detail: Mapping[str, str] | None
     ) -> None:
         """Keep an event. It survives the end of this process, unless the disk is full or too many wait."""
-        entry = _entry(number, kind, microseconds(at), fields, detail)
+        entry = kept_event(number, kind, microseconds(at), fields, detail)
         line = b"%d %d %b\t%b\t%b\n" % (number, entry.at, kind.encode(), entry.fields, entry.detail or b"")
         self.last_id = number
         if len(self._pending) >= MOST_PENDING or self._pending_bytes + len(line) > MOST_PENDING_BYTES:
@@ -265,30 +246,9 @@ class EventLog:
             head, fields, detail = line.split(b"\t")
             number, at, kind = head.split(b" ")
             found = from_json(fields)
-            self._keep(_entry(int(number), kind.decode(), int(at), found, from_json(detail) if detail else None))
+            self._keep(kept_event(int(number), kind.decode(), int(at), found, from_json(detail) if detail else None))
         except (ValueError, AttributeError):
             self.dropped += 1
-
-
-def _entry(number: int, kind: str, at: int, fields: Mapping[str, Any], detail: Mapping[str, str] | None) -> KeptEvent:
-    encoded, encoded_detail = _encoded(fields), None if detail is None else _encoded(detail)
-    if len(encoded) + len(encoded_detail or b"") > MAX_LINE_BYTES:
-        fields = {name: value[:200] if isinstance(value, str) else value for name, value in fields.items()}
-        encoded, encoded_detail = _encoded(fields), None
-    return KeptEvent(
-        number, kind, at, fields.get("tenant"), session_of(fields), fields.get("user"), encoded, encoded_detail
-    )
-
-
-def _encoded(fields: Mapping[str, Any]) -> bytes:
-    try:
-        return to_json(fields)
-    except (PydanticSerializationError, UnicodeError):  # half of a surrogate pair in the text of an agent
-        return to_json({name: _valid(value) for name, value in fields.items()})
-
-
-def _valid(value: Any) -> Any:
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 def _select(

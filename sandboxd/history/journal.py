@@ -14,7 +14,6 @@ from pathlib import Path
 from sandboxd.permissions import PRIVATE_FILE, tighten
 
 NAMES = ("events-a.journal", "events-b.journal")
-MAX_LINE_BYTES = 65_536
 
 
 class _JournalFile:

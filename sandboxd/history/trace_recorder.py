@@ -22,7 +22,8 @@ from memo.errors import Corrupt, InvalidContent, InvalidKey, MemoError, Provider
 from memo.ids import AgentId, SessionRef, UserId
 from memo.traces import Envelope, SessionTraceStore
 from sandboxd.errors import HostError
-from sandboxd.history.event_log import EventLog, KeptEvent, moment
+from sandboxd.history.event_log import EventLog
+from sandboxd.history.kept_event import KeptEvent, moment
 from sandboxd.retries import Retries
 
 SOURCE: Final = "sandboxd"

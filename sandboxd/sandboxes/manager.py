@@ -206,7 +206,7 @@ class SandboxManager(anyio.AsyncContextManagerMixin):
         if not self.layout.reserve.fill(partly=True):  # reserve the space that the start did not need again
             _log.warning("the disk of the data directory is full: serving, but taking on nothing new")
         self._tasks.start_soon(self._watch.run)
-        self._tasks.start_soon(self.history.record_traces)
+        self._tasks.start_soon(self.history.run)
         if self.settings.pool:
             self._pool.prefer(self._records.shape(None, self.settings.limits))
         self._tasks.start_soon(self._pool.tend)

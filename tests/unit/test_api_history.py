@@ -13,8 +13,9 @@ import anyio
 import pytest
 
 import memo
+from memo.ids import SessionRef
 from sandboxd.client import AsyncClient
-from sandboxd.errors import InvalidRequest
+from sandboxd.errors import InvalidRequest, SandboxdError
 from sandboxd.events import CAPACITY
 from sandboxd.models.event import DEFAULT_PAGE, Event
 from tests.unit.test_api_memo import SESSION, Wire, wired
@@ -251,3 +252,32 @@ async def test_the_figures_are_metrics(client: AsyncClient, world: World) -> Non
     assert [one["data"]["command"] for one in await world.memory.client.store.load_trace_envelopes("acme", "s1")] == [
         "one"
     ]
+
+
+async def test_an_event_of_a_command_that_its_sandbox_died_under_says_what_the_caller_was_told(
+    client: AsyncClient, world: World
+) -> None:
+    await client.ensure_sandbox("s1", user="ann", tenant="acme")
+    told: dict[str, object] = {}
+
+    async def run() -> None:
+        try:
+            told["exit_code"] = (await client.exec("s1", "sleep 60", tenant="acme")).exit_code
+        except SandboxdError as error:  # unless the runner noticed the end of the command before its own
+            told["error"] = error.code
+
+    with anyio.fail_after(HANG_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await world.wait_busy()
+            with await world.manager.call(SessionRef.of("acme", "s1")) as runner:  # until the command runs
+                while not await runner.has_processes():
+                    await anyio.sleep(0.001)
+            world.table.end(world.running_container("s1"), "oom")
+        async with aclosing(client.events(since="1h", kinds=["sandbox"])) as events:
+            while (death := await anext(events)).fields["state"] != "gone":
+                pass
+    assert death.fields["cause"] == "oom"
+    (command,) = await collect(client, kinds=["exec"])
+    assert command.fields["command"] == "sleep 60"
+    assert {name: command.fields[name] for name in ("exit_code", "error") if name in command.fields} == told

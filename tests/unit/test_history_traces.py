@@ -76,7 +76,7 @@ async def recording(
         directory, HistoryOptions.model_validate(options), bus, store=store, store_timeout_s=1, owner_of=known.get
     )
     async with history, anyio.create_task_group() as tasks:
-        tasks.start_soon(history.record_traces)
+        tasks.start_soon(history.run)
         yield bus, history
         tasks.cancel_scope.cancel()
 
