@@ -155,7 +155,10 @@ class Inspector:
         # Only events that are not in the trace yet; all of them if the store keeps no traces.
         traced = max(map(event_id, envelopes), default=0)
         wanted = EventFilter(tenant=ref.tenant, session=ref.session)
-        newest = await self._sandboxes.history.find(wanted, after=traced, limit=MAX_ENTRIES)
+        newest = await self._sandboxes.history.find(
+            wanted, after=traced or None, limit=MAX_ENTRIES, newest_first=not traced
+        )
+        newest.sort(key=lambda event: event.id)
         return await to_thread.run_sync(build_timeline, messages, envelopes, newest, session.created_at)
 
     async def _optional(
