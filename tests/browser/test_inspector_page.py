@@ -123,7 +123,7 @@ def test_a_document_is_rendered_with_its_history_and_where_it_is_shown(tab: Insp
     history = page.get_by_role("region", name="History", exact=True)
     expect(history).to_contain_text("colleague")
     expect(history).to_contain_text("heard in passing")
-    shown = page.get_by_role("region", name="Shown in", exact=True).last
+    shown = page.get_by_role("region", name="Shown in", exact=True)
     expect(shown.get_by_role("row").filter(has_text=SESSION)).to_contain_text("revision 2")
     expect(shown).to_contain_text("yes, after")
 
@@ -138,7 +138,9 @@ def test_a_restore_needs_a_confirmation_and_reaches_the_container(tab: Inspector
     page.get_by_role("button", name="Restore").click()
     page.get_by_role("dialog").get_by_role("button", name="Restore").click()
     expect(page.locator(".document-text")).to_contain_text("first")
-    expect(page.get_by_role("region", name="History", exact=True).get_by_role("row").nth(1)).to_contain_text("inspector")
+    expect(page.get_by_role("region", name="History", exact=True).get_by_role("row").nth(1)).to_contain_text(
+        "inspector"
+    )
     assert client.exec(SESSION, "cat memo/session/PLAN.md").stdout == "first\n"
 
 
@@ -167,7 +169,9 @@ def test_a_process_shows_its_output_as_it_is_written(tab: InspectorTab, client: 
     expect(output).to_contain_text("before")
     client.write_process(SESSION, process.id, "and after\n")
     expect(output.locator(".fg-1")).to_contain_text("red and after")
-    expect(page.get_by_role("region", name="Processes").last.get_by_role("row").filter(has_text=process.id)).to_contain_text("exit 4")
+    expect(
+        page.get_by_role("region", name="Processes").last.get_by_role("row").filter(has_text=process.id)
+    ).to_contain_text("exit 4")
 
 
 def test_the_terminal_runs_a_shell_and_can_be_left(tab: InspectorTab) -> None:
@@ -204,7 +208,9 @@ def test_a_snapshot_and_a_fork_are_made_and_listed(tab: InspectorTab, client: Cl
     page.get_by_role("button", name="Take a snapshot").click()
     page.get_by_label("Name (optional)").fill("before the cut")
     page.get_by_role("button", name="Take it").click()
-    expect(page.get_by_role("region", name="Snapshots").last.get_by_role("row").filter(has_text="before the cut")).to_be_visible()
+    expect(
+        page.get_by_role("region", name="Snapshots").last.get_by_role("row").filter(has_text="before the cut")
+    ).to_be_visible()
     page.get_by_role("button", name="Fork this session").click()
     page.get_by_label("Name of the new session").fill("second-try")
     page.get_by_role("button", name="Fork", exact=True).click()

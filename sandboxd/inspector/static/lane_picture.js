@@ -28,7 +28,7 @@ export class LanePicture {
       this.#scale,
       button("−", () => this.zoom(0.5), { class: "quiet", "aria-label": "Zoom out" }),
       button("+", () => this.zoom(2), { class: "quiet", "aria-label": "Zoom in" }),
-      button("All", () => this.showAll(), { class: "quiet", "aria-label": "Show everything" }),
+      button("All", () => this.showAll(), { class: "quiet", "aria-label": "All: show everything" }),
     );
     this.element = h("div", { class: "picture" }, tools, h("div", { class: "picture-area" }, this.canvas, this.#tip), this.#note);
     this.#listen();
