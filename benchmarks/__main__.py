@@ -28,6 +28,7 @@ JOBS: dict[str, tuple[list[str], list[str]]] = {
     "stages": (["--rounds", "40"], ["--rounds", "5"]),
     "resume": (["--rounds", "40"], ["--rounds", "10"]),
     "fork": (["--rounds", "40"], ["--rounds", "10"]),
+    "consolidation_quality": ([], []),
     "egress": (["--rounds", "20"], ["--rounds", "3", "--megabytes", "100"]),
     "compare": (["--rounds", "200"], ["--rounds", "20"]),
 }

@@ -18,7 +18,18 @@ from benchmarks.picture import Bar, Chart, draw, number
 
 DOCS = Path(__file__).parent.parent / "docs"
 COMMAND = "make bench"
-ORDER = ("compare", "exec", "visible", "mirror", "neighbour", "growth", "load", "stages", "soak")
+ORDER = (
+    "compare",
+    "exec",
+    "visible",
+    "mirror",
+    "neighbour",
+    "growth",
+    "load",
+    "stages",
+    "soak",
+    "consolidation_quality",
+)
 CHARTS = {
     "session → first result": "From nothing to the result of the first command",
     "command, `true`": "One command, `true`",

@@ -110,6 +110,15 @@ def _field(value: object, *names: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
+class DamagedSession:
+    """A session that cannot be read, and why: with its file and line."""
+
+    tenant: TenantId
+    session: SessionId
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """The tokens of one turn."""
 
@@ -195,6 +204,13 @@ class TurnStore(Protocol):
 
     async def get_session(self, tenant: str, session: str) -> Session | None:
         """Return the session, or None if it does not exist."""
+
+
+class DamageLister(Protocol):
+    """Optional addition to `list_sessions`, which leaves damaged sessions out."""
+
+    async def list_damaged_sessions(self, tenant: str | None = None) -> list[DamagedSession]:
+        """Return the sessions that cannot be read, of one tenant or of all."""
 
 
 class UserSessionLister(Protocol):

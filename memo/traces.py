@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from memo.ids import SessionRef
 
@@ -25,7 +25,6 @@ class SessionTraceStore(Protocol):
         """Return every envelope in the order in which it was appended."""
 
 
-@runtime_checkable
 class BatchTraceStore(SessionTraceStore, Protocol):
     """A trace store that also takes several envelopes at once, for callers that have many."""
 

@@ -191,13 +191,18 @@ class EventBus:
 
     def recent(self, after: int | None = None) -> list[Event]:
         """Return the events after this id that the ring still has, with a gap in front if some are lost."""
-        return self._from(self.oldest_id if after is None else after + 1, self._capacity + 1)
+        return self.read(self.oldest_id if after is None else after + 1, self._capacity + 1)
 
     async def take(self, position: int, most: int) -> list[Event]:
         """Wait for events from this position on, with a gap in front if some are lost; empty once the bus is closed.
 
         Cancelling loses nothing.
         """
+        await self.wait(position)
+        return self.read(position, most)
+
+    async def wait(self, position: int) -> bool:
+        """Wait until the bus has had an event at this position, and return True; False once it is closed."""
         while position == self._next and not self._is_closed:
             turn = anyio.Event()
             self._waiting.append(turn)
@@ -206,14 +211,15 @@ class EventBus:
             except BaseException:
                 self._give_up(turn)
                 raise
-        return self._from(position, most)
+        return position != self._next
 
     def _give_up(self, turn: anyio.Event) -> None:
         for readers in (self._waiting, self._woken):
             if turn in readers:
                 readers.remove(turn)
 
-    def _from(self, position: int, most: int) -> list[Event]:
+    def read(self, position: int, most: int) -> list[Event]:
+        """Return events from this position on that the ring has, with a gap in front if some are lost."""
         events: list[Event] = []
         if (gap := self._gap(position)) is not None:
             events.append(gap)

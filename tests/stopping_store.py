@@ -36,6 +36,9 @@ class StoppingStore:
         found = getattr(self._inner, name)
         return self._guarded(found) if callable(found) and name != "changes" else found
 
+    def session_trace_store(self, ref: Any) -> StoppingStore:
+        return StoppingStore(self._inner.session_trace_store(ref), self._stopped)
+
     def _guarded(self, call: Callable[..., Any]) -> Callable[..., Any]:
         async def guarded(*args: Any, **kwargs: Any) -> Any:
             await _hang_if_told(self._stopped)

@@ -16,7 +16,13 @@ from memo.consolidation.profile import Bullet, Part, ProfileDraft, ProfileRefuse
 from memo.consolidation.results import Outcome, Progress, RunResult, UserState
 from memo.consolidation.service import UserMemoryConsolidationService, UserMirrors
 from memo.consolidation.settings import ConsolidationSettings
-from memo.consolidation.summarisers import EmbeddedSummariser, Summariser, SummariserSettings, make_summariser
+from memo.consolidation.summarisers import (
+    EmbeddedSummariser,
+    Summariser,
+    SummariserSettings,
+    conversation_summary,
+    make_summariser,
+)
 from memo.ledger import ConsolidationLedger, PendingUser, SessionRevision, Settlement, SettlementWriter
 
 __all__ = [
@@ -51,6 +57,7 @@ __all__ = [
     "UserState",
     "Verdict",
     "Why",
+    "conversation_summary",
     "decide",
     "make_summariser",
     "with_ledger",

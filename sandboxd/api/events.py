@@ -78,18 +78,20 @@ class _Past:
             else:
                 self._after = start
             while (wait_s := self._wait_s()) > 0:
-                if self._after is not None and self._after + 1 < self._bus.oldest_id:  # too slow for the ring
+                position = (self._after or 0) + 1
+                with anyio.move_on_after(wait_s) as waiting:
+                    if not await self._bus.wait(position):
+                        return
+                if waiting.cancelled_caught:
+                    yield KEEP_ALIVE
+                elif position < self._bus.oldest_id:  # this reader is too slow for the ring
                     async for piece in self._pages(self._bus.next_id - 1):
                         yield piece
-                piece = KEEP_ALIVE
-                with anyio.move_on_after(wait_s):
-                    batch = await self._bus.take((self._after or 0) + 1, MAX_BATCH)
-                    if not batch:
-                        return
+                else:
+                    batch = self._bus.read(position, MAX_BATCH)
                     self._after = batch[-1].id
-                    piece = self._render(batch)
-                if piece:
-                    yield piece
+                    if piece := self._render(batch):
+                        yield piece
 
     def _wait_s(self) -> float:
         """Return how long to wait for the next event; 0 once no later one can be wanted."""

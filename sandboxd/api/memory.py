@@ -12,8 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memo.documents import Author
-from memo.errors import InvalidKey, TooLarge
+from memo.errors import InvalidKey, TooLarge, Unavailable
 from memo.ids import SessionId, SessionRef, UserId
+from memo.sessions import Session
 from sandboxd.api import pieces
 from sandboxd.api.answers import json_answer
 from sandboxd.api.budget import allotment
@@ -60,7 +61,15 @@ async def ask_store(services: Services, verb: str, *args: Any, writes: bool = Fa
     return await memory_of(services).client.call(verb.replace("_", " "), verb, *args, writes=writes, **named)
 
 
-_UNUSABLE = (AttributeError, TypeError, InvalidKey, ValidationError, PydanticSerializationError, UnicodeError)
+_UNUSABLE = (
+    AttributeError,
+    TypeError,
+    InvalidKey,
+    Unavailable,
+    ValidationError,
+    PydanticSerializationError,
+    UnicodeError,
+)
 """Raised when a store's answer does not have the expected shape."""
 
 
@@ -84,11 +93,15 @@ async def foreign_list(request: Request, noun: str, build: Callable[[], Iterable
         raise unusable(f"it is not {noun}") from error
 
 
-async def find_session(services: Services, ref: SessionRef) -> Any:
+async def find_session(services: Services, ref: SessionRef) -> Session | None:
     """Return the session from the store; None if the store does not have it or keeps no sessions."""
     if not can(services, "get_session"):
         return None
-    return await ask_store(services, "get_session", ref.tenant, ref.session)
+    found = await ask_store(services, "get_session", ref.tenant, ref.session)
+    try:
+        return None if found is None else Session.parse(found, ref.tenant)
+    except _UNUSABLE as error:
+        raise unusable("it is not a session") from error
 
 
 async def user_of(services: Services, ref: SessionRef) -> UserId:
@@ -99,7 +112,7 @@ async def user_of(services: Services, ref: SessionRef) -> UserId:
         session = await find_session(services, ref)
     if session is None:
         raise SessionNotFound("cannot find this session")
-    return UserId(getattr(session, "user", None))
+    return session.user
 
 
 async def require_session(services: Services, ref: SessionRef) -> None:

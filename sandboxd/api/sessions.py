@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from memo.errors import SessionTaken
 from memo.ids import AgentId, SessionRef, TenantId, UserId
+from memo.sessions import Session as StoredSession
 from sandboxd.api.memory import ask_store, can, find_session, foreign_answer, foreign_list, memory_of
 from sandboxd.api.once import BEGUN
 from sandboxd.api.requests import MAX_JSON_BYTES, read_json, read_query, session_ref
@@ -26,7 +27,8 @@ async def ensure_session(services: Services, request: Request) -> Response:
     known = await find_session(services, ref)
     request.scope[BEGUN] = True
     session = await ask_store(services, "get_or_create", ref.tenant, user, agent, ref.session, writes=True)
-    return foreign_answer("a session", lambda: Session.model_validate(session), 200 if known is not None else 201)
+    status = 200 if known is not None else 201
+    return foreign_answer("a session", lambda: _shown(StoredSession.parse(session, ref.tenant, user, agent)), status)
 
 
 async def get_session(services: Services, request: Request) -> Response:
@@ -34,7 +36,7 @@ async def get_session(services: Services, request: Request) -> Response:
     session = await find_session(services, session_ref(request))
     if session is None:
         raise SessionNotFound("cannot find this session")
-    return foreign_answer("a session", lambda: Session.model_validate(session))
+    return foreign_answer("a session", lambda: _shown(session))
 
 
 async def list_sessions(services: Services, request: Request) -> Response:
@@ -45,8 +47,16 @@ async def list_sessions(services: Services, request: Request) -> Response:
     return await foreign_list(
         request,
         "a list of sessions",
-        lambda: (Session.model_validate(session) for session in found if query.user in (None, session.user)),
+        lambda: (
+            _shown(session)
+            for session in (StoredSession.parse(one, tenant) for one in found)
+            if query.user in (None, session.user)
+        ),
     )
+
+
+def _shown(session: StoredSession) -> Session:
+    return Session.model_validate(session)
 
 
 async def introduce_session(services: Services, ref: SessionRef, user: UserId, agent: AgentId | None) -> None:

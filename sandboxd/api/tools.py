@@ -123,8 +123,8 @@ def _report(
         return
     fields: dict[str, Field] = {"tool": tool, "ok": result.ok}
     if call is not None:
-        found = {name: getattr(call.arguments, attribute, None) for attribute, name in _SHOWN_ARGUMENTS.items()}
-        fields |= {name: value for name, value in found.items() if isinstance(value, str)}
+        found = [(name, getattr(call.arguments, argument, None)) for argument, name in _SHOWN_ARGUMENTS.items()]
+        fields |= {name: value for name, value in found if isinstance(value, str)}
     for name in _SHOWN_DETAILS & result.details.keys():
         value = result.details[name]
         fields[name] = tuple(value) if isinstance(value, list) else value

@@ -8,9 +8,7 @@ daemon's own token, which never reaches the browser.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import re
-import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -22,16 +20,23 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from sandboxd.cli.door_guard import (
+    ENTER,
+    HOST,
+    PAGE,
+    DoorGuard,
+    OneTimeToken,
+    is_entrance,
+    is_socket,
+    redirect,
+    refusal,
+)
 from sandboxd.client.address import Address
 from sandboxd.client.tls import make_context
 from sandboxd.errors import HostIO
 
-HOST = "127.0.0.1"
 TOKEN_S = 60.0
 """How long the link works."""
-PAGE = "/__inspector/"
-_ENTER = "/__inspector/enter"
-_SAFE = frozenset({"GET", "HEAD"})
 _PIECE_BYTES = 65_536
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 _CONNECT_S = 10.0
@@ -56,12 +61,6 @@ _HOP = frozenset(
 )
 """Headers of the browser's connection to this door, which the daemon does not get; nor the other way round."""
 _TO_BROWSER = _HOP - {"content-length"} | {"set-cookie", "access-control-allow-origin"}
-_REFUSAL_HEADERS = {
-    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-store",
-}
 _PAGE_FILE = re.compile(r"/__inspector/(?:static/.*)?")
 _HARMLESS = {
     "content-security-policy": "sandbox; default-src 'none'; frame-ancestors 'none'",
@@ -69,27 +68,6 @@ _HARMLESS = {
     "cross-origin-resource-policy": "same-origin",
 }
 """What every answer gets that is not a file of the page: agents choose its content, so nothing in it may run."""
-_SERVER_INSIDE = re.compile(r"/v1/tenants/[^/]+/sessions/[^/]+/ports/[^/]+(?:/.*)?")
-_SITES = ("same-origin", "none")
-"""Where a browser may say that a request comes from: this page, or the user."""
-
-
-class OneTimeToken:
-    """A token that works once, and only for a while."""
-
-    def __init__(self, life_s: float, clock: Callable[[], float]) -> None:
-        self.text = secrets.token_urlsafe(32)
-        self._clock = clock
-        self._ends = clock() + life_s
-        self._is_used = False
-
-    def redeem(self, given: str) -> bool:
-        """Use the token up if this is it; a wrong one changes nothing."""
-        is_right = hmac.compare_digest(given.encode("utf-8", "replace"), self.text.encode())
-        if not is_right or self._is_used or self._clock() >= self._ends:
-            return False
-        self._is_used = True
-        return True
 
 
 class BrowserDoor:
@@ -108,7 +86,7 @@ class BrowserDoor:
         self._port = port
         self._fragment = fragment
         self._token = OneTimeToken(token_s, clock)
-        self._cookie = secrets.token_urlsafe(32)
+        self._guard = DoorGuard(port, self._token)
         self._runner: web.AppRunner | None = None
         self._session: aiohttp.ClientSession | None = None
 
@@ -122,7 +100,7 @@ class BrowserDoor:
 
     @property
     def link(self) -> str:
-        return f"{self.url}{_ENTER}?token={self._token.text}"
+        return f"{self.url}{ENTER}?token={self._token.text}"
 
     async def __aenter__(self) -> Self:
         try:
@@ -130,6 +108,7 @@ class BrowserDoor:
         except OSError as error:
             raise HostIO(f"cannot listen on {HOST}:{self._port}: {error.strerror}; choose another --port") from error
         self._port = listener.getsockname()[1]
+        self._guard = DoorGuard(self._port, self._token)
         self._session = self._open_session()
         app = web.Application(client_max_size=0)
         app.router.add_route("*", "/{path:.*}", self._answer)
@@ -167,60 +146,17 @@ class BrowserDoor:
         )
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        if not self._is_own_host(request):
-            return _refusal(403, "This Host header does not name the inspector's address.")
-        if request.path == _ENTER and request.method == "GET":
-            return self._enter(request)
-        if not self._has_cookie(request.headers.getall("Cookie", [])):
-            return _refusal(401, "Open the link that `sandboxd inspect` printed. It works once.")
-        is_socket = request.headers.get("Upgrade", "").lower() == "websocket"
-        if not self._is_own_origin(request, is_required=is_socket or request.method not in _SAFE):
-            return _refusal(403, "This request comes from another page.")
-        if self._leads_inside(request):
-            return _refusal(403, "A sandbox's own pages are not shown here. Use `sandboxd forward` or `preview`.")
+        refused = self._guard.check(request)
+        if refused is not None:
+            return refused
+        if is_entrance(request):
+            return self._guard.enter(request, f"{PAGE}{self._fragment}")
         if request.path == "/":
-            return web.Response(status=303, headers={**_REFUSAL_HEADERS, "location": PAGE})
+            return redirect(PAGE)
         try:
-            return await (self._join(request) if is_socket else self._forward(request))
+            return await (self._join(request) if is_socket(request) else self._forward(request))
         except (aiohttp.ClientError, TimeoutError):
-            return _refusal(502, "The daemon does not answer. `sandboxd doctor` says why.")
-
-    def _enter(self, request: web.Request) -> web.Response:
-        if request.headers.get("Sec-Fetch-Site", "none") not in _SITES or "Origin" in request.headers:
-            return _refusal(403, "Open the link itself: another page may not do that.")
-        if not self._token.redeem(request.query.get("token", "")):
-            return _refusal(403, "This link has been used or has expired. Run `sandboxd inspect` again.")
-        answer = web.Response(status=303, headers={**_REFUSAL_HEADERS, "location": f"{PAGE}{self._fragment}"})
-        answer.set_cookie(self._cookie_name, self._cookie, path="/", httponly=True, samesite="Strict")
-        return answer
-
-    def _is_own_host(self, request: web.Request) -> bool:
-        hosts = request.headers.getall("Host", [])
-        return len(hosts) == 1 and hosts[0].lower() in (f"{HOST}:{self._port}", f"localhost:{self._port}")
-
-    def _is_own_origin(self, request: web.Request, *, is_required: bool) -> bool:
-        if request.headers.get("Sec-Fetch-Site", "none") not in _SITES:
-            return False
-        origins = request.headers.getall("Origin", [])
-        if not origins:
-            return not is_required
-        return origins == [f"http://{request.headers['Host'].lower()}"]
-
-    @property
-    def _cookie_name(self) -> str:
-        """Another port has another name, because browsers send a host's cookies to each of its ports."""
-        return f"sandboxd_inspector_{self._port}"
-
-    def _leads_inside(self, request: web.Request) -> bool:
-        """Return whether a server in a sandbox would answer: on this origin its scripts could do all the user can."""
-        path = request.raw_path.partition("?")[0]
-        is_own = request.method == "POST" and path.endswith("/preview")
-        return _SERVER_INSIDE.fullmatch(path) is not None and not is_own
-
-    def _has_cookie(self, lines: list[str]) -> bool:
-        pairs = (pair.strip().partition("=") for line in lines for pair in line.split(";"))
-        given = [value for name, _, value in pairs if name == self._cookie_name]
-        return len(given) == 1 and hmac.compare_digest(given[0].encode("utf-8", "replace"), self._cookie.encode())
+            return refusal(502, "The daemon does not answer. `sandboxd doctor` says why.")
 
     def _target(self, request: web.Request) -> URL:
         return URL(f"{self._address.url}{request.raw_path}", encoded=True)
@@ -276,7 +212,7 @@ class BrowserDoor:
                 autoclose=False,
             )
         except aiohttp.WSServerHandshakeError as error:
-            return _refusal(error.status, "The daemon refused this WebSocket.")
+            return refusal(error.status, "The daemon refused this WebSocket.")
         async with opened:
             chosen = [opened.protocol] if opened.protocol else []
             browser = web.WebSocketResponse(protocols=chosen, max_msg_size=_MAX_MESSAGE_BYTES, autoclose=False)
@@ -316,7 +252,3 @@ def deep_link(tenant: str, session: str | None) -> str:
     if session is None:
         return ""
     return f"#/tenants/{quote(tenant, safe='')}/sessions/{quote(session, safe='')}"
-
-
-def _refusal(status: int, text: str) -> web.Response:
-    return web.Response(status=status, text=f"{text}\n", headers=_REFUSAL_HEADERS)

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 import anyio
 import structlog
 
 from memo.compaction import CompactionOptions
-from memo.consolidation import Budget, make_summariser
-from memo.consolidation.transcript import TranscriptLimits, make_transcripts
+from memo.consolidation import conversation_summary, make_summariser
 from memo.errors import MemoError
-from memo.ids import SessionId, SessionRef
+from memo.ids import SessionRef
 from memo.messages import Message
 from memo.outline import outline
 from memo.sessions import Summarize
@@ -25,8 +24,6 @@ from sandboxd.consolidation_settings import ConsolidationOptions
 from sandboxd.errors import InvalidRequest, SandboxdError
 
 _log = structlog.get_logger()
-
-_LIMITS = TranscriptLimits(part_tokens=48_000, parts=8)
 
 
 class Conversations(Protocol):
@@ -74,20 +71,6 @@ async def open_compactor(
         yield AutoCompactor(options, conversations, _within(options.timeout_s, conversation_summary(summariser)))
     finally:
         await summariser.aclose()
-
-
-def conversation_summary(summariser: Any) -> Callable[[list[Message]], Awaitable[str]]:
-    """Return a function that summarises a conversation, part by part; an outline if the summariser has no model."""
-    ask = getattr(summariser, "summarise_conversation", None)
-
-    async def summarise(messages: list[Message]) -> str:
-        if ask is None:
-            return outline(messages)
-        parts = make_transcripts(SessionId("conversation"), len(messages), messages, _LIMITS)
-        summaries = [await ask(part, Budget()) for part in parts]
-        return "\n\n".join(summary.strip() for summary in summaries)
-
-    return summarise
 
 
 def _within(timeout_s: float, summarise: Callable[[list[Message]], Awaitable[str]]) -> Summarize:

@@ -161,8 +161,8 @@ class ConsolidationService(anyio.AsyncContextManagerMixin):
             return  # a dry run changes nothing
         elif progress.kind == "started":
             self._publish(progress, "started")
-        elif progress.kind == "session_failed":
-            self._publish(progress, "session_failed", session=progress.session)
+        elif progress.kind in ("summarised", "session_failed"):
+            self._publish(progress, progress.kind, session=progress.session)
         elif progress.result is not None:
             self._finished(progress, progress.result)
 

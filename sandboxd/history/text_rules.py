@@ -42,7 +42,8 @@ def _rule(words: str, pattern: str, *, flags: re.RegexFlag = re.IGNORECASE) -> _
     return _TextRule(tuple(words.split()), re.compile(pattern, flags))
 
 
-# Every repetition that a match can begin with is bounded, so that no text makes a search quadratic.
+# A match never begins with a repetition, and no two repetitions follow each other, so that a search takes a time in
+# proportion to its text: an agent chooses it, and the event loop waits.
 _DEFAULT: Final = (
     # Authorization: Bearer x, and other headers that carry a key
     _rule(
@@ -53,12 +54,12 @@ _DEFAULT: Final = (
     # TOKEN=x, MY_SECRET_KEY: x, "password": "x"
     _rule("token secret passw passphrase key", rf"""{_NAMES}[A-Z0-9_]{{0,40}}["']?\s*(?:=|:(?!//))\s*{_VALUE}"""),
     # --password x; with = it is an assignment
-    _rule("--", rf"--[a-z0-9-]{{0,40}}{_NAMES}\s+(?!-){_VALUE}"),
+    _rule("--", rf"(?<=-){_NAMES}\s+(?!-){_VALUE}"),
     # curl -u user:password
     _rule("-u --user", r"""(?:^|\s)(?:-u|--user)(?:\s+|=)?["']?[^\s:"']+:(?P<secret>[^\s"']+)"""),
     _rule("sshpass", rf"\bsshpass\s+-p\s*{_VALUE}"),
     # scheme://user:password@host
-    _rule("://", r"[a-z][a-z0-9+.-]{0,20}://[^\s/:@\"']*:(?P<secret>[^\s/\"']+)@"),
+    _rule("://", r"://[^\s/:@\"']*:(?P<secret>[^\s/\"']+)@"),
     # tokens to which their issuer gives a prefix
     _rule(
         "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- xox xapp- sk- sk_ rk_ akia asia npm_ pypi- hf_ aiza ya29. dop_v1_ "
@@ -66,7 +67,7 @@ _DEFAULT: Final = (
         r"\b(?:gh[opusr]_[A-Za-z0-9]{8,}|github_pat_\w{8,}|glpat-[\w-]{8,}|xox[abps]-[\w-]{8,}|xapp-[\w-]{8,}"
         r"|[sr]k[-_](?:live|test|ant|proj|svcacct|or)[-_][\w-]{8,}|sk-[A-Za-z0-9]{20,}|A[KS]IA[A-Z0-9]{12,}"
         r"|npm_[A-Za-z0-9]{16,}|pypi-[\w-]{16,}|hf_[A-Za-z0-9]{16,}|AIza[\w-]{20,}|ya29\.[\w-]{8,}"
-        r"|dop_v1_[a-f0-9]{16,}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}(?:\.[\w-]*)?)",
+        r"|dop_v1_[a-f0-9]{16,}|(?<![\w-])eyJ[\w-]{8,}\.eyJ[\w-]{8,}(?:\.[\w-]*)?)",
         flags=re.NOFLAG,
     ),
     _rule(

@@ -7,7 +7,6 @@ session that was removed.
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -21,19 +20,19 @@ from pydantic_core import from_json
 
 from memo.errors import Corrupt, InvalidContent, InvalidKey, MemoError, ProviderError, SessionTaken, TooLarge
 from memo.ids import AgentId, SessionRef, UserId
-from memo.traces import BatchTraceStore, Envelope, SessionTraceStore
+from memo.traces import Envelope, SessionTraceStore
 from sandboxd.errors import HostError
 from sandboxd.history.event_log import EventLog, KeptEvent, moment
 from sandboxd.retries import Retries
 
 SOURCE: Final = "sandboxd"
-BATCH: Final = 200
+BATCH: Final = 500
 """The most envelopes that may be written before the cursor follows, and so the most that a kill leaves in doubt."""
 MAX_STRIKES: Final = 5
 """How often writing to one session may fail while others succeed, before its envelopes are given up."""
 _STOP_AFTER: Final = 3
 """A pass ends after this many failures without a success: the store does not answer."""
-_AT_ONCE: Final = 50
+_AT_ONCE: Final = 100
 """The most envelopes in one call: encoding them must not hold up the event loop."""
 _MOST_OPEN: Final = 4096
 _DEFAULT_AGENT: Final = AgentId("default")
@@ -156,7 +155,7 @@ class TraceRecorder:
         """Write the envelopes of one session, a few at a time, until one fails."""
         outcome = _Settling.GIVEN_UP
         try:
-            traces = await self._traces_of(ref)
+            traces = self._traces_of(ref)
             for start in range(0, len(entries), _AT_ONCE):
                 if not await self._is_there(ref):
                     self._give_up(entries[start:], "no_session")
@@ -183,10 +182,10 @@ class TraceRecorder:
 
     async def _append(self, traces: SessionTraceStore, entries: list[KeptEvent]) -> None:
         """Append envelopes, together if the store can. One that the store refuses is given up."""
-        if len(entries) > 1 and isinstance(traces, BatchTraceStore):
-            envelopes = [envelope_of(entry) for entry in entries]
+        append_all = getattr(traces, "append_envelopes", None)
+        if len(entries) > 1 and callable(append_all):
             with suppress(InvalidContent, TooLarge):  # one of them is refused: one by one, then
-                await self._write(entries, traces.append_envelopes(envelopes))
+                await self._write(entries, append_all([envelope_of(entry) for entry in entries]))
                 return
         for entry in entries:
             try:
@@ -221,13 +220,11 @@ class TraceRecorder:
             return False
         return True
 
-    async def _traces_of(self, ref: SessionRef) -> SessionTraceStore:
+    def _traces_of(self, ref: SessionRef) -> SessionTraceStore:
         """Return the trace store of a session, which the store is asked for once."""
         traces = self._traces.get(ref)
         if traces is None:
             traces = self._store.session_trace_store(ref)
-            if inspect.isawaitable(traces):
-                traces = await self._ask(traces)
             if len(self._traces) >= _MOST_OPEN:
                 self._traces.popitem(last=False)
             self._traces[ref] = traces

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -89,6 +90,9 @@ class Inspector:
     async def sessions(self, query: InspectorSessionsQuery) -> InspectedSessionList:
         """Return a page of the sessions of the store and of sandboxes, newest first."""
         items = await self._all_sessions(query.tenant)
+        if self._store is not None:
+            damaged = {(item.tenant, item.session): item for item in await self.reader.list_damaged(query.tenant)}
+            items = [item for item in items if (item.tenant, item.session) not in damaged] + list(damaged.values())
         if query.user is not None:
             items = [item for item in items if item.user == query.user]
         if query.q:
@@ -218,8 +222,9 @@ Order = tuple[float, str, str]
 
 
 def _order(item: InspectedSession) -> Order:
-    at = item.updated_at or item.created_at or _NEVER
-    return at.timestamp(), item.tenant or "", item.session or ""
+    """Return what sessions are sorted by, newest first; damaged ones, which may have no time, come before all."""
+    at = math.inf if item.error is not None else (item.updated_at or item.created_at or _NEVER).timestamp()
+    return at, item.tenant or "", item.session or ""
 
 
 def _cursor(item: InspectedSession) -> str:

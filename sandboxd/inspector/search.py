@@ -28,6 +28,8 @@ DEADLINE_S = 5.0
 MOST_CHARS = 64 * 1024 * 1024
 """How much text one search looks at."""
 _AROUND = 80
+_SEARCHED_INLINE = 65_536
+"""A longer text is searched in a thread."""
 _HITS_OF_SESSION = 20
 """The most messages of one session in a result, so that one session does not hide the others."""
 
@@ -130,8 +132,7 @@ class StoreSearch:
                 return
             assert isinstance(one.key, DocumentKey)  # noqa: S101  # a list of documents
             name = str(one.key.name)
-            text = await self._text(search, one.key)
-            found = search.snippet(name) or (None if text is None else search.snippet(text))
+            found = search.snippet(name) or await self._snippet(search, one.key)
             if found is not None:
                 is_of_session = scope is Scope.SESSION
                 search.add(
@@ -150,8 +151,7 @@ class StoreSearch:
         async for key in self._artifacts(search, ref):
             if search.is_over:
                 return
-            text = await self._text(search, key)
-            found = search.snippet(str(key.tool_call)) or (None if text is None else search.snippet(text))
+            found = search.snippet(str(key.tool_call)) or await self._snippet(search, key)
             if found is not None:
                 search.add(
                     SearchHit(
@@ -174,13 +174,18 @@ class StoreSearch:
             assert isinstance(one.key, ArtifactKey)  # noqa: S101  # a list of artifacts
             yield one.key
 
-    async def _text(self, search: _Search, key: DocumentKey | ArtifactKey) -> str | None:
+    async def _snippet(self, search: _Search, key: DocumentKey | ArtifactKey) -> str | None:
+        """Read a text and return what is around its first match."""
         try:
             text = await self._store.read(key)
         except (StoreUnavailable, MemoError):
             search.is_incomplete = True
             return None
-        return None if text is None else text.encoded.decode()
+        if text is None:
+            return None
+        if len(text.encoded) <= _SEARCHED_INLINE:
+            return search.snippet(text.encoded.decode())
+        return await to_thread.run_sync(lambda: search.snippet(text.encoded.decode()), abandon_on_cancel=True)
 
 
 def _search_messages(search: _Search, ref: SessionRef, user: str | None, messages: list[JsonObject]) -> None:

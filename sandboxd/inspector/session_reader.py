@@ -58,6 +58,14 @@ class SessionReader:
 
         return parse() if len(listed) <= _PARSED_INLINE else await to_thread.run_sync(parse)
 
+    async def list_damaged(self, tenant: TenantId | None) -> list[InspectedSession]:
+        """Return the sessions that the store cannot read, if it can tell them, each with its error."""
+        store = self._required()
+        if not store.has("list_damaged_sessions"):
+            return []
+        found = await store.call("list damaged sessions", "list_damaged_sessions", tenant)
+        return [session_item(one) for one in _items(found, "sessions")]
+
     async def count_sessions(self) -> int:
         """Return how many sessions the store lists."""
         return len(_items(await self._required().call("list sessions", "list_sessions", None), "sessions"))

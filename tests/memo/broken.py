@@ -284,3 +284,22 @@ class TrustsEveryCheckpoint:
 def trusting() -> Any:
     store = InMemoryStore()
     return lambda session: TrustsEveryCheckpoint(store.orchestration_persistence(session))
+
+
+class NeedsTheNamedEvent:
+    """Orchestration that drops a checkpoint whose event is not in the log, also when the log is empty."""
+
+    def __init__(self, sound: Any) -> None:
+        self._sound = sound
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sound, name)
+
+    async def recover_state(self) -> Any:
+        state = await self._sound.recover_state()
+        return state if state.events else type(state)(None, [], "unknown checkpoint")
+
+
+def dropping() -> Any:
+    store = InMemoryStore()
+    return lambda session: NeedsTheNamedEvent(store.orchestration_persistence(session))

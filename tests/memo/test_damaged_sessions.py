@@ -85,6 +85,17 @@ async def test_lists_and_scans_have_everyone_else(
     assert "damaged" in caplog.text
 
 
+@pytest.mark.parametrize("value", ["'never'", "x'ff'", "1e300"])
+async def test_a_damaged_row_of_a_session_is_named(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "memo.db"
+    async with store_at(path) as store:
+        await say(store, "s1", "hello")
+    statement(f"UPDATE sessions SET created_at = {value}")(path)
+    async with store_at(path) as store:
+        with pytest.raises(Corrupt, match="cannot read session acme:s1: its row is damaged"):
+            await store.get_session("acme", "s1")
+
+
 MESSAGES = [
     ("sqlite", statement("UPDATE messages SET body = '{' WHERE session = 'of-bob' AND position = 2"), "message 2 of"),
     (

@@ -63,6 +63,7 @@ CASES: list[tuple[Any, Check, str]] = [
     (broken.SwapsChanges, check_change_feed, "every change is reported once in order with key and revision"),
     (broken.ReversedTraces, check_trace_store, "envelopes come back in order and unchanged"),
     (broken.trusting, check_orchestration, "an unknown checkpoint means replay from the first event"),
+    (broken.dropping, check_orchestration, "a checkpoint without any event is the state"),
 ]
 
 

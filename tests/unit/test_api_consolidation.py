@@ -14,6 +14,7 @@ import anyio.to_thread
 import pytest
 
 import memo
+from memo.consolidation import with_ledger
 from memo.errors import Unsupported
 from memo.ids import UserRef
 from memo.leases import Lease
@@ -25,6 +26,7 @@ from sandboxd.errors import DependencyError, InvalidRequest
 from sandboxd.events import EventBus
 from sandboxd.metrics import Metrics
 from sandboxd.sandboxes.manager import SandboxManager
+from tests.seed_store import SeedStore
 from tests.world.serving import ServedWorld as World
 from tests.world.serving import serving
 
@@ -115,6 +117,7 @@ async def test_a_run_on_demand_answers_with_what_changed(tmp_path: Path) -> None
         assert (status, unknown["outcome"], unknown["revision"]) == (200, "nothing", None)
         assert at.told() == [
             ("started", "ann", None),
+            ("summarised", "ann", None),
             ("finished", "ann", "written"),
             ("started", "ann", None),
             ("finished", "ann", "unchanged"),
@@ -215,6 +218,36 @@ async def test_a_store_without_a_ledger_leaves_the_daemon_without_consolidation(
             status, problem, _ = await at.ask(method, target)
             assert (status, problem["code"], problem["retryable"]) == (501, "memo.unsupported", False)
             assert problem["detail"].startswith("cannot consolidate in OnlyReads: it does not implement acquire_lease")
+
+
+async def test_a_store_of_another_program_is_consolidated_with_a_ledger_beside_the_daemon(tmp_path: Path) -> None:
+    """As the daemon opens it: background and demand, events, and the page in the mirror of a live sandbox."""
+    plain = SeedStore(tmp_path / "seed.json")
+    options = ConsolidationOptions(idle_s=0, scan_s=0.1)
+    async with with_ledger(plain, tmp_path) as store, desk(tmp_path, options, store=store) as at:
+        assert at.consolidation.is_running
+        await at.world.create("s1", user="ann", tenant="default")
+        shown = at.world.mirror("s1", tenant="default") / "user" / "USER.md"
+        await at.say("s1", "I prefer short answers.")
+        with anyio.fail_after(HANG_GUARD_S):
+            async with at.world.manager.events.subscribe() as events:
+                while ("finished", "ann", "written") not in at.told():
+                    await anext(events)
+        assert "- Prefers short answers <!-- from s1#1 -->" in await at.page()
+        assert shown.read_text() == await at.page()
+        status, again, _ = await at.ask("POST", "default/users/ann/consolidation")
+        assert (status, again["outcome"], again["changed"]) == (200, "unchanged", False)
+        _, listed, _ = await at.ask("GET", "default/consolidation")
+        assert [(item["user"], item["due"]) for item in listed["items"]] == [("ann", False)]
+        await plain.write_memory_document(
+            "default", "ann", "user", "USER.md", await at.page() + "\n## Mine\n\nBy hand.\n"
+        )
+        await at.say("s1", "I like graphs.")
+        _, done, _ = await at.ask("POST", "default/users/ann/consolidation")
+        assert done["outcome"] in ("written", "unchanged")  # the background may have been first
+        assert "By hand." in await at.page()
+        assert "Likes graphs" in shown.read_text()
+    assert (tmp_path / "consolidation.db").exists()
 
 
 async def test_a_repeated_request_is_carried_out_once(tmp_path: Path) -> None:

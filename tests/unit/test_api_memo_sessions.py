@@ -11,6 +11,7 @@ import pytest
 
 import memo
 from memo.outline import LINE_CHARS, MAX_LINES, outline
+from tests.seed_store import SeedStore
 from tests.unit.test_api_memo import SESSION, TENANT, Wire, wired
 from tests.world.serving import serving
 
@@ -185,7 +186,7 @@ class Odd:
         return []
 
     async def get_or_create(self, tenant: str, user: str, agent: str, session: str) -> Any:
-        return {"session": session}
+        return {"id": session}
 
     async def list_sessions(self, tenant: str) -> Any:
         return 7
@@ -206,3 +207,18 @@ async def test_an_invalid_answer_from_a_store_is_reported(tmp_path: Path) -> Non
             ):
                 problem = await wire.problem(method, target, **options)
                 assert (problem["status"], problem["code"]) == (503, "store.unavailable"), target
+
+
+async def test_a_store_of_another_program_answers_with_plain_objects(tmp_path: Path) -> None:
+    store = SeedStore(tmp_path / "seed.json")
+    async with serving(tmp_path, store=store) as world:
+        async for wire in wired(world):
+            made = await wire.json("PUT", OTHER, json={"user": "u2", "agent": "a"})
+            assert (made["session"], made["user"], made["agent"], made["turns"]) == ("other", "u2", "a", 0)
+            turn = {"messages": said("one"), "usage": {"input": 1}}
+            assert (await wire.json("POST", f"{OTHER}/turns", json=turn))["appended"] == 1
+            assert (await wire.json("GET", f"{OTHER}/messages"))["items"] == said("one")
+            texts = said(*(f"question {number}" for number in range(9)))
+            await wire.json("POST", f"{OTHER}/messages", json={"messages": texts})
+            small = {"trigger_tokens": 1, "compact_fraction": 0.2}
+            assert await wire.json("POST", f"{OTHER}/compaction", json=small) == {"compacted": True, "archived": 2}

@@ -213,3 +213,35 @@ async def test_a_daemon_that_is_gone_is_named(tmp_path: Path, browser: aiohttp.C
         async with browser.get(f"{door.url}{PAGE}") as answer:
             assert answer.status == 502
             assert "doctor" in await answer.text()
+
+
+async def test_two_doors_do_not_lock_each_other_out(world: ServedWorld, browser: aiohttp.ClientSession) -> None:
+    address = Address(socket=world.socket)
+    async with BrowserDoor(address) as one, BrowserDoor(address) as other:
+        assert await status(browser, one.link) == await status(browser, other.link) == 303
+        assert await status(browser, f"{one.url}{PAGE}") == await status(browser, f"{other.url}{PAGE}") == 200
+
+
+async def test_a_request_for_another_server_is_refused(door: BrowserDoor, browser: aiohttp.ClientSession) -> None:
+    assert await status(browser, door.link) == 303
+    (cookie,) = browser.cookie_jar
+    for target in (f"{door.url}/v1/tenants/acme/sessions/s1/ports/8000/", "http://evil.example/", "*"):
+        async with await anyio.connect_tcp("127.0.0.1", door.port) as stream:
+            head = (
+                f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1:{door.port}\r\nCookie: {cookie.key}={cookie.value}\r\n\r\n"
+            )
+            await stream.send(head.encode())
+            assert int((await stream.receive()).split()[1]) in (400, 403), target
+
+
+async def test_a_page_that_was_closed_ends_its_streams(
+    world: ServedWorld, door: BrowserDoor, browser: aiohttp.ClientSession
+) -> None:
+    assert await status(browser, door.link) == 303
+    for _ in range(110):  # more than the connections that the door keeps
+        async with browser.get(f"{door.url}/v1/events", headers={"accept": "text/event-stream"}) as stream:
+            await stream.content.readline()
+            stream.close()
+    with anyio.fail_after(60):
+        async with browser.get(f"{door.url}/__inspector/api/overview") as answer:
+            assert answer.status == 200

@@ -216,6 +216,23 @@ async def test_one_damaged_session_is_an_item_with_an_error(tmp_path: Path) -> N
     assert len(items) == 5
 
 
+async def test_a_damaged_session_of_a_directory_is_named_with_its_file_and_hides_no_other(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    async with memo.open_store(f"file:///{root}") as store, serving(tmp_path, store=store) as world:
+        async for wire in wired(world):
+            for name in ("good", "bad"):
+                await store.get_or_create("acme", "u", "a", name)
+                await store.append_messages("acme", name, said("needle"))
+            (root / "tenants/acme/sessions/bad/session.jsonl").write_bytes(b"\xff{not json\n")
+            first, *rest = (await wire.json("GET", f"{API}/sessions"))["items"]
+            assert (first["session"], "session.jsonl" in first["error"]) == ("bad", True)
+            assert {item["session"] for item in rest} == {"good", "s1"}
+            hits = (await wire.json("GET", f"{API}/search?q=needle"))["items"]
+            assert [hit["session"] for hit in hits if hit["type"] == "message"] == ["good"]
+            problem = await wire.problem("GET", f"{API}/tenants/acme/sessions/bad/timeline")
+            assert problem["code"] == "store.corrupt"
+
+
 async def test_ten_thousand_entries_fit_in_two_megabytes(tmp_path: Path) -> None:
     async with memo.open_store("memory://") as store, serving(tmp_path, store=store) as world:
         async for wire in wired(world):

@@ -33,7 +33,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("spool",),
         # implementations, and the turn contract
         ("stores", "wrap", "primitives turn steps"),
-        ("consolidation", "store_url", "app"),
+        ("consolidation", "store_url", "app profiles agent_http session_parts"),
         ("testing",),
         ("",),
     ),

@@ -24,11 +24,12 @@ PUBLIC: dict[str, str] = {
         Activity Backoff Budget BudgetSpent Bullet ConsolidationLedger ConsolidationSettings EmbeddedSummariser
         Failure LedgeredStore Outcome Part PendingUser Policy ProfileDraft ProfileRefused Progress RunResult
         ServiceConfig SessionRevision Settlement SettlementWriter Source Standing Summariser SummariserSettings
-        UserMemoryConsolidationService UserMirrors UserState Verdict Why decide make_summariser with_ledger
+        UserMemoryConsolidationService UserMirrors UserState Verdict Why conversation_summary decide make_summariser
+        with_ledger
     """,
     "memo.consolidation.summarisers": """
         BadAnswer EmbeddedSummariser Fact ProfileRequest SessionDraft SessionSummary Summariser SummariserError
-        SummariserSettings SummariserUnavailable make_summariser
+        SummariserSettings SummariserUnavailable conversation_summary make_summariser
     """,
     "memo.primitives": """
         Identity InvalidIdentity InvalidMedia InvalidMemory InvalidMessage InvalidPrimitive InvalidRetrievable

@@ -6,6 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from sandboxd.consolidation_settings import ConsolidationOptions
+from sandboxd.history_settings import HistoryOptions
 from sandboxd.limits import Limits
 from sandboxd.settings import Settings
 from sandboxd.wire_limits import WireLimits
@@ -16,7 +17,7 @@ def test_the_settings_reference_matches_the_settings_model() -> None:
     assert TARGET.read_text(encoding="utf-8") == render(), "run `.venv/bin/python -m scripts.settings_reference`"
 
 
-@pytest.mark.parametrize("model", [Settings, Limits, WireLimits, ConsolidationOptions])
+@pytest.mark.parametrize("model", [Settings, Limits, WireLimits, ConsolidationOptions, HistoryOptions])
 def test_every_setting_has_a_description(model: type[BaseModel]) -> None:
     assert [name for name, text in describe_fields(model).items() if not text and name not in HIDDEN] == []
 

@@ -1,5 +1,6 @@
 """Summarisers turn conversations into facts, and facts into a profile. The embedded one is the default."""
 
+from memo.consolidation.summarisers.conversation import conversation_summary
 from memo.consolidation.summarisers.embedded_summariser import EmbeddedSummariser
 from memo.consolidation.summarisers.settings import SummariserSettings, make_summariser
 from memo.consolidation.summarisers.summariser import (
@@ -24,5 +25,6 @@ __all__ = [
     "SummariserError",
     "SummariserSettings",
     "SummariserUnavailable",
+    "conversation_summary",
     "make_summariser",
 ]

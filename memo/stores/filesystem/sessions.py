@@ -15,7 +15,7 @@ from contextlib import suppress
 from memo.documents import Scope
 from memo.errors import Corrupt, InvalidKey
 from memo.ids import AgentId, OwnerId, SessionId, SessionRef, TenantId, UserId, UserRef
-from memo.sessions import Session, SessionMeta
+from memo.sessions import DamagedSession, Session, SessionMeta
 from memo.stores.filesystem import session_log
 from memo.stores.filesystem.directory import Directory
 from memo.stores.filesystem.home import Home
@@ -50,6 +50,17 @@ def list_all(root: Directory, tenant: TenantId | None) -> list[Session]:
     owners = (o for o in owners_of(root, tenant) if o.scope is Scope.SESSION)
     found = [record.session() for record in (listed(root, owner.session) for owner in owners) if record]
     return sorted(found, key=lambda s: (s.updated_at, s.session), reverse=True)
+
+
+def list_damaged(root: Directory, tenant: TenantId | None) -> list[DamagedSession]:
+    damaged = []
+    for owner in owners_of(root, tenant):
+        if owner.scope is Scope.SESSION:
+            try:
+                record_of(root, owner.session)
+            except Corrupt as error:
+                damaged.append(DamagedSession(owner.session.tenant, owner.session.session, str(error)))
+    return damaged
 
 
 def list_of_user(root: Directory, user: UserRef) -> list[SessionMeta]:
@@ -105,7 +116,8 @@ def record_of(root: Directory, ref: SessionRef) -> SessionRecord | None:
 def _name_for_user(root: Directory, user: UserRef, session: SessionId) -> None:
     owner = Owner(user.tenant, Scope.USER, OwnerId(user.user))
     with root.make_path(*owner.path, HIDDEN, USER_SESSIONS) as sessions:
-        sessions.touch(session)
+        if sessions.stat(session) is None:
+            sessions.touch(session)
 
 
 def _names(root: Directory, *path: str) -> list[str]:

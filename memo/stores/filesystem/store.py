@@ -38,7 +38,7 @@ from memo.ids import AgentId, OwnerId, SessionRef, TenantId, ToolCallId, UserId,
 from memo.keyed_lock import KeyedLock
 from memo.limits import encode_text
 from memo.messages import EncodedMessage, Message, StoredMessage
-from memo.sessions import Session, SessionMeta, Usage
+from memo.sessions import DamagedSession, Session, SessionMeta, Usage
 from memo.stores.base_store import BaseStore
 from memo.stores.filesystem import artifacts, documents, messages, sessions
 from memo.stores.filesystem.change_log import ChangeLog
@@ -294,6 +294,10 @@ class FilesystemStore(FilesystemRecords, FilesystemLedger, BaseStore):
     async def list_sessions(self, tenant: str | None = None) -> list[Session]:
         wanted = None if tenant is None else TenantId(tenant)
         return await self._on_root(lambda root: sessions.list_all(root, wanted))
+
+    async def list_damaged_sessions(self, tenant: str | None = None) -> list[DamagedSession]:
+        wanted = None if tenant is None else TenantId(tenant)
+        return await self._on_root(lambda root: sessions.list_damaged(root, wanted))
 
     async def list_sessions_by_user(self, tenant: str, user: str) -> list[SessionMeta]:
         ref = UserRef.of(tenant, user)

@@ -23,11 +23,17 @@ class SQLiteJournal:
 
     async def append_all(self, log: LogName, agent: str, bodies: Sequence[str]) -> None:
         def commit(db: sqlite3.Connection) -> None:
+            # By itself: within another query SQLite reads the whole log to find the largest position.
+            (last,) = db.execute(
+                "SELECT MAX(position) FROM logs WHERE tenant = ? AND session = ? AND log = ? AND agent = ?",
+                (*self._ref, log, agent),
+            ).fetchone()
             db.executemany(
-                """INSERT INTO logs (tenant, session, log, agent, position, body, at)
-                   SELECT ?, ?, ?, ?, COALESCE(MAX(position), 0) + 1, ?, ? FROM logs
-                   WHERE tenant = ? AND session = ? AND log = ? AND agent = ?""",
-                [(*self._ref, log, agent, body, self._now(), *self._ref, log, agent) for body in bodies],
+                "INSERT INTO logs (tenant, session, log, agent, position, body, at) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (*self._ref, log, agent, position, body, self._now())
+                    for position, body in enumerate(bodies, start=(last or 0) + 1)
+                ],
             )
 
         await self._database.write(commit)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from memo.compaction import Compaction, full_history
 from memo.documents import NOTES, Author, DocumentKey
-from memo.errors import InvalidKey, TooLarge
+from memo.errors import Corrupt, InvalidKey, TooLarge
 from memo.ids import AgentId, SessionId, SessionRef, TenantId, UserId, UserRef
 from memo.messages import EncodedMessage, Message, StoredMessage, decode_object, newest_within
 from memo.sessions import Session, SessionMeta, Usage
@@ -26,6 +26,8 @@ _log = logging.getLogger("memo.stores")
 
 T = TypeVar("T")
 
+_DAMAGE = (InvalidKey, TypeError, ValueError, OverflowError)
+"""What reading a row raises if another program has written something else into it."""
 _MOST_MESSAGES = 2**53
 
 
@@ -35,7 +37,10 @@ def get(db: sqlite3.Connection, ref: SessionRef) -> Session | None:
            FROM sessions WHERE tenant = ? AND session = ?""",
         _params(ref),
     ).fetchone()
-    return None if row is None else _session(row)
+    try:
+        return None if row is None else _session(row)
+    except _DAMAGE:
+        raise Corrupt(f"cannot read session {ref}: its row is damaged") from None
 
 
 def make(db: sqlite3.Connection, ref: SessionRef, user: UserId, agent: AgentId, now: int) -> Session:
@@ -79,7 +84,7 @@ def readable(rows: Iterable[tuple[Any, ...]], parse: Callable[[Any], T], noun: s
     for row in rows:
         try:
             found.append(parse(row))
-        except (InvalidKey, TypeError, ValueError, OverflowError):
+        except _DAMAGE:
             _log.warning("cannot list a %s: the row of %.200r is damaged", noun, row[:2])
     return found
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from memo.consolidation import Budget, Outcome, Part
+from memo.consolidation import Budget, EmbeddedSummariser, Outcome, Part, conversation_summary
 from memo.consolidation.summarisers import BadAnswer, Fact, ProfileRequest, SummariserUnavailable
 from memo.consolidation.summarisers.command_summariser import CommandOptions, CommandSummariser
 from memo.consolidation.transcript import make_transcripts
@@ -173,3 +173,21 @@ async def test_the_service_writes_a_profile_made_by_a_command(store: BaseStore, 
     result = await service_of(store, clock, summariser).consolidate("acme", "ann")
     assert (result.outcome, result.calls) == (Outcome.WRITTEN, 2)
     assert "- Has said 5 letters <!-- from s1#1 -->" in await page(store)
+
+
+async def test_a_conversation_is_shortened_by_the_command(script: Script) -> None:
+    body = """
+        read -r question
+        case $question in
+          *'"task": "conversation"'*'Which port is free?'*) echo '{"summary": "They asked for a port."}' ;;
+          *) exit 3 ;;
+        esac
+    """
+    summarise = conversation_summary(CommandSummariser(script(body)))
+    assert await summarise([{"role": "user", "content": "Which port is free?"}]) == "They asked for a port."
+
+
+async def test_without_a_model_a_conversation_becomes_an_outline() -> None:
+    summarise = conversation_summary(EmbeddedSummariser())
+    messages = [{"role": "user", "content": "Which port is free?"}, {"role": "assistant", "content": "8080"}]
+    assert await summarise(messages) == "- Which port is free?"

@@ -212,6 +212,27 @@ async def test_a_store_with_a_ledger_keeps_its_own(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+async def test_a_store_that_keeps_no_messages_or_only_reads_is_left_as_it_is(tmp_path: Path) -> None:
+    class Reader:
+        async def read_memory_document(self, tenant: str, owner: str, scope: str, name: str) -> str | None:
+            return None
+
+    class ReadsMessages(Reader):
+        async def load_all_messages(self, tenant: str, session: str) -> list[dict[str, Any]]:
+            return []
+
+    class Documents(Reader):
+        async def write_memory_document(self, *where: str) -> None: ...
+
+    for kind in (Reader, ReadsMessages, Documents):
+        store = kind()
+        async with with_ledger(store, tmp_path / "data") as same:
+            assert same is store
+        with pytest.raises(Unsupported, match=f"cannot consolidate in {kind.__name__}"):
+            UserMemoryConsolidationService(store, store, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
 async def test_without_a_directory_such_a_store_is_refused(store: SeedStore) -> None:
     with pytest.raises(Unsupported, match="cannot consolidate in SeedStore"):
         UserMemoryConsolidationService(store)
