@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -67,7 +68,7 @@ _FOUND = """() => ({
 @pytest.fixture(scope="module", autouse=True)
 def told(daemon: RunningDaemon, client: Client) -> Iterator[None]:
     client.ensure_sandbox(SESSION, user="mallory", labels={"note": "<b>bold</b>"})
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": HOSTILE},
         {"role": "assistant", "content": MARKDOWN},
         {"role": "assistant", "content": [{"type": "text", "text": HOSTILE}, tool_call()], "model": HOSTILE},

@@ -73,7 +73,7 @@ def tell(client: Client, daemon: Path) -> None:
     client.append_memo(SESSION, "NOTES.md", "- and sands it\n", actor="colleague", reason="heard in passing")
     client.write_memo("ada", "USER.md", "# Ada\n- likes tea\n", scope="user")
     for turn in range(1, 4):
-        talk = [
+        talk: list[dict[str, Any]] = [
             {"role": "user", "content": f"Question {turn}: how long is the board?"},
             {"role": "assistant", "content": [{"type": "text", "text": "I **measure** it."}, call(turn)]},
             {"role": "toolResult", "toolCallId": f"c{turn}", "toolName": "Bash", "content": "42 plan.md"},

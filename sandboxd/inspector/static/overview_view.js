@@ -77,7 +77,7 @@ export function overviewView({ signal }) {
   const soon = debounced(load, SETTLE_MS, signal);
   follow("/v1/events", KINDS.filter((kind) => kind !== "mirror"), (event) => {
     if (event.kind === "sandbox" || event.kind === "egress" || event.limits_hit?.length) soon();
-  }, signal);
+  }, signal, { onGap: soon });
   const again = setInterval(load, AGAIN_MS);
   signal.addEventListener("abort", () => clearInterval(again));
   load();
