@@ -14,7 +14,7 @@ from anyio import to_thread
 
 from memo.errors import MemoError, Unsupported
 from memo.ids import SessionRef, TenantId
-from sandboxd.errors import InvalidRequest, NotFound, SandboxNotFound, SessionNotFound, StoreUnavailable
+from sandboxd.errors import HostError, InvalidRequest, NotFound, SandboxNotFound, SessionNotFound, StoreUnavailable
 from sandboxd.history import EventFilter, EventHistory
 from sandboxd.inspector.overview import FAILURE_KINDS, describe_daemon
 from sandboxd.inspector.sampler import MeasuredSandboxes, StatsSampler
@@ -23,6 +23,7 @@ from sandboxd.inspector.session_reader import SessionReader, unsupported_parts
 from sandboxd.inspector.timeline import Entry, PlacedEntry, build_timeline, details, event_id, page
 from sandboxd.memory.store_client import StoreClient
 from sandboxd.metrics import PoolFigures
+from sandboxd.models.event import Event
 from sandboxd.models.health import Readiness
 from sandboxd.models.inspector import (
     MAX_ENTRIES,
@@ -84,7 +85,7 @@ class Inspector:
                 (view, self._sandboxes.idle_s(SessionRef(view.tenant, view.session)))
                 for view in self._sandboxes.find_all()
             ],
-            events=await self._sandboxes.history.find(_FAILURES, limit=_SEARCHED_EVENTS, newest_first=True),
+            events=await self._newest_events(),
         )
 
     async def sessions(self, query: InspectorSessionsQuery) -> InspectedSessionList:
@@ -108,18 +109,19 @@ class Inspector:
     async def session(self, ref: SessionRef) -> SessionDetails:
         view = self._view(ref)
         found = None if self._store is None else await self.reader.find(ref)
-        if found is None and view is None:
-            if self._store is not None and not self._store.has("get_session"):
-                found = InspectedSession(tenant=ref.tenant, session=ref.session)
-            else:
-                raise SessionNotFound("cannot find this session")
-        known = found or _of_sandbox(view)
+        if found is None and view is not None:
+            found = _of_sandbox(view)
+        elif found is None and self._store is not None and not self._store.has("get_session"):
+            # A store that keeps no sessions cannot tell whether one exists.
+            found = InspectedSession(tenant=ref.tenant, session=ref.session)
+        if found is None:
+            raise SessionNotFound("cannot find this session")
         forks = [
             one.session
             for one in self._sandboxes.find_all()
             if one.tenant == ref.tenant and one.parent == ref.session and one.session != ref.session
         ]
-        fields = dict(known) | {"state": None if view is None else view.state}
+        fields = dict(found) | {"state": None if view is None else view.state}
         return SessionDetails(**fields, sandbox=view, parent=None if view is None else view.parent, forks=sorted(forks))
 
     async def timeline(self, ref: SessionRef, after: str | None, limit: int) -> tuple[list[Entry], str | None, int]:
@@ -155,7 +157,10 @@ class Inspector:
         # Only events that are not in the trace yet; all of them if the store keeps no traces.
         traced = max(map(event_id, envelopes), default=0)
         wanted = EventFilter(tenant=ref.tenant, session=ref.session)
-        newest = await self._sandboxes.history.find(wanted, after=traced, limit=MAX_ENTRIES)
+        newest = await self._sandboxes.history.find(
+            wanted, after=traced or None, limit=MAX_ENTRIES, newest_first=not traced
+        )
+        newest.sort(key=lambda event: event.id)
         return await to_thread.run_sync(build_timeline, messages, envelopes, newest, session.created_at)
 
     async def _optional(
@@ -187,6 +192,12 @@ class Inspector:
         except Unsupported:
             return []
 
+    async def _newest_events(self) -> list[Event]:
+        try:
+            return await self._sandboxes.history.find(_FAILURES, limit=_SEARCHED_EVENTS, newest_first=True)
+        except HostError:
+            return []  # the check of the disk says why, and the rest of the overview is needed most then
+
     async def _count_sessions(self) -> int | None:
         if self._store is None:
             return None
@@ -202,8 +213,7 @@ class Inspector:
             return None
 
 
-def _of_sandbox(view: SandboxView | None) -> InspectedSession:
-    assert view is not None  # noqa: S101  # called only with a sandbox
+def _of_sandbox(view: SandboxView) -> InspectedSession:
     return InspectedSession(
         tenant=view.tenant,
         session=view.session,

@@ -6,7 +6,7 @@ It reads the newest sessions first and stops at its bounds; the result says whet
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -66,12 +66,9 @@ class _Search:
 
 
 class StoreSearch:
-    def __init__(
-        self, reader: SessionReader, store: StoreClient, clock: Callable[[], float] = anyio.current_time
-    ) -> None:
+    def __init__(self, reader: SessionReader, store: StoreClient) -> None:
         self._reader = reader
         self._store = store
-        self._clock = clock
 
     async def find(
         self, text: str, sessions: list[InspectedSession], limit: int, deadline_s: float = DEADLINE_S

@@ -12,7 +12,7 @@ from typing import Any
 
 from anyio import to_thread
 
-from memo.errors import MemoError, Unsupported
+from memo.errors import MemoError
 from memo.ids import AgentId, SessionId, SessionRef, TenantId
 from memo.sessions import Session
 from sandboxd.errors import StoreUnavailable
@@ -222,7 +222,3 @@ def unsupported_parts(store: StoreClient) -> list[str]:
     }
     lacking = [part for part, methods in needs.items() if not any(map(store.has, methods))]
     return [*lacking, *store.capabilities.missing()]
-
-
-def explain(error: Exception) -> str:
-    return "unsupported" if isinstance(error, Unsupported) else str(error)[:_MOST_ERROR_CHARS]

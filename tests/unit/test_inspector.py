@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import anyio
 import pytest
 
@@ -53,6 +54,14 @@ async def test_only_files_of_the_page_are_served(wire: Wire) -> None:
         assert (await wire.ask("GET", f"/__inspector/static/{name}"))[0] == 200
     for name in ("page_files.py", "../page_files.py", "..%2fpage_files.py", "%2e%2e/page_files.py", "", "/etc/passwd"):
         assert (await wire.problem("GET", f"/__inspector/static/{name}"))["status"] in (400, 404)
+
+
+async def test_over_tcp_everything_needs_the_token_and_a_browser_is_refused(wire: Wire) -> None:
+    token = {"authorization": f"Bearer {wire.world.token}"}
+    for path in ("/__inspector/", "/__inspector/static/index.html", f"{API}/overview", SHOWN, "/__inspector/sessions"):
+        for headers, expected in (({}, 401), (token, 200), ({**token, "origin": wire.world.url}, 403)):
+            async with aiohttp.request("GET", f"{wire.world.url}{path}", headers=headers) as answer:
+                assert answer.status == expected, (path, headers)
 
 
 async def test_the_overview_shows_sandboxes_and_what_works(wire: Wire) -> None:
