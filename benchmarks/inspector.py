@@ -64,7 +64,7 @@ def longest_task_ms(trace: bytes) -> float:
         for event in events
         if event.get("name") == "thread_name" and event["args"].get("name") == "CrRendererMain"
     }
-    tasks = [
+    tasks: list[float] = [
         event["dur"] / 1000
         for event in events
         if "dur" in event and event.get("name") in ("RunTask", "ThreadControllerImpl::RunTask")

@@ -216,7 +216,10 @@ class BrowserDoor:
         async with opened:
             chosen = [opened.protocol] if opened.protocol else []
             browser = web.WebSocketResponse(protocols=chosen, max_msg_size=_MAX_MESSAGE_BYTES, autoclose=False)
-            await browser.prepare(request)
+            try:
+                await browser.prepare(request)
+            except ConnectionResetError:  # the browser has left in the meantime
+                return browser
             ways = [
                 asyncio.create_task(_copy(browser, opened)),
                 asyncio.create_task(_copy(opened, browser)),

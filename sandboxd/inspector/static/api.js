@@ -63,28 +63,41 @@ export const KINDS = [
 ];
 const RETRY_MS = 3000;
 
-// Follow server-sent events until the signal aborts. A browser gives up after an error answer; this tries again.
-export function follow(url, kinds, onEvent, signal, onState = () => {}) {
+// Follow server-sent events until the signal aborts. A browser gives up after an error answer; this tries again. A hidden
+// tab lets its stream go, because a browser opens only six connections to one host for all tabs together. `onGap` is
+// called when events may have been missed.
+export function follow(url, kinds, onEvent, signal, { onState = () => {}, onGap = () => {} } = {}) {
   let source = null;
   let timer = 0;
+  let wasOpen = false;
+  const close = () => {
+    clearTimeout(timer);
+    source?.close();
+    source = null;
+  };
   const open = () => {
+    close();
     source = new EventSource(url);
-    source.onopen = () => onState(true);
+    source.onopen = () => {
+      onState(true);
+      if (wasOpen) onGap();
+      wasOpen = true;
+    };
     source.onerror = () => {
       onState(false);
-      if (source.readyState !== EventSource.CLOSED) return;
-      clearTimeout(timer);
-      timer = setTimeout(open, RETRY_MS);
+      if (source?.readyState === EventSource.CLOSED) timer = setTimeout(open, RETRY_MS);
     };
     for (const kind of kinds) {
       source.addEventListener(kind, (message) => onEvent(JSON.parse(message.data), kind));
     }
   };
-  open();
+  const change = () => (document.hidden ? close() : open());
+  document.addEventListener("visibilitychange", change);
   signal.addEventListener("abort", () => {
-    clearTimeout(timer);
-    source.close();
+    document.removeEventListener("visibilitychange", change);
+    close();
   });
+  if (!document.hidden) open();
 }
 
 // Run `work` soon, once for any number of calls until then.

@@ -12,8 +12,8 @@ export function copiesView({ tenant, session, signal, reload }) {
   const element = h(
     "div",
     { class: "stack" },
-    h("section", { "aria-labelledby": "snapshots-title" }, h("div", { class: "title-row" }, h("h2", { id: "snapshots-title" }, "Snapshots"), button("Take a snapshot", take)), snapshots),
-    h("section", { "aria-labelledby": "forks-title" }, h("div", { class: "title-row" }, h("h2", { id: "forks-title" }, "Forks"), button("Fork this session", fork)), forks),
+    h("section", {}, h("div", { class: "title-row" }, h("h2", {}, "Snapshots"), button("Take a snapshot", take)), snapshots),
+    h("section", {}, h("div", { class: "title-row" }, h("h2", {}, "Forks"), button("Fork this session", fork)), forks),
   );
 
   async function load() {

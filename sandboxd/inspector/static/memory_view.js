@@ -199,8 +199,8 @@ export function memoryView({ tenant, session, user = null, route, signal }) {
     });
     return h(
       "section",
-      { "aria-labelledby": "history-title" },
-      h("h3", { id: "history-title" }, `History, ${many(history.length, "revision")}`),
+      {},
+      h("h3", {}, `History, ${many(history.length, "revision")}`),
       h("div", { class: "scroll-x", tabindex: "0", role: "region", "aria-label": "History" }, h("table", { class: "grid" }, h("thead", {}, h("tr", {}, head.map((each) => h("th", { scope: "col" }, each)))), h("tbody", {}, rows))),
       history.length > MOST_LISTED ? h("p", { class: "muted" }, `The newest ${count(MOST_LISTED)} are listed.`) : null,
     );
@@ -239,8 +239,8 @@ export function memoryView({ tenant, session, user = null, route, signal }) {
     const head = ["Container of", "Shows", "Written", "In sync"];
     return h(
       "section",
-      { "aria-labelledby": "shown-title" },
-      h("h3", { id: "shown-title" }, "Shown in"),
+      {},
+      h("h3", {}, "Shown in"),
       rows.length
         ? h("div", { class: "scroll-x", tabindex: "0", role: "region", "aria-label": "Shown in" }, h("table", { class: "grid" }, h("thead", {}, h("tr", {}, head.map((each) => h("th", { scope: "col" }, each)))), h("tbody", {}, rows)))
         : h("p", { class: "muted" }, "No container shows it now. The next one that starts will."),

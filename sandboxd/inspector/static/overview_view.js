@@ -24,9 +24,9 @@ export function overviewView({ signal }) {
     { class: "page" },
     h("h1", {}, "Overview"),
     health,
-    h("section", { "aria-labelledby": "live-title" }, h("h2", { id: "live-title" }, "This host, live"), h("div", { class: "plots" }, cpu.element, memory.element, disk.element)),
-    h("section", { "aria-labelledby": "sandboxes-title" }, h("h2", { id: "sandboxes-title" }, "Sandboxes"), table),
-    h("section", { "aria-labelledby": "failures-title" }, h("h2", { id: "failures-title" }, "Recent failures"), failures),
+    h("section", {}, h("h2", {}, "This host, live"), h("div", { class: "plots" }, cpu.element, memory.element, disk.element)),
+    h("section", {}, h("h2", {}, "Sandboxes"), table),
+    h("section", {}, h("h2", {}, "Recent failures"), failures),
   );
 
   async function load() {
@@ -77,7 +77,7 @@ export function overviewView({ signal }) {
   const soon = debounced(load, SETTLE_MS, signal);
   follow("/v1/events", KINDS.filter((kind) => kind !== "mirror"), (event) => {
     if (event.kind === "sandbox" || event.kind === "egress" || event.limits_hit?.length) soon();
-  }, signal);
+  }, signal, { onGap: soon });
   const again = setInterval(load, AGAIN_MS);
   signal.addEventListener("abort", () => clearInterval(again));
   load();

@@ -66,12 +66,17 @@ export function sessionView({ route, signal }) {
   }
 
   const soon = debounced(load, SETTLE_MS, signal);
+  // Every kind of event that a tab waits for may have been missed.
+  const onGap = () => {
+    soon();
+    for (const kind of ["sandbox", "memo", "process", "snapshot", "orchestration"]) tab?.view.onEvent?.({ kind });
+  };
   const query = new URLSearchParams({ tenant, session });
   follow(`/v1/events?${query}`, KINDS, (event) => {
     if (event.session !== undefined && event.session !== session) return;
     if (event.kind === "sandbox" || event.kind === "messages") soon();
     tab?.view.onEvent?.(event);
-  }, signal);
+  }, signal, { onGap });
   load();
   update(route);
   return view;

@@ -12,8 +12,10 @@ class LiveStats {
   latest = null;
 
   constructor() {
-    follow("/__inspector/api/stats", ["stats"], (sample) => this.#add(sample), new AbortController().signal, (isOpen) => {
-      for (const tell of this.#states) tell(isOpen);
+    follow("/__inspector/api/stats", ["stats"], (sample) => this.#add(sample), new AbortController().signal, {
+      onState: (isOpen) => {
+        for (const tell of this.#states) tell(isOpen);
+      },
     });
   }
 

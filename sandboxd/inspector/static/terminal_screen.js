@@ -125,8 +125,10 @@ export class TerminalScreen {
     if (kind === "7") this.#saved = { x: this.#x, y: this.#y, style: this.#style };
     else if (kind === "8") this.#restore();
     else if (kind === "D") this.#feed();
-    else if (kind === "E") [this.#x] = [0, this.#feed()];
-    else if (kind === "M") this.#reverse();
+    else if (kind === "E") {
+      this.#x = 0;
+      this.#feed();
+    } else if (kind === "M") this.#reverse();
     else if (kind === "c") this.#reset();
   }
 
@@ -206,7 +208,7 @@ export class TerminalScreen {
       cells.splice(this.#x, 0, ...Array.from({ length: Math.min(by, this.columns) }, () => this.#blank()));
       cells.length = Math.min(cells.length, this.columns);
     } else if (final === "L") this.#scroll(-by, this.#y);
-    else if (final === "M") this.#scroll(by, Math.max(this.#y, 0) || 0);
+    else if (final === "M") this.#scroll(by, this.#y);
     else if (final === "S") this.#scroll(by);
     else if (final === "T") this.#scroll(-by);
     else if (final === "r") this.#region(first, numbers[1] ?? 0);
@@ -218,7 +220,8 @@ export class TerminalScreen {
   }
 
   #blank() {
-    return this.#style.background === null ? BLANK : { char: " ", style: restyled(PLAIN, []) === PLAIN ? { ...PLAIN, background: this.#style.background } : PLAIN };
+    const { background } = this.#style;
+    return background === null ? BLANK : { char: " ", style: { ...PLAIN, background } };
   }
 
   #region(top, bottom) {

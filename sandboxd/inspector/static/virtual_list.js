@@ -86,7 +86,10 @@ export class VirtualList {
 
   reveal(index) {
     const top = index * this.rowHeight;
-    if (top < this.#scrolled) this.scrollTo(top);
+    this.#height ||= this.element.clientHeight;
+    const isFar = Math.abs(top - this.#scrolled) > 2 * this.#height;
+    if (isFar) this.scrollTo(top - Math.floor(this.#height / 2));
+    else if (top < this.#scrolled) this.scrollTo(top);
     else if (top + this.rowHeight > this.#scrolled + this.#height) this.scrollTo(top + this.rowHeight - this.#height);
   }
 
