@@ -16,12 +16,14 @@ def _ref() -> SessionRef:
     return SessionRef.of(fresh("t"), fresh("s"))
 
 
+# Specification: 001.25
 async def an_artifact_never_written_is_none(provider: Any) -> None:
     seen = await provider.read_tool_result_artifact(_ref(), "call-1")
     expect(seen is None, f"it is {seen!r}")
     expect_equal(list(await provider.list_tool_result_artifact_ids(_ref())), [], "the list of a new session")
 
 
+# Specification: 001.25, 001.26
 async def an_artifact_reads_back_exactly(provider: Any) -> None:
     ref = _ref()
     for text in ("", "out\r\nput 日本 🜚\n", "x" * 200_000):

@@ -23,6 +23,7 @@ def _event(number: int) -> dict[str, Any]:
     return {"eventId": f"e{number}", "type": "step", "payload": {"number": number}}
 
 
+# Specification: 001.41, 001.42
 async def events_come_back_in_order_and_unchanged(factory: Any) -> None:
     persistence = factory(_ref())
     expect_equal(await persistence.load_events(), [], "the events of a new session")
@@ -33,6 +34,7 @@ async def events_come_back_in_order_and_unchanged(factory: Any) -> None:
     expect_equal(len(await persistence.load_events()), 40, "the number of events after ten concurrent appends")
 
 
+# Specification: 001.43, 001.44
 async def the_latest_checkpoint_is_the_snapshot(factory: Any) -> None:
     persistence = factory(_ref())
     expect(await persistence.load_snapshot() is None, "a new session has a snapshot")
@@ -41,6 +43,7 @@ async def the_latest_checkpoint_is_the_snapshot(factory: Any) -> None:
     expect_equal(await persistence.load_snapshot(), {"agents": {"a": 2}}, "the snapshot")
 
 
+# Specification: 001.45
 async def recovery_is_the_checkpoint_and_the_events_after_it(factory: Any) -> None:
     persistence = factory(_ref())
     for number in range(3):
@@ -57,6 +60,7 @@ async def recovery_is_the_checkpoint_and_the_events_after_it(factory: Any) -> No
     expect_equal(state.events, [_event(2), _event(3)], "the events after the one the checkpoint names")
 
 
+# Specification: 001.45
 async def an_unknown_checkpoint_means_replay_from_the_first_event(factory: Any) -> None:
     persistence = factory(_ref())
     for number in range(3):
@@ -67,6 +71,7 @@ async def an_unknown_checkpoint_means_replay_from_the_first_event(factory: Any) 
     expect_equal(state.events, [_event(n) for n in range(3)], "the events to replay")
 
 
+# Specification: 001.45
 async def a_checkpoint_without_any_event_is_the_state(factory: Any) -> None:
     persistence = factory(_ref())
     await persistence.write_checkpoint({"agents": {"a": 1}, "lastEventId": "e9"})
@@ -74,6 +79,7 @@ async def a_checkpoint_without_any_event_is_the_state(factory: Any) -> None:
     expect_equal((state.snapshot, state.events), ({"agents": {"a": 1}, "lastEventId": "e9"}, []), "snapshot and events")
 
 
+# Specification: 001.41, 001.46, 001.47, 001.48
 async def mailboxes_and_histories_are_kept_per_agent(factory: Any) -> None:
     ref = _ref()
     persistence = factory(ref)

@@ -70,12 +70,14 @@ async def an_outage_never_looks_like_an_empty_document(provider: Any) -> None:
     expect(False, f"an unreachable store answered {text!r}")
 
 
+# Specification: 001.21
 async def a_document_never_written_is_none(provider: Any) -> None:
     for owner, scope, name in ((fresh("s"), "session", "NOTES.md"), (fresh("u"), "user", "USER.md")):
         text = await provider.read_memory_document(fresh("t"), owner, scope, name)
         expect(text is None, f"{name} of a new {scope} is {text!r}, expected None")
 
 
+# Specification: 001.22
 async def a_written_document_reads_back_exactly(provider: Any) -> None:
     tenant, session = fresh("t"), fresh("s")
     for text in TEXTS:
@@ -84,6 +86,7 @@ async def a_written_document_reads_back_exactly(provider: Any) -> None:
         expect_equal(seen, text, "the text read")
 
 
+# Specification: 001.22
 async def tenants_owners_scopes_and_names_are_separate(provider: Any) -> None:
     one, two, three, four = fresh("t"), fresh("t"), fresh("o"), fresh("o")
     keys = [
@@ -146,6 +149,7 @@ def _shape(text: str | None) -> str:
     return "None" if text is None else f"{len(text)} characters with {len(set(text))} different ones"
 
 
+# Specification: 001.23
 async def an_append_adds_to_the_end(provider: Any) -> None:
     key = (fresh("t"), fresh("s"), "session", "NOTES.md")
     await provider.append_memory_document(*key, "one\n")

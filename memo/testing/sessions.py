@@ -73,6 +73,7 @@ def expect_no_orphan(messages: list[dict[str, Any]], where: str) -> None:
         expect(answered is None or answered in made_calls, f"{where}, the result of {answered} has lost its call")
 
 
+# Specification: 001.4, 001.5
 async def a_session_is_created_once_and_keeps_its_user(store: Any) -> None:
     tenant = fresh("t")
     minted = session_id_of(await store.get_or_create(tenant, "user-1", "agent-1"))
@@ -89,6 +90,7 @@ async def a_session_is_created_once_and_keeps_its_user(store: Any) -> None:
     await store.get_or_create(fresh("t"), "user-2", "agent-1", minted)
 
 
+# Specification: 001.10, 001.11
 async def messages_come_back_in_order_and_unchanged(store: Any) -> None:
     at = await new_conversation(store)
     expect_equal(await at.all(), [], "the messages of a new session")
@@ -106,6 +108,7 @@ async def messages_come_back_in_order_and_unchanged(store: Any) -> None:
     expect_equal(await at.all(), given + many, "the messages after 300 more")
 
 
+# Specification: 001.7
 async def a_limit_keeps_the_newest_messages_oldest_first(store: Any) -> None:
     at = await new_conversation(store)
     await at.append(*[said(str(number)) for number in range(10)])
@@ -127,6 +130,7 @@ async def a_batch_with_one_bad_message_is_refused_entirely(store: Any) -> None:
             expect(False, f"{message!r} was accepted")
 
 
+# Specification: 001.11
 async def concurrent_batches_are_atomic(store: Any) -> None:
     at = await new_conversation(store)
     await together(10, lambda n: at.append(*[said(f"{n}.{k}") for k in range(5)]))
@@ -138,6 +142,7 @@ async def concurrent_batches_are_atomic(store: Any) -> None:
         expect_equal(group, [f"{writer}.{k}" for k in range(5)], "one batch")
 
 
+# Specification: 001.8
 async def a_budget_drops_the_oldest_messages_and_keeps_at_least_one(store: Any) -> None:
     at = await new_conversation(store)
     expect_equal(await at.within(10), [], "the messages of an empty session")
@@ -176,6 +181,7 @@ async def sessions_and_tenants_do_not_see_each_other(store: Any) -> None:
     expect_equal(await at.all(), [said("mine")], "my messages")
 
 
+# Specification: 001.12
 async def a_turn_is_recorded(store: Any) -> None:
     at = await new_conversation(store)
     await at.append(said("ask"))
@@ -188,6 +194,7 @@ async def a_turn_is_recorded(store: Any) -> None:
         expect(False, f"the usage {usage} was accepted")
 
 
+# Specification: 001.83
 async def a_turn_is_appended_atomically(store: Any) -> None:
     at = await new_conversation(store)
     await store.append_turn(at.tenant, at.session, [said("ask")], {"input": 1, "output": 2})
@@ -201,6 +208,7 @@ async def a_turn_is_appended_atomically(store: Any) -> None:
     expect_equal((session.turns, session.tokens), (1, 3), "turns and tokens")
 
 
+# Specification: 001.29, 001.30
 async def all_sessions_of_a_user_are_listed_newest_first(store: Any) -> None:
     tenant, user = fresh("t"), fresh("u")
     sessions = [session_id_of(await store.get_or_create(tenant, user, "agent-1")) for _ in range(5)]
@@ -214,6 +222,7 @@ async def all_sessions_of_a_user_are_listed_newest_first(store: Any) -> None:
     expect(times == sorted(times, reverse=True), "they are not sorted by time")
 
 
+# Specification: 001.13, 001.16, 001.17, 001.18
 async def compaction_replaces_the_oldest_messages_with_a_summary(store: Any) -> None:
     at = await new_conversation(store)
     log = [said(f"message {number} " + "word " * 50) for number in range(30)]

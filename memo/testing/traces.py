@@ -19,6 +19,7 @@ def _ref() -> SessionRef:
     return SessionRef.of(fresh("t"), fresh("s"))
 
 
+# Specification: 001.36, 001.37
 async def envelopes_come_back_in_order_and_unchanged(factory: Any) -> None:
     traces = factory(_ref())
     expect_equal(await traces.load_envelopes(), [], "the envelopes of a new session")

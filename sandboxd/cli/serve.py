@@ -61,7 +61,7 @@ def serve(
     pool_shrink_s, nice, tmp_exec, skills, idle_timeout_s, max_lifetime_s, workspace_retention_s, workspaces_max_mb,
     start_timeout_s, drain_s, loop_stall_s, max_sandboxes, max_snapshots,
     snapshots_max_mb, snapshot_freeze_s, max_timeout_s, max_document_bytes, max_documents, max_calls,
-    call_memory_mb, log_level, and the tables limits, wire, network, compaction and consolidation
+    call_memory_mb, log_level, and the tables limits, wire, network, history, compaction and consolidation
     (SANDBOXD_LIMITS__MEMORY_MB).
 
     Example: sandboxd serve --data /srv/sandboxd --pool 4

@@ -132,6 +132,7 @@ def assert_each_once(client: Client) -> None:
         assert [(one.revision, one.actor) for one in history] == [(1, "consolidation")]
 
 
+# Specification: 001.77
 def test_only_the_users_live_sandboxes_show_the_new_page(daemon: RunningDaemon, client: Client) -> None:
     ann, bob = f"ann-{secrets.token_hex(4)}", f"bob-{secrets.token_hex(4)}"
     with sandboxes(client, ann, 2) as anns, sandboxes(client, bob, 1) as bobs:
@@ -155,6 +156,7 @@ def test_only_the_users_live_sandboxes_show_the_new_page(daemon: RunningDaemon, 
             assert "graphs" not in cat(client, session)
 
 
+# Specification: 001.78
 def test_background_runs_wait_for_idle_users_and_reach_their_sandboxes(
     start: Callable[..., RunningDaemon],
 ) -> None:
@@ -291,6 +293,7 @@ def test_a_terminated_daemon_drops_its_runs_and_their_leases(
     anyio.run(take_over)
 
 
+# Specification: 001.2
 def test_a_daemon_with_a_plain_store_starts_without_consolidation(
     start: Callable[..., RunningDaemon],
 ) -> None:

@@ -19,6 +19,7 @@ PAGE = ROOT / "docs" / "how-to" / "embed.md"
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+# Specification: 001.79
 def test_the_program_of_the_page_runs(tmp_path: Path) -> None:
     blocks = _BLOCK.findall(PAGE.read_text())
     assert len(blocks) == 6

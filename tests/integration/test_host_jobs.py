@@ -138,6 +138,7 @@ def test_an_editor_that_writes_in_place_reaches_the_container(
     assert client.read_memo(session, "NOTES.md").text == "in place, and longer than before\n"
 
 
+# Specification: 001.59
 def test_a_store_without_change_reports_is_read_again_on_refresh(
     engine_socket: str, agent_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,8 +16,8 @@ from sandboxd import SandboxManager
 from sandboxd.errors import InvalidRequest, SandboxNotFound
 from sandboxd.models.sandbox import SandboxRequest
 from sandboxd.runner.calls import Exec
+from tests.guide_store import GuideStore
 from tests.running import unmount_below
-from tests.seed_store import SeedStore
 
 pytestmark = [pytest.mark.anyio, pytest.mark.engine]
 
@@ -57,6 +57,7 @@ async def shown(manager: SandboxManager, path: str, ref: SessionRef = REF) -> st
     return result.stdout.decode()
 
 
+# Specification: 001.57, 001.61, 001.66, 001.68
 async def test_one_line_makes_a_manager_whose_containers_show_the_store(data: Path, store: InMemoryStore) -> None:
     await store.write_memory_document("acme", "s1", "session", "NOTES.md", "notes\n")
     await store.write_memory_document("acme", "ann", "user", "USER.md", "profile\n")
@@ -70,6 +71,7 @@ async def test_one_line_makes_a_manager_whose_containers_show_the_store(data: Pa
         await manager.destroy(REF)
 
 
+# Specification: 001.58
 async def test_what_an_agent_writes_is_written_back_and_shown(data: Path, store: InMemoryStore) -> None:
     async with SandboxManager(data, memo_provider=store) as manager:
         await create(manager)
@@ -98,8 +100,9 @@ async def test_without_a_sandbox_a_session_is_written_by_its_reference(data: Pat
         assert await store.read_memory_document("acme", "ann", "user", "USER.md") == "profile\n"
 
 
+# Specification: 001.73, 001.74, 001.77
 async def test_mirrors_are_refreshed_in_the_positional_forms_of_the_guide(data: Path, tmp_path: Path) -> None:
-    store, other = SeedStore(tmp_path / "seed.json"), SessionRef.of("acme", "s2")
+    store, other = GuideStore(tmp_path / "store.json"), SessionRef.of("acme", "s2")
     async with SandboxManager(data, memo_provider=store) as manager:
         assert await manager.refresh_memo_mirror("s1", NOTES, "early\n") == 0  # a no-op without a sandbox
         await create(manager)
@@ -117,6 +120,7 @@ async def test_mirrors_are_refreshed_in_the_positional_forms_of_the_guide(data: 
             await manager.destroy(ref)
 
 
+# Specification: 001.62
 async def test_a_provider_that_only_reads_is_enough(data: Path) -> None:
     class Reader:
         async def read_memory_document(self, tenant: str, owner: str, scope: str, name: str) -> str | None:
@@ -130,6 +134,7 @@ async def test_a_provider_that_only_reads_is_enough(data: Path) -> None:
         await manager.destroy(REF)
 
 
+# Specification: 001.71
 async def test_an_app_shows_what_its_compaction_stores(data: Path, store: InMemoryStore) -> None:
     async with SandboxManager(data, memo_provider=store) as manager:
         app = create_agent_app(session_store=store, sandbox_manager=manager, summarize=lambda _: "they talked")

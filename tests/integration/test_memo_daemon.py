@@ -48,6 +48,7 @@ def run(daemon: RunningDaemon, *words: str, stdin: bytes = b"") -> subprocess.Co
     )
 
 
+# Specification: 001.69
 def test_a_write_over_http_is_visible_inside_before_its_answer(client: Client, session: str) -> None:
     with pytest.raises(Absent):
         client.read_memo(session, "NOTES.md")

@@ -87,6 +87,7 @@ def leftovers(data: Path) -> list[Path]:
     return [path for path in data.rglob("*") if path.name.startswith(".new-") or path.parent.name == "staging"]
 
 
+# Specification: 001.57
 async def test_a_snapshot_shows_everything_read_only(store: Any, memory: Memory, data: Path) -> None:
     await store.write_document(NOTES, "notes")
     await store.write_document(DocumentKey.of_session(REF, "plan.txt"), "plan")
@@ -183,6 +184,7 @@ async def test_a_direct_change_in_the_store_reaches_every_mirror_of_the_user(
     assert len({(root / "user" / "USER.md").stat().st_ino for root in roots}) == 1  # one file, many links
 
 
+# Specification: 001.59
 async def test_a_refresh_counts_the_files_that_are_now_current(store: Any, memory: Memory) -> None:
     assert await memory.refresh(REF) == 0
     assert await memory.refresh(REF, NOTES_PATH, "text") == 0
@@ -410,6 +412,7 @@ async def test_a_commit_by_another_process_appears_in_the_mirror(data: Path, tmp
         assert [file.in_sync for file in await memory.inspect(REF)] == [True]
 
 
+# Specification: 001.66
 async def test_ten_thousand_artifacts_and_a_thousand_later_ones_are_mirrored(tmp_path: Path, data: Path) -> None:
     async with InMemoryStore() as store, Memory(data, store, events=EventBus()) as memory:
         for number in range(10_000):

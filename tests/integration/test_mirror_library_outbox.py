@@ -42,7 +42,7 @@ class Switch:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.store, name)
-        if name.startswith("_") or name in ("changes", "options"):
+        if name.startswith("_") or name in ("changes", "options", "session_trace_store"):
             return found
 
         async def call(*args: Any, **named: Any) -> Any:

@@ -58,6 +58,7 @@ class HangsAfterCommit(Writable):
 AT_NOTES, AT_USER = ("acme", "s1", "session", "NOTES.md"), ("acme", "ann", "user", "USER.md")
 
 
+# Specification: 001.27, 001.63
 async def test_a_provider_with_one_method_is_mirrored_and_read_only(tmp_path: Path) -> None:
     store = ReadOnly()
     store.texts[AT_NOTES] = "notes"
@@ -99,6 +100,7 @@ async def test_without_revisions_the_content_is_compared(tmp_path: Path) -> None
         assert store.texts[AT_NOTES] == (root / "session" / "NOTES.md").read_text() == "ONE\ntwo\nthree\nfour\n"
 
 
+# Specification: 001.23
 async def test_concurrent_appends_are_all_stored_although_the_provider_cannot_append(tmp_path: Path) -> None:
     store = Writable()
     async with Memory(tmp_path, store, events=EventBus()) as memory:

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.engine
 TEXT = "word " * 1000
 
 
+# Specification: 002.31
 @pytest.mark.parametrize(("tokens", "expected"), [("claude", 1429), ("gpt-4o", 1001)])
 def test_the_daemon_counts_the_tokens_of_the_configured_model(tokens: str, expected: int, agent_image: str) -> None:
     tables = find_tables("o200k_base")

@@ -17,7 +17,7 @@ from memo.errors import Unsupported
 from memo.ids import SessionRef
 from memo.profiles import AgentReply, AgentTurn, MemoryContext, Profile, ProfileContext
 from memo.stores import BaseStore
-from tests.seed_store import SeedStore
+from tests.guide_store import GuideStore
 
 pytestmark = pytest.mark.anyio
 
@@ -85,6 +85,7 @@ async def test_a_new_session_is_made_when_none_is_named(store: BaseStore) -> Non
     assert {session.session for session in await store.list_sessions("acme")} == set(made)
 
 
+# Specification: 001.35
 async def test_a_stream_sends_each_event_and_stores_the_turn(store: BaseStore) -> None:
     app = create_agent_app(session_store=store, profiles=[Profile("default", in_pieces)])
     async with client_of(app) as http:
@@ -101,6 +102,7 @@ async def test_a_stream_sends_each_event_and_stores_the_turn(store: BaseStore) -
     assert [envelope["sequence"] for envelope in await store.load_trace_envelopes("acme", "s1")] == [0, 1, 2]
 
 
+# Specification: 001.80
 async def test_the_profile_is_the_named_one_or_the_default(store: BaseStore) -> None:
     def named(name: str) -> Profile:
         async def answer(turn: AgentTurn) -> str:
@@ -122,6 +124,7 @@ async def test_the_profile_is_the_named_one_or_the_default(store: BaseStore) -> 
         assert (await http.post("/chat", json=ASK)).status_code == 404
 
 
+# Specification: 001.72
 async def test_memory_is_wired_through_the_profiles_own_functions(store: BaseStore) -> None:
     await store.get_or_create("acme", "ann", "default", "s1")
     long = {"role": "toolResult", "toolCallId": "call-1", "content": "line\n" * 5000}
@@ -150,6 +153,7 @@ async def test_memory_is_wired_through_the_profiles_own_functions(store: BaseSto
     assert (await store.load_all_messages("acme", "s1"))[0] == long
 
 
+# Specification: 001.72
 async def test_without_functions_of_its_own_a_profile_gets_the_stores_memory(store: BaseStore) -> None:
     await store.get_or_create("acme", "ann", "default", "s1")
     await store.write_memory_document("acme", "s1", "session", "NOTES.md", "# Notes\n")
@@ -169,6 +173,7 @@ async def test_without_functions_of_its_own_a_profile_gets_the_stores_memory(sto
     assert await store.read_tool_result_artifact("acme:s1", "call-0") == "line\n" * 5000
 
 
+# Specification: 001.81
 async def test_a_turn_that_makes_the_session_long_is_compacted(store: BaseStore) -> None:
     app = create_agent_app(
         session_store=store,
@@ -194,6 +199,7 @@ async def say_nothing(turn: AgentTurn) -> AsyncIterator[Any]:
     yield {"type": "message_update", "delta": "x"}
 
 
+# Specification: 001.35
 @pytest.mark.parametrize("agent", [fail, fail_late, say_nothing])
 async def test_a_turn_that_fails_stores_nothing_and_says_so(store: BaseStore, agent: Any) -> None:
     app = create_agent_app(session_store=store, profiles=[Profile("default", agent)])
@@ -256,6 +262,7 @@ async def test_the_inspector_is_served_only_when_asked_for(store: BaseStore) -> 
         assert (await http.get(f"{INSPECTOR}/sessions")).status_code == 404
 
 
+# Specification: 001.50, 001.51, 001.52, 001.53, 001.54, 001.55, 001.79
 async def test_the_inspector_shows_sessions_messages_trace_and_orchestration(store: BaseStore) -> None:
     app = create_agent_app(session_store=store, profiles=[Profile("default", echo)], inspector=True)
     at = f"{INSPECTOR}/tenants/acme/sessions/s1"
@@ -282,8 +289,9 @@ async def test_the_inspector_shows_sessions_messages_trace_and_orchestration(sto
         assert (await http.post(f"{at}/messages")).status_code == 405
 
 
+# Specification: 001.6, 001.56
 async def test_a_store_of_another_program_serves_turns_and_its_own_inspector(tmp_path: Path) -> None:
-    store = SeedStore(tmp_path / "seed.json")
+    store = GuideStore(tmp_path / "store.json")
 
     class Source:
         async def list_sessions(self) -> list[dict[str, Any]]:

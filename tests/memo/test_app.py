@@ -75,6 +75,7 @@ async def test_a_turn_compacts_when_it_is_due_and_the_mirror_shows_the_notes(sto
     assert await store.load_full_history("acme", "s1") == [said(n) for n in range(4)]
 
 
+# Specification: 001.71
 async def test_a_long_tool_result_is_stored_and_then_mirrored(store: BaseStore) -> None:
     mirrors = Mirrors()
     app = create_agent_app(session_store=store, sandbox_manager=mirrors)
@@ -95,6 +96,7 @@ async def test_a_mirror_that_fails_loses_nothing_and_is_counted(store: BaseStore
     assert app.lost["mirror"] == 1
 
 
+# Specification: 001.38, 001.39, 001.49
 async def test_factories_are_called_once_for_each_session(store: BaseStore) -> None:
     made: list[str] = []
 
@@ -141,6 +143,7 @@ class Broken:
         raise Corrupt("cannot read events")
 
 
+# Specification: 001.85
 async def test_failed_trace_and_orchestration_writes_are_counted_and_never_raised(
     store: BaseStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -171,6 +174,7 @@ class OnlySeven:
             setattr(self, name, getattr(inner, name))
 
 
+# Specification: 001.1, 001.2, 001.24
 async def test_seven_methods_are_enough_and_a_missing_one_is_reported(store: BaseStore) -> None:
     app = create_agent_app(session_store=OnlySeven(store), summarize=lambda _: "summary")  # type: ignore[arg-type]
     await app.finish_turn("acme:s1", [said(1), said(2)], {"input": 1})

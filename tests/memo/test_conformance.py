@@ -42,6 +42,7 @@ async def test_store_keeps_every_promise_of_a_provider(make_store: MakeStore) ->
     await check_provider(make_store, outage=lambda store: store.aclose())
 
 
+# Specification: 001.3
 async def test_store_keeps_every_promise_of_a_session_store(make_store: MakeStore) -> None:
     await check_session_store(make_store)
 
@@ -58,6 +59,7 @@ async def test_store_keeps_every_promise_of_a_change_feed(make_store: MakeStore)
     await check_change_feed(make_store)
 
 
+# Specification: 001.20, 001.60
 async def test_a_class_that_only_reads_is_a_provider() -> None:
     await check_provider(OnlyReads)
     capabilities = capabilities_of(OnlyReads())
@@ -70,6 +72,7 @@ async def test_our_stores_have_every_capability(make_store: MakeStore) -> None:
     assert capabilities_of(make_store()).missing() == []
 
 
+# Specification: 001.62
 async def test_an_object_that_cannot_read_is_not_a_provider() -> None:
     with pytest.raises(Unsupported, match="cannot use object as a provider"):
         capabilities_of(object())

@@ -65,6 +65,7 @@ LISTED = [
 ]
 
 
+# Specification: 001.87
 @pytest.mark.parametrize(("filled", "damage"), LISTED, indirect=["filled"])
 async def test_lists_and_scans_have_everyone_else(
     filled: Path, damage: Damage, caplog: pytest.LogCaptureFixture
@@ -106,6 +107,7 @@ MESSAGES = [
 ]
 
 
+# Specification: 001.87
 @pytest.mark.parametrize(("filled", "damage", "where"), MESSAGES, indirect=["filled"])
 async def test_a_damaged_message_is_named_and_only_its_user_fails(filled: Path, damage: Damage, where: str) -> None:
     damage(filled)
@@ -137,6 +139,7 @@ async def test_a_damaged_session_leaves_out_only_itself_of_its_users_profile(tmp
         assert "Prefers short answers" in await page(store)
 
 
+# Specification: 001.40
 @pytest.mark.parametrize("kind", ["sqlite", "directory"])
 async def test_a_damaged_trace_or_event_is_named(tmp_path: Path, kind: str) -> None:
     path = tmp_path / ("memo.db" if kind == "sqlite" else "memo")

@@ -109,6 +109,7 @@ async def test_its_session_has_an_owner_times_turns_and_tokens(store: Filesystem
     assert await store.list_users() == [UserRef.of("acme", "ann")]
 
 
+# Specification: 001.86
 async def test_its_messages_and_archives_are_read(store: FilesystemStore) -> None:
     assert await store.load_all_messages("acme", "s1") == [placeholder(2, 4), *LAST]
     assert await store.load_messages("acme", "s1", 1) == LAST[-1:]
@@ -142,6 +143,7 @@ async def test_a_checkpoint_that_names_no_event_is_followed_by_all_events(
     assert (state.snapshot, state.events) == ({"agents": {}, "body": 1}, EVENTS)
 
 
+# Specification: 001.86
 async def test_what_is_written_here_continues_it(store: FilesystemStore, directory: Path) -> None:
     before = (directory / SESSION / "session.jsonl").read_text()
     await store.append_turn("acme", "s1", [said("more")], {"input": 4})

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.anyio
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
+# Specification: 001.6
 @pytest.mark.parametrize(
     "answer",
     [
@@ -47,6 +48,7 @@ def test_an_answer_that_names_no_session_is_refused() -> None:
             session_id_of(answer)
 
 
+# Specification: 001.30
 @pytest.mark.parametrize(
     "value",
     [NOON, NOON.replace(tzinfo=None), 1_767_268_800, 1_767_268_800_000, 1_767_268_800.0, "2026-01-01T12:00:00Z"],
@@ -62,6 +64,7 @@ def test_a_time_that_cannot_be_read_is_refused(value: object) -> None:
         moment_of(value)
 
 
+# Specification: 001.9, 001.14
 def test_the_defaults_are_those_of_the_guide() -> None:
     options = CompactionOptions()
     assert (options.trigger_tokens, options.compact_fraction) == (80_000, 0.5)
@@ -69,6 +72,7 @@ def test_the_defaults_are_those_of_the_guide() -> None:
         assert inspect.signature(method).parameters["token_budget"].default == 100_000
 
 
+# Specification: 001.19
 def test_options_may_be_one_object_keywords_or_both() -> None:
     expected = CompactionOptions(trigger_tokens=5, min_messages=2)
     assert CompactionOptions.parse({"triggerTokens": 5, "minMessages": 2}) == expected
@@ -103,6 +107,7 @@ async def test_our_stores_take_options_in_every_form(store: BaseStore, is_wrappe
         await used.compact_if_needed("acme", "s0", lambda _: "x", {"trigger": 1})
 
 
+# Specification: 001.19
 async def test_a_foreign_store_gets_the_options_as_it_takes_them() -> None:
     seen: list[Any] = []
 
@@ -166,6 +171,7 @@ async def test_the_kit_accepts_a_store_with_plain_answers() -> None:
     await check_session_store(PlainAnswers)
 
 
+# Specification: 001.84
 async def test_a_turn_is_appended_and_then_recorded() -> None:
     store = PlainAnswers()
     app = create_agent_app(session_store=store)  # type: ignore[arg-type]  # plain answers

@@ -30,6 +30,7 @@ def run(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", command], cwd=directory, env=env, capture_output=True, text=True, timeout=110)
 
 
+# Specification: 001.27
 def test_the_kit_passes_at_each_step_where_the_page_runs_it(tmp_path: Path) -> None:
     so_far, command, _ = PAGE.read_text().partition(KIT)
     write_program(so_far, tmp_path)

@@ -67,6 +67,7 @@ def test_a_large_enough_budget_keeps_everything(log: list[StoredMessage]) -> Non
     assert newest_within(iter(reversed(log)), 10_000) == log
 
 
+# Specification: 001.15
 @given(logs(), st.floats(0.01, 1))
 def test_a_cut_leaves_a_message_on_both_sides_and_splits_nothing(log: list[StoredMessage], fraction: float) -> None:
     cut = cut_index(log, fraction)
@@ -85,6 +86,7 @@ def test_the_open_calls_at_every_index_are_those_a_cut_would_split(log: list[Sto
             assert not split_calls(log, cut)
 
 
+# Specification: 001.15
 def test_a_log_without_calls_is_cut_at_the_fraction() -> None:
     log = [StoredMessage(n, {"role": "user", "content": "x"}, 1) for n in range(9)]
     assert [cut_index(log, fraction) for fraction in (0.01, 0.5, 0.75, 1)] == [1, 4, 6, 8]

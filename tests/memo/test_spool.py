@@ -53,6 +53,7 @@ async def pieces(*parts: Any) -> AsyncIterator[Any]:
 
 @pytest.mark.parametrize("kind", SPOOLS)
 class TestEverySpool:
+    # Specification: 000.30
     @pytest.mark.parametrize(
         ("what", "data", "content"),
         [

@@ -60,11 +60,13 @@ def event(method: str) -> dict[str, Any]:
     return {"method": method, **PARAMETERS.get(method.split(".")[1], {"sessionId": "s"})}
 
 
+# Specification: 004.4, 004.19
 def test_there_are_fifteen_operations() -> None:
     assert set(METHODS) == FIFTEEN
     assert set(local_storage()) == set(store_handlers(InMemoryStore())) == FIFTEEN
 
 
+# Specification: 004.6, 004.7, 004.9
 @pytest.mark.parametrize("kind", STORES)
 async def test_all_fifteen_keep_their_promises_on_a_real_store(kind: str, tmp_path: Path) -> None:
     numbers = count()
@@ -79,6 +81,7 @@ async def test_all_fifteen_keep_their_promises_on_a_real_store(kind: str, tmp_pa
     await check_handlers(make)
 
 
+# Specification: 004.6, 004.7
 async def test_all_fifteen_keep_their_promises_on_disk(tmp_path: Path) -> None:
     numbers = count()
     await check_handlers(lambda: local_storage(dir=tmp_path / str(next(numbers))))
@@ -112,6 +115,7 @@ async def test_the_check_names_the_broken_promise(promise: str, method: str) -> 
         await check_handlers(make)
 
 
+# Specification: 004.1, 004.10
 @pytest.mark.parametrize("method", sorted(FIFTEEN))
 async def test_a_step_calls_only_its_handler(method: str) -> None:
     reached: list[Any] = []
@@ -128,6 +132,7 @@ async def test_a_step_calls_only_its_handler(method: str) -> None:
     assert reached == [(method, {name: value for name, value in event(method).items() if name != "method"})]
 
 
+# Specification: 004.11
 @pytest.mark.parametrize("method", sorted(FIFTEEN))
 def test_a_step_survives_json(method: str) -> None:
     step = StorageStep(event=event(method))
@@ -159,6 +164,7 @@ async def test_a_handler_gets_the_session_under_its_own_spelling() -> None:
     assert await own(sessionId="s1") == await own(session_id="s1") == []
 
 
+# Specification: 004.5
 async def test_a_handler_may_take_its_parameters_as_one_object_or_as_keywords() -> None:
     class Methods:
         async def get(self, p: dict[str, Any]) -> Any:
@@ -188,6 +194,7 @@ async def test_a_handler_may_take_its_parameters_as_one_object_or_as_keywords() 
     assert await getting.on({"session.get": lambda id: id}) == "s"
 
 
+# Specification: 004.5
 async def test_our_own_handlers_can_be_called_either_way(tmp_path: Path) -> None:
     for handlers in (local_storage(dir=tmp_path), store_handlers(InMemoryStore())):
         await handlers["setup.set"]({"id": "u", "value": {"n": 1}})
@@ -210,6 +217,7 @@ TYPED: dict[type[StepRecord], dict[str, Any]] = {
 }  # fmt: skip
 
 
+# Specification: 004.14, 004.15, 004.16, 004.17, 004.18
 @pytest.mark.parametrize("kind", TYPED)
 def test_a_typed_record_has_the_fields_of_the_contract_and_keeps_all_others(kind: type[StepRecord]) -> None:
     value = {**TYPED[kind], "extra": {"ü": [None]}, "created_at": "not the contract's field"}
@@ -235,6 +243,7 @@ def test_an_absent_field_stays_absent_and_null_stays_null() -> None:
     }
 
 
+# Specification: 004.15
 @pytest.mark.parametrize(
     ("rule", "kind", "change"),
     [
@@ -289,6 +298,7 @@ async def test_a_handler_may_be_sync_and_a_missing_one_is_named() -> None:
         await step.on({"setup.set": lambda id, value: None})
 
 
+# Specification: 004.10
 @pytest.mark.parametrize(
     ("rule", "wrong"),
     [
@@ -337,12 +347,14 @@ def test_a_step_is_immutable() -> None:
     assert step.to_json()["event"]["value"] == {"list": [1]}
 
 
+# Specification: 004.8
 async def test_updating_a_missing_record_is_an_error(tmp_path: Path) -> None:
     for storage in (local_storage(dir=tmp_path), store_handlers(InMemoryStore())):
         with pytest.raises(Absent, match="cannot update"):
             await storage(StorageStep(event=event("session.update")))
 
 
+# Specification: 004.1, 004.11
 async def test_replaying_a_log_of_steps_leaves_the_same_records(tmp_path: Path) -> None:
     log = [
         {"method": "session.set", "id": "s1", "value": SAMPLES["session"]},
@@ -361,6 +373,7 @@ async def test_replaying_a_log_of_steps_leaves_the_same_records(tmp_path: Path) 
     assert set(snapshots[0]) == {"session/s1.json", "message/m1.json", "part/p1.json"}
 
 
+# Specification: 004.13
 async def test_local_storage_is_plain_json_at_the_documented_paths(tmp_path: Path) -> None:
     storage = local_storage(dir=str(tmp_path / "data"))
     for kind, value in SAMPLES.items():
@@ -369,6 +382,7 @@ async def test_local_storage_is_plain_json_at_the_documented_paths(tmp_path: Pat
     assert [path.name for path in tmp_path.rglob("*draft*")] == []
 
 
+# Specification: 004.12
 def test_local_storage_is_in_a_hidden_directory_by_default(tmp_path: Path) -> None:
     program = (
         "import anyio; from memo.steps import StorageStep, local_storage\n"

@@ -38,6 +38,7 @@ def tables_or_skip(encoding: str) -> Path:
     return directory
 
 
+# Specification: 002.9
 @pytest.mark.parametrize(
     ("encoding", "text", "tokens"),
     [("claude", "x" * 7, 2), ("claude", "x" * 8, 3), ("other", "x" * 8, 2), ("other", "x" * 9, 3), ("claude", "", 0)],
@@ -67,6 +68,7 @@ def test_a_damaged_table_is_neither_used_nor_removed(tmp_path: Path) -> None:
     assert table.read_bytes() == b"IQ== 0\n"
 
 
+# Specification: 002.7
 @pytest.mark.parametrize("encoding", ["cl100k_base", "o200k_base", "p50k_base"])
 def test_with_a_table_the_count_is_exact(encoding: str) -> None:
     counter = TokenCounter(encoding, tables_or_skip(encoding))
@@ -149,6 +151,7 @@ def small_table(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     return {"/encodings/cl100k_base.tiktoken": content}
 
 
+# Specification: 002.7
 @pytest.mark.usefixtures("no_tables")
 def test_a_missing_table_is_downloaded_once_and_kept_in_tiktokens_format(
     small_table: dict[str, bytes], tmp_path: Path

@@ -17,6 +17,7 @@ def result(call: str, content: Any) -> dict[str, Any]:
     return {"role": "toolResult", "toolCallId": call, "content": content}
 
 
+# Specification: 001.70
 async def test_a_long_result_is_stored_and_its_stub_names_the_path(store: BaseStore) -> None:
     ref = SessionRef.of("acme", "s1")
     long = "line of output\n" * 1000
@@ -51,6 +52,7 @@ async def test_a_long_result_is_stored_and_its_stub_names_the_path(store: BaseSt
     assert await store.last_change() == 3, "an artifact that is already stored is not written again"
 
 
+# Specification: 001.24
 async def test_without_a_writer_the_stub_names_no_path() -> None:
     (message,) = await compact_tool_results([result("call-1", "x" * 10_000)], keep_recent=0)
     assert "/workspace" not in message["content"]

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.anyio
 REF = SessionRef.of("acme", "s1")
 
 
+# Specification: 001.85
 async def test_a_failed_trace_write_is_counted_and_not_raised(caplog: pytest.LogCaptureFixture) -> None:
     async with InMemoryStore() as store:
         traces = QuietTraceStore(store.session_trace_store(REF), REF)
@@ -39,6 +40,7 @@ async def test_a_closed_store_refuses_traces() -> None:
         await traces.append_envelope({"n": 1})
 
 
+# Specification: 001.50
 async def test_inspection_reads_everything_about_a_session() -> None:
     async with InMemoryStore() as store:
         await store.get_or_create("acme", "ann", "a", "s1")

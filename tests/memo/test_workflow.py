@@ -38,6 +38,7 @@ def step_of(**event: Any) -> StorageStep:
     return StorageStep.from_json({"event": event})
 
 
+# Specification: 004.2
 @pytest.mark.parametrize("kind", STORES)
 async def test_a_journal_keeps_its_promises_on_a_real_store(kind: str, tmp_path: Path) -> None:
     numbers = count()
@@ -67,6 +68,7 @@ async def test_the_check_names_the_promise_that_a_journal_breaks() -> None:
         await check_journal(lambda: Unfenced(InMemoryStore()))
 
 
+# Specification: 004.2
 @pytest.mark.parametrize("kind", DURABLE)
 def test_a_workflow_killed_at_any_point_continues_without_repeating_a_recorded_step(kind: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.memo.workflow_writer", kind, str(tmp_path)]
@@ -85,6 +87,7 @@ def test_a_workflow_killed_at_any_point_continues_without_repeating_a_recorded_s
         assert one["result"] == {"done": expected}, one
 
 
+# Specification: 004.3
 async def test_a_storage_function_inside_a_workflow_replays_what_it_read_and_writes_nothing_twice() -> None:
     store = InMemoryStore()
     handlers = store_handlers(store)

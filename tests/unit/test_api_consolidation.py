@@ -26,7 +26,7 @@ from sandboxd.errors import DependencyError, InvalidRequest
 from sandboxd.events import EventBus
 from sandboxd.metrics import Metrics
 from sandboxd.sandboxes.manager import SandboxManager
-from tests.seed_store import SeedStore
+from tests.guide_store import GuideStore
 from tests.world.serving import ServedWorld as World
 from tests.world.serving import serving
 
@@ -222,7 +222,7 @@ async def test_a_store_without_a_ledger_leaves_the_daemon_without_consolidation(
 
 async def test_a_store_of_another_program_is_consolidated_with_a_ledger_beside_the_daemon(tmp_path: Path) -> None:
     """As the daemon opens it: background and demand, events, and the page in the mirror of a live sandbox."""
-    plain = SeedStore(tmp_path / "seed.json")
+    plain = GuideStore(tmp_path / "store.json")
     options = ConsolidationOptions(idle_s=0, scan_s=0.1)
     async with with_ledger(plain, tmp_path) as store, desk(tmp_path, options, store=store) as at:
         assert at.consolidation.is_running

@@ -46,6 +46,7 @@ async def seen(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
             yield Seen(wire)
 
 
+# Specification: 001.75
 async def test_a_write_is_in_the_mirror_before_its_answer(seen: Seen) -> None:
     for number in range(5):
         await seen.wire.json("PUT", NOTES, data=f"text {number}".encode())
@@ -58,6 +59,7 @@ async def test_a_write_is_in_the_mirror_before_its_answer(seen: Seen) -> None:
     assert seen.text("session/tool-results/c1.txt") == "full"
 
 
+# Specification: 001.20
 async def test_tools_write_through_the_store_into_the_mirror(seen: Seen) -> None:
     path = f"{MEMO}/session/NOTES.md"
     assert (await seen.tool("Write", file_path=path, contents="one\n"))["details"]["revision"] == 1
@@ -153,6 +155,7 @@ class OnlyReads:
         return "kept elsewhere" if name == "NOTES.md" else None
 
 
+# Specification: 001.62
 async def test_a_store_that_only_reads_is_shown_and_refuses_writes(tmp_path: Path) -> None:
     async with serving(tmp_path, store=OnlyReads()) as world:
         async for wire in wired(world):

@@ -13,8 +13,8 @@ import pytest
 import memo
 from sandboxd.compaction_settings import AutoCompactionOptions
 from sandboxd.consolidation_settings import ConsolidationOptions
+from tests.guide_store import GuideStore
 from tests.memo.consolidation.model_server import serving as serve_model
-from tests.seed_store import SeedStore
 from tests.unit.test_api_memo import SESSION, Wire, wired
 from tests.world.serving import serving
 
@@ -53,6 +53,7 @@ async def test_by_default_a_turn_is_never_compacted(tmp_path: Path) -> None:
         assert [answer["compacted"] for answer in await take_turns(wire, 12)] == [False] * 12
 
 
+# Specification: 001.81
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "directory"])
 async def test_the_turn_that_makes_it_long_enough_compacts_it_with_an_outline(tmp_path: Path, kind: str) -> None:
     urls = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/memo.db", "directory": f"file://{tmp_path}/memo"}
@@ -110,7 +111,7 @@ async def test_a_retried_turn_is_one_turn_and_one_compaction(tmp_path: Path) -> 
 
 
 async def test_a_store_of_another_program_gets_the_options_as_one_object(tmp_path: Path) -> None:
-    store = SeedStore(tmp_path / "seed.json")
+    store = GuideStore(tmp_path / "store.json")
     async with wiring(tmp_path, store, SMALL) as wire:
         assert (await take_turns(wire, 1))[0]["compacted"]
         assert store.options[0]["triggerTokens"] == store.options[0]["trigger_tokens"] == 10

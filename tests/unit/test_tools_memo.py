@@ -71,6 +71,7 @@ async def desk(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
             yield Desk(world, store)
 
 
+# Specification: 001.58, 001.64
 @pytest.mark.parametrize(
     "path",
     [NOTES, USER_MD, "/workspace/memo/session/any-Name.txt", "/workspace/memo/user/memories/projects/x.md"],
@@ -162,6 +163,7 @@ async def test_edit_of_a_document_follows_the_rules_for_files(desk: Desk) -> Non
     assert (result.ok, result.details["code"]) == (False, "request.not_found")
 
 
+# Specification: 001.67
 async def test_an_artifact_is_written_and_edited_in_the_store(desk: Desk) -> None:
     path = "/workspace/memo/session/tool-results/call-1.txt"
     result = await desk.call("Write", file_path=path, contents="full text")
@@ -224,6 +226,7 @@ async def test_an_illegal_memo_path_is_refused_clearly(desk: Desk, path: str) ->
     assert desk.files() == []
 
 
+# Specification: 001.65
 async def test_notes_are_appended_line_by_line_or_replaced(desk: Desk) -> None:
     assert (await desk.call("write_notes", content="one")).ok
     assert (await desk.call("write_notes", content="two\n", mode="append")).ok
@@ -277,6 +280,7 @@ async def test_a_text_that_the_store_refuses_is_a_result(desk: Desk) -> None:
     assert (result.ok, result.details["code"]) == (False, "request.invalid")
 
 
+# Specification: 001.65
 async def test_a_todo_list_is_written_and_merged_by_id(desk: Desk) -> None:
     todos = [
         {"id": "1", "content": "plan", "status": "completed"},

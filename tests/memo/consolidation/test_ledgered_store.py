@@ -28,8 +28,8 @@ from memo.ledger import DocumentChange, Settlement
 from memo.testing.ledger import LEASE_PROMISES
 from memo.testing.promises import keep
 from memo.testing.records import RECORD_PROMISES
+from tests.guide_store import GuideStore
 from tests.memo.consolidation.scenes import ANN, Scripted, page, say
-from tests.seed_store import SeedStore
 
 pytestmark = pytest.mark.anyio
 
@@ -37,8 +37,8 @@ AT_ONCE = ConsolidationSettings(policy=Policy(idle=timedelta()))
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> SeedStore:
-    return SeedStore(tmp_path / "seed.json")
+def store(tmp_path: Path) -> GuideStore:
+    return GuideStore(tmp_path / "store.json")
 
 
 class Mirrors:
@@ -53,7 +53,8 @@ class Mirrors:
         self.seen.set()
 
 
-async def test_the_service_starts_with_the_five_arguments_of_the_guide(store: SeedStore, tmp_path: Path) -> None:
+# Specification: 001.31, 001.32, 001.76, 001.78, 001.82
+async def test_the_service_starts_with_the_five_arguments_of_the_guide(store: GuideStore, tmp_path: Path) -> None:
     await say(store, "s1", "I prefer short answers.")
     (tmp_path / "data/tenants/acme/users/ann").mkdir(parents=True)  # what the guide's own service scans
     mirrors = Mirrors()
@@ -66,14 +67,16 @@ async def test_the_service_starts_with_the_five_arguments_of_the_guide(store: Se
     assert mirrors.shown == [("acme", "ann", "USER.md", await page(store))]
 
 
-async def test_a_disabled_config_starts_nothing(store: SeedStore, tmp_path: Path) -> None:
+# Specification: 001.82
+async def test_a_disabled_config_starts_nothing(store: GuideStore, tmp_path: Path) -> None:
     service = UserMemoryConsolidationService(store, store, tmp_path / "data", {"enabled": False})
     service.start()
     await service.aclose()
     assert not service.is_stopping
 
 
-async def test_a_lister_of_its_own_is_asked_for_the_sessions(store: SeedStore, tmp_path: Path) -> None:
+# Specification: 001.28
+async def test_a_lister_of_its_own_is_asked_for_the_sessions(store: GuideStore, tmp_path: Path) -> None:
     await say(store, "s1", "I prefer short answers.")
 
     class Lister:
@@ -88,7 +91,10 @@ async def test_a_lister_of_its_own_is_asked_for_the_sessions(store: SeedStore, t
     await service.aclose()
 
 
-async def test_only_what_changed_is_summarised_again_also_by_the_next_process(store: SeedStore, tmp_path: Path) -> None:
+# Specification: 001.33
+async def test_only_what_changed_is_summarised_again_also_by_the_next_process(
+    store: GuideStore, tmp_path: Path
+) -> None:
     for session in ("s1", "s2"):
         await say(store, session, "I prefer short answers.")
     seen: list[list[str]] = []
@@ -106,7 +112,7 @@ async def test_only_what_changed_is_summarised_again_also_by_the_next_process(st
     assert "Likes graphs" in await page(store)
 
 
-async def test_what_the_user_wrote_and_deleted_stays_so(store: SeedStore, tmp_path: Path) -> None:
+async def test_what_the_user_wrote_and_deleted_stays_so(store: GuideStore, tmp_path: Path) -> None:
     await say(store, "s1", "I prefer short answers.", "Don't use emojis.")
     service = UserMemoryConsolidationService(store, store, tmp_path, AT_ONCE)
     await service.consolidate("acme", "ann")
@@ -123,7 +129,7 @@ async def test_what_the_user_wrote_and_deleted_stays_so(store: SeedStore, tmp_pa
 
 
 async def test_an_edit_between_reading_and_writing_is_a_conflict_and_changes_nothing(
-    store: SeedStore, tmp_path: Path
+    store: GuideStore, tmp_path: Path
 ) -> None:
     async with LedgeredStore(store, tmp_path) as ledgered:
         key = DocumentKey.of_user(ANN.tenant, ANN.user, USER)
@@ -145,17 +151,17 @@ class _Killed(BaseException):
 
 @pytest.mark.parametrize("is_written", [False, True])
 async def test_a_run_killed_around_its_write_counts_if_the_document_was_written(
-    store: SeedStore, tmp_path: Path, is_written: bool
+    store: GuideStore, tmp_path: Path, is_written: bool
 ) -> None:
     await say(store, "s1", "I prefer short answers.")
 
-    class Dying(SeedStore):
+    class Dying(GuideStore):
         async def write_memory_document(self, *where: str) -> None:
             if is_written:
                 await super().write_memory_document(*where)
             raise _Killed
 
-    dying = UserMemoryConsolidationService(Dying(tmp_path / "seed.json"), None, tmp_path, AT_ONCE)
+    dying = UserMemoryConsolidationService(Dying(tmp_path / "store.json"), None, tmp_path, AT_ONCE)
     with pytest.raises(BaseException):  # noqa: B017  # a group or the error itself, by the runner of the tasks
         await dying.consolidate("acme", "ann")
     await dying.aclose()
@@ -165,16 +171,16 @@ async def test_a_run_killed_around_its_write_counts_if_the_document_was_written(
 
 
 async def test_one_user_whose_sessions_cannot_be_listed_stops_no_other_user(
-    store: SeedStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    store: GuideStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Failing(SeedStore):
+    class Failing(GuideStore):
         async def list_sessions_by_user(self, tenant: str, user: str) -> list[dict[str, Any]]:
             if user == "bob":
                 raise ConnectionError("SECRET")
             listed = await super().list_sessions_by_user(tenant, user)
             return [*listed, {"updatedAt": 1}, {"sessionId": "s9", "updatedAt": "yesterday"}]
 
-    async with with_ledger(Failing(tmp_path / "seed.json"), tmp_path) as ledgered:
+    async with with_ledger(Failing(tmp_path / "store.json"), tmp_path) as ledgered:
         for user in ("ann", "bob"):
             await say(ledgered, f"of-{user}", "I prefer short answers.", user=user)
         service = UserMemoryConsolidationService(ledgered, settings=AT_ONCE)
@@ -187,10 +193,10 @@ async def test_one_user_whose_sessions_cannot_be_listed_stops_no_other_user(
 
 
 async def test_a_store_without_a_lister_is_consolidated_from_what_passed_through(tmp_path: Path) -> None:
-    class Seven(SeedStore):
+    class Seven(GuideStore):
         list_sessions_by_user = None  # type: ignore[assignment]
 
-    async with with_ledger(Seven(tmp_path / "seed.json"), tmp_path) as store:
+    async with with_ledger(Seven(tmp_path / "store.json"), tmp_path) as store:
         await say(store, "s1", "I prefer short answers.")
         service = UserMemoryConsolidationService(store, settings=AT_ONCE)
         assert [result.outcome for result in await service.run_once()] == ["written"]
@@ -233,18 +239,18 @@ async def test_a_store_that_keeps_no_messages_or_only_reads_is_left_as_it_is(tmp
     assert not (tmp_path / "data").exists()
 
 
-async def test_without_a_directory_such_a_store_is_refused(store: SeedStore) -> None:
-    with pytest.raises(Unsupported, match="cannot consolidate in SeedStore"):
+async def test_without_a_directory_such_a_store_is_refused(store: GuideStore) -> None:
+    with pytest.raises(Unsupported, match="cannot consolidate in GuideStore"):
         UserMemoryConsolidationService(store)
 
 
-async def test_history_that_the_store_does_not_keep_is_not_restored(store: SeedStore, tmp_path: Path) -> None:
+async def test_history_that_the_store_does_not_keep_is_not_restored(store: GuideStore, tmp_path: Path) -> None:
     service = UserMemoryConsolidationService(store, store, tmp_path)
     with pytest.raises(Unsupported, match="keeps no history"):
         await service.restore("acme", "ann", 1)
 
 
-async def test_its_leases_and_records_keep_the_promises_of_the_kit(store: SeedStore, tmp_path: Path) -> None:
+async def test_its_leases_and_records_keep_the_promises_of_the_kit(store: GuideStore, tmp_path: Path) -> None:
     await keep(lambda: LedgeredStore(store, tmp_path), (*LEASE_PROMISES, *RECORD_PROMISES))
 
 
@@ -269,7 +275,7 @@ def test_users_are_found_in_the_directory_of_the_guides_own_layout(tmp_path: Pat
     async def list_users() -> list[UserRef]:
         (tmp_path / "tenants/acme/users/bob").mkdir(parents=True)
         (tmp_path / "tenants/acme/users/..x").mkdir()
-        async with LedgeredStore(SeedStore(tmp_path / "seed.json"), tmp_path) as store:
+        async with LedgeredStore(GuideStore(tmp_path / "store.json"), tmp_path) as store:
             return await store.list_users()
 
     assert anyio.run(list_users) == [UserRef.of("acme", "bob")]

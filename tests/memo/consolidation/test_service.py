@@ -39,6 +39,7 @@ def outcomes(results: list[RunResult]) -> dict[str, Outcome]:
     return {str(result.user): result.outcome for result in results}
 
 
+# Specification: 001.34
 async def test_a_user_is_run_once_idle_and_again_only_after_a_change(store: BaseStore, clock: Clock) -> None:
     service = service_of(store, clock)
     await say(store, "s1", "I prefer short answers.")
@@ -318,6 +319,7 @@ async def test_any_revision_can_be_restored_and_missing_bullets_stay_deleted(sto
     assert "- Prefers short answers" in await page(store)
 
 
+# Specification: 001.76
 async def test_the_mirrors_are_refreshed_and_a_broken_one_does_not_fail_the_run(store: BaseStore, clock: Clock) -> None:
     class Mirrors:
         def __init__(self) -> None:

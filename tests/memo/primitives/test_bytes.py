@@ -33,6 +33,7 @@ class Shelf:
         return BytesReader(f"spool {id}".encode())
 
 
+# Specification: 002.18
 async def test_bytes_are_read_on_demand_and_any_number_of_times() -> None:
     reader = CountingReader()
     media = Media(**GOOD[Media] | {"reader": reader})
@@ -44,6 +45,7 @@ async def test_bytes_are_read_on_demand_and_any_number_of_times() -> None:
     assert reader.opened == 3
 
 
+# Specification: 000.27
 async def test_a_reader_is_attached_when_json_is_loaded() -> None:
     message = Message(**GOOD[Message] | {"attachments": [picture("p1")]})
     loaded = Message.from_json(message.to_json(), Shelf())

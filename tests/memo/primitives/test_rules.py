@@ -90,6 +90,7 @@ REJECTED: list[tuple[str, type[Any], dict[str, Any]]] = [
 ]
 
 
+# Specification: 002.2, 002.17, 002.20, 002.25
 @pytest.mark.parametrize(("kind", "field"), REQUIRED, ids=[f"{k.__name__}.{f}" for k, f in REQUIRED])
 def test_a_required_field_has_no_default(kind: type[Any], field: str) -> None:
     given = {name: value for name, value in GOOD[kind].items() if name != field}
@@ -98,6 +99,8 @@ def test_a_required_field_has_no_default(kind: type[Any], field: str) -> None:
     assert caught.value.code == CODES[kind]
 
 
+# Specification: 002.1, 002.15, 002.16, 002.17, 002.19, 002.20, 002.21, 002.23, 002.25, 002.26
+# Specification: 002.27, 002.28
 @pytest.mark.parametrize(("rule", "kind", "change"), REJECTED, ids=[rule for rule, _, _ in REJECTED])
 def test_a_value_that_breaks_a_rule_is_rejected(rule: str, kind: type[Any], change: dict[str, Any]) -> None:
     kind(**GOOD[kind])
@@ -107,6 +110,7 @@ def test_a_value_that_breaks_a_rule_is_rejected(rule: str, kind: type[Any], chan
     assert str(caught.value).startswith("cannot make this")
 
 
+# Specification: 002.3
 @pytest.mark.parametrize("kind", GOOD, ids=lambda kind: kind.__name__)
 def test_every_invalid_field_is_named_at_once(kind: type[Any]) -> None:
     with pytest.raises(InvalidPrimitive) as caught:
@@ -120,6 +124,7 @@ def test_an_error_never_repeats_the_rejected_text() -> None:
     assert "secret-role-text" not in str(caught.value)
 
 
+# Specification: 002.4
 @pytest.mark.parametrize("kind", GOOD, ids=lambda kind: kind.__name__)
 def test_an_instance_never_changes(kind: type[Any]) -> None:
     made = kind(**GOOD[kind])
@@ -133,6 +138,7 @@ def test_equal_primitives_are_one_item_in_a_set(kind: type[Any]) -> None:
     assert len({kind(**GOOD[kind]), kind(**GOOD[kind])}) == 1
 
 
+# Specification: 002.4
 def test_a_changed_copy_is_validated() -> None:
     memory = Memory(**GOOD[Memory])
     assert memory.model_copy(update={"confidence": 0.75}).confidence == 0.75
@@ -148,6 +154,7 @@ def test_changing_the_callers_arguments_does_not_change_the_primitive() -> None:
     assert call.args == {"list": [1]}
 
 
+# Specification: 002.5
 @pytest.mark.parametrize(
     ("kind", "field"),
     [(Message, "content"), (Memory, "content"), (Retrievable, "content"), (Thought, "content"), (ToolCall, "results")],
@@ -157,6 +164,7 @@ def test_text_becomes_a_tokenizable(kind: type[Any], field: str) -> None:
     assert isinstance(Identity(**GOOD[Identity]).representation, Tokenizable)
 
 
+# Specification: 002.6
 @pytest.mark.parametrize(
     ("what", "value"),
     [("a time", NOW), ("ISO text", NOW.isoformat()), ("ISO text in UTC", "2024-05-06T07:08:09.123456Z"),
@@ -187,6 +195,7 @@ def test_a_less_exact_time_is_the_start_of_what_it_names_in_utc(value: Any, expe
     assert at.astimezone(UTC).timetuple()[:6] == (*expected, 0, 0, 0)[:6]
 
 
+# Specification: 002.6
 @pytest.mark.parametrize(
     "value",
     [None, True, float("nan"), float("inf"), "", "yesterday", "2023-366", "2024-000", "2024-13", "2024-05-06T25:00",
@@ -200,22 +209,26 @@ def test_what_is_not_a_time_is_refused(value: Any) -> None:
     assert caught.value.code == "E_INVALID_INITIAL_MESSAGE_VALUE"
 
 
+# Specification: 002.14
 def test_a_bare_string_sets_both_views_of_a_speaker() -> None:
     identity = Message(**GOOD[Message]).identity
     assert (identity.identifier, str(identity.representation)) == ("ada", "ada")
 
 
+# Specification: 002.13
 def test_the_two_views_of_a_speaker_stay_separate() -> None:
     identity = Identity(identifier=7, representation="Ada")
     assert (identity.identifier, str(identity.representation)) == (7, "Ada")
 
 
+# Specification: 002.16
 @pytest.mark.parametrize("role", ["user", "assistant"])
 def test_both_roles_may_have_attachments_without_content(role: str) -> None:
     message = Message(**GOOD[Message] | {"role": role, "content": None, "attachments": [picture()]})
     assert message.attachments == (picture(),)
 
 
+# Specification: 002.23, 002.27
 @pytest.mark.parametrize(
     ("default", "kind", "field", "value"),
     [
@@ -238,6 +251,7 @@ def test_media_without_a_stash_has_an_empty_one() -> None:
     assert dict(Media(**{k: v for k, v in GOOD[Media].items() if k not in ("stash", "source")}).stash) == {}
 
 
+# Specification: 002.19
 def test_adding_to_a_stash_returns_new_media() -> None:
     before = picture()
     after = before.with_stash("ocr", StashEntry(value="text", trust_tier="third-party-private"))
@@ -254,6 +268,7 @@ def test_media_from_a_tool_must_declare_its_trust() -> None:
         Media.tool_generated(tool="draw", **{k: v for k, v in fields.items() if k != "trust_tier"})
 
 
+# Specification: 002.26
 @pytest.mark.parametrize(
     "results",
     ["text", artifact(), [artifact("a"), artifact("b")], picture(), [picture("p"), picture("q")]],
@@ -266,16 +281,19 @@ def test_results_are_text_artifacts_or_media(results: Any) -> None:
     assert kinds <= {Tokenizable, SpooledArtifact, Media}
 
 
+# Specification: 002.24
 def test_arguments_may_be_given_as_a_json_string() -> None:
     assert ToolCall(**GOOD[ToolCall] | {"args": json.dumps(ARGS)}).args == ARGS
 
 
+# Specification: 002.25
 def test_a_checksum_does_not_depend_on_the_order_of_arguments() -> None:
     turned = dict(reversed(ARGS.items()))
     assert tool_call_checksum("read", turned) == tool_call_checksum("read", ARGS)
     assert tool_call_checksum("read", {"a": 1}) != tool_call_checksum("read", {"a": "1"})
 
 
+# Specification: 002.30
 @pytest.mark.parametrize("kind", GOOD, ids=lambda kind: kind.__name__)
 def test_a_primitive_survives_json(kind: type[Any]) -> None:
     made = kind(**GOOD[kind])
@@ -288,6 +306,7 @@ def test_results_of_every_kind_survive_json(results: Any) -> None:
     assert ToolCall.from_json(json.loads(json.dumps(call.to_json()))) == call
 
 
+# Specification: 002.22
 def test_an_artifact_may_be_the_content_of_a_retrievable() -> None:
     made = Retrievable(**GOOD[Retrievable] | {"content": artifact()})
     assert made.to_json()["content"] == {"spool": "log"}
@@ -301,6 +320,7 @@ def test_media_cannot_be_constructed_from_json_without_a_reader() -> None:
         ToolCall(**GOOD[ToolCall] | {"results": {"spool": "log"}})
 
 
+# Specification: 000.26
 def test_the_json_of_media_never_contains_its_bytes() -> None:
     made = Media(**GOOD[Media] | {"reader": BytesReader(b"SECRET")})
     assert "SECRET" not in json.dumps(made.to_json())

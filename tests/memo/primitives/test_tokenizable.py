@@ -25,6 +25,7 @@ def mixed_texts(count: int) -> list[str]:
     return ["".join(source.choices(SCRIPTS, k=source.randrange(0, 12))) for _ in range(count)]
 
 
+# Specification: 002.7
 @pytest.mark.parametrize("encoding", EXACT_ENCODINGS)
 def test_exact_counts_equal_tiktokens_own_on_a_thousand_mixed_texts(
     encoding: str, monkeypatch: pytest.MonkeyPatch
@@ -40,6 +41,7 @@ def test_exact_counts_equal_tiktokens_own_on_a_thousand_mixed_texts(
         assert count.tokens == len(own.encode(text, disallowed_special=()))
 
 
+# Specification: 002.8, 002.9
 @pytest.mark.parametrize(
     ("encoding", "text", "tokens"),
     [
@@ -69,6 +71,7 @@ def test_without_a_table_the_count_is_an_estimate_and_one_warning_says_so(
     ]
 
 
+# Specification: 002.10
 def test_a_count_is_computed_once_for_each_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
@@ -84,6 +87,7 @@ def test_a_count_is_computed_once_for_each_encoding(monkeypatch: pytest.MonkeyPa
     assert made == ["claude", "gemini"]
 
 
+# Specification: 002.11
 def test_set_returns_another_tokenizable_with_its_own_counts() -> None:
     text = Tokenizable("a" * 7)
     assert text.estimate_tokens("claude") == 2
@@ -99,6 +103,7 @@ async def test_a_count_off_the_event_loop_is_the_same_count() -> None:
         assert await text.measure(encoding) == Tokenizable("some text to count").count_tokens(encoding)
 
 
+# Specification: 002.12
 def test_a_tokenizable_behaves_like_its_text() -> None:
     assert str(Tokenizable("hi")) == "hi"
     assert Tokenizable("hi") == Tokenizable(text="hi") == Tokenizable(value="hi") == "hi"

@@ -25,6 +25,7 @@ from tests.memo.turn.stores import STORES, opened
 pytestmark = pytest.mark.anyio
 
 
+# Specification: 000.16, 000.17, 000.21, 000.28
 @pytest.mark.parametrize("kind", STORES)
 async def test_all_27_keep_their_promises_on_a_real_store(kind: str, tmp_path: Path) -> None:
     numbers = count()
@@ -39,6 +40,7 @@ async def test_all_27_keep_their_promises_on_a_real_store(kind: str, tmp_path: P
     await check_callbacks(make)
 
 
+# Specification: 000.1, 000.6
 async def test_the_noop_callbacks_keep_their_promises() -> None:
     await check_callbacks(noop_callbacks, remembers=False)
     with pytest.raises(AssertionError, match="a message is fetched as it was stored"):
@@ -93,6 +95,7 @@ async def test_the_check_names_the_broken_promise(promise: str) -> None:
         await check_callbacks(lambda: broken(promise))
 
 
+# Specification: 000.29
 async def test_each_callback_can_be_called_by_itself() -> None:
     callbacks = store_callbacks(InMemoryStore())
     fetches: dict[Noun, str] = {"message": "fetch_messages_callback", "memory": "fetch_memories_callback"}
@@ -125,6 +128,7 @@ async def test_memories_belong_to_the_user_and_the_rest_to_the_session(kind: str
         }
 
 
+# Specification: 000.20
 async def test_a_mutation_keeps_unknown_fields() -> None:
     store = InMemoryStore()
     callbacks = store_callbacks(store)
@@ -137,6 +141,7 @@ async def test_a_mutation_keeps_unknown_fields() -> None:
     assert (record.value["rating"], record.value["content"]) == (5, "changed")
 
 
+# Specification: 000.23, 000.24
 @pytest.mark.parametrize("kind", STORES)
 async def test_stored_bytes_are_found_by_the_primitive_that_names_them(kind: str, tmp_path: Path) -> None:
     async def act(ctx: Any, helpers: Any) -> None:
@@ -163,6 +168,7 @@ async def test_stored_bytes_are_found_by_the_primitive_that_names_them(kind: str
         assert await retrievable.content.reader.line(1) == "line two"
 
 
+# Specification: 000.23
 async def test_bytes_already_in_the_store_are_not_written_again() -> None:
     class Counting(InMemoryStore):
         chunks = 0
@@ -197,6 +203,7 @@ def test_a_store_without_records_is_rejected_at_once() -> None:
         store_callbacks(object())
 
 
+# Specification: 002.28
 async def test_artifact_tools_give_bounded_answers_and_are_never_offered_for_them() -> None:
     log = SpooledArtifact(BytesReader(b"".join(b"line %d\n" % n for n in range(5000))), "log")
     data = SpooledArtifact(BytesReader(b'{"items": [{"id": 1}, {"id": 2}]}'), "data")
@@ -237,6 +244,7 @@ async def test_each_artifact_of_a_result_is_offered() -> None:
     assert artifact_tools([call])[0].parameters["properties"]["call_id"]["enum"] == ["one#0", "one#1"]
 
 
+# Specification: 000.10
 async def test_tools_given_to_the_adapter_are_fetched() -> None:
     tools = artifact_tools([sample("tool_call").model_copy(update={"results": artifact()})])
     callbacks = store_callbacks(InMemoryStore(), tools=tools)
@@ -253,6 +261,7 @@ async def test_tools_given_to_the_adapter_are_fetched() -> None:
     assert (await TurnRunner(executor_callback=act, **callbacks).run()).status == "ack"
 
 
+# Specification: 000.18
 @pytest.mark.parametrize("kind", STORES)
 async def test_an_instruction_is_changed_in_its_place_also_after_being_stored_in_the_same_iteration(
     kind: str, tmp_path: Path
@@ -281,6 +290,7 @@ async def test_an_instruction_is_changed_in_its_place_also_after_being_stored_in
         ]  # fmt: skip
 
 
+# Specification: 000.19
 async def test_a_mutation_of_what_was_never_stored_is_an_error_that_stores_nothing() -> None:
     callbacks = store_callbacks(InMemoryStore())
     for noun in NOUNS:
@@ -300,6 +310,7 @@ async def test_a_mutation_of_what_was_never_stored_is_an_error_that_stores_nothi
     assert await callbacks["fetch_messages_callback"](None) == []
 
 
+# Specification: 000.19
 async def test_with_upsert_a_mutation_stores_what_was_never_stored() -> None:
     await check_callbacks(lambda: store_callbacks(InMemoryStore(), upsert=True), upsert=True)
     callbacks = store_callbacks(InMemoryStore(), upsert=True)
@@ -311,6 +322,7 @@ async def test_with_upsert_a_mutation_stores_what_was_never_stored() -> None:
         await check_callbacks(lambda: store_callbacks(InMemoryStore(), upsert=True))
 
 
+# Specification: 000.18
 async def test_own_callbacks_get_a_replacement_as_its_new_text() -> None:
     log, callbacks = recording()
 

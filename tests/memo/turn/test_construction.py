@@ -20,12 +20,14 @@ def of(count: int) -> Any:
     return [lambda: None, lambda a: None, lambda a, b: None, lambda a, b, c: None, lambda a, b, c, d: None][count]
 
 
+# Specification: 000.5
 def test_there_are_27_callbacks() -> None:
     assert (len(FETCH_CALLBACKS), len(CHANGE_CALLBACKS), len(BYTES_CALLBACKS)) == (7, 18, 2)
     assert len(PARAMETERS) == 27
     assert set(noop_callbacks()) == set(store_callbacks(InMemoryStore())) == set(PARAMETERS)
 
 
+# Specification: 000.2
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_every_callback_is_required(name: str) -> None:
     callbacks = noop_callbacks()
@@ -36,6 +38,7 @@ def test_every_callback_is_required(name: str) -> None:
     assert caught.value.problems == (f"{name} is missing",)
 
 
+# Specification: 000.3
 @pytest.mark.parametrize("name", PARAMETERS)
 @pytest.mark.parametrize("count", range(5))
 def test_a_callback_must_have_the_right_number_of_parameters(name: str, count: int) -> None:
@@ -48,6 +51,7 @@ def test_a_callback_must_have_the_right_number_of_parameters(name: str, count: i
     assert caught.value.problems[0].startswith(f"{name} has {count} parameter")
 
 
+# Specification: 000.2
 def test_the_executor_is_required_and_takes_two_parameters() -> None:
     with pytest.raises(InvalidTurnRunnerConfig, match="executor_callback is missing"):
         TurnRunner(**noop_callbacks())
@@ -75,6 +79,7 @@ def test_all_problems_are_reported_at_once() -> None:
     )
 
 
+# Specification: 000.4
 def test_a_wrapper_that_hides_its_parameters_is_rejected() -> None:
     def store(ctx: Any, value: Any) -> None: ...
 
@@ -86,6 +91,7 @@ def test_a_wrapper_that_hides_its_parameters_is_rejected() -> None:
         TurnRunner(executor_callback=executor, **{**noop_callbacks(), "store_message_callback": wrapper})
 
 
+# Specification: 000.4
 @pytest.mark.parametrize(
     ("what", "callback", "is_taken"),
     [

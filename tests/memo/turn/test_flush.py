@@ -34,6 +34,7 @@ class CountingStore(InMemoryStore):
         return await super().apply_records(changes)
 
 
+# Specification: 000.12
 async def test_a_change_is_visible_at_once_but_only_in_its_iteration() -> None:
     log, callbacks = recording()
 
@@ -52,6 +53,7 @@ async def test_a_change_is_visible_at_once_but_only_in_its_iteration() -> None:
     assert len(log) == 8
 
 
+# Specification: 003.1
 async def test_changes_reach_the_callbacks_in_the_order_they_were_made() -> None:
     log, callbacks = recording()
 
@@ -78,6 +80,7 @@ async def test_changes_reach_the_callbacks_in_the_order_they_were_made() -> None
     assert log[2][1] == sample("message", "one", "changed")
 
 
+# Specification: 000.13, 003.2, 003.5
 async def test_a_flush_is_one_transaction_and_comes_before_the_end_of_its_iteration() -> None:
     store = CountingStore()
     seen: list[tuple[int, int | None, list[int]]] = []
@@ -94,6 +97,7 @@ async def test_a_flush_is_one_transaction_and_comes_before_the_end_of_its_iterat
     assert seen == [(0, 6, [6]), (1, 6, [6, 6])]
 
 
+# Specification: 003.4
 @pytest.mark.parametrize("ending", ["nack", "abort", "raise"])
 @pytest.mark.parametrize("kind", STORES)
 async def test_a_failed_iteration_stores_nothing_and_earlier_ones_are_kept(

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[3]
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+# Specification: 000.25
 @pytest.mark.parametrize("page", ["run-a-turn.md", "storage-steps.md"])
 def test_the_code_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
     blocks = _BLOCK.findall((ROOT / "docs" / "how-to" / page).read_text())

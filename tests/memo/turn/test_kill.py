@@ -14,6 +14,7 @@ from tests.long_runs import scaled
 ROUNDS = {"sqlite": 100, "filesystem": scaled(40, 100)}
 
 
+# Specification: 003.4
 @pytest.mark.parametrize(("kind", "rounds"), ROUNDS.items())
 def test_a_killed_flush_is_atomic(kind: str, rounds: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.memo.turn.flush_writer", kind, str(tmp_path), str(rounds)]

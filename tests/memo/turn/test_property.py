@@ -124,6 +124,7 @@ async def play_turn(callbacks: dict[str, Any], turn: list[Any], model: Model, up
     assert isinstance(result.error, FlushError) == (refused and isinstance(cause, Absent))
 
 
+# Specification: 000.13, 003.4
 @pytest.mark.parametrize("upsert", [False, True], ids=["strict", "upsert"])
 @pytest.mark.parametrize("kind", STORES)
 def test_a_store_holds_exactly_the_changes_of_acked_iterations(kind: str, upsert: bool) -> None:

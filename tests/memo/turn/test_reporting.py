@@ -53,6 +53,7 @@ async def test_a_report_of_a_tool_call_keeps_earlier_fields() -> None:
     assert [event.is_complete for event in seen] == [False, False, True]
 
 
+# Specification: 003.6, 003.7
 @pytest.mark.parametrize("first", ["message", "thought", "tool_call"])
 @pytest.mark.parametrize("second", ["message", "thought", "tool_call"])
 async def test_a_completed_id_accepts_no_more_reports(first: str, second: str) -> None:
@@ -85,6 +86,7 @@ async def test_an_id_is_sealed_for_the_rest_of_its_turn_only() -> None:
     assert refused == [1, 2, 1, 2]
 
 
+# Specification: 003.12
 async def test_reporting_stores_nothing() -> None:
     log, callbacks = recording()
 
@@ -97,6 +99,7 @@ async def test_reporting_stores_nothing() -> None:
     assert list(result.context.turn_messages) == []
 
 
+# Specification: 003.13
 async def test_the_audit_lists_what_was_reported_but_never_stored() -> None:
     during: list[list[Ghost]] = []
 
@@ -116,6 +119,7 @@ async def test_the_audit_lists_what_was_reported_but_never_stored() -> None:
     assert result.audit() == ghosts
 
 
+# Specification: 003.13
 async def test_a_discarded_report_is_a_ghost() -> None:
     async def act(ctx: Any, helpers: Any) -> None:
         await helpers.report_message("m", "x", is_complete=True)

@@ -27,6 +27,7 @@ from tests.memo.turn.acting import recording, run, runner, sample
 pytestmark = pytest.mark.anyio
 
 
+# Specification: 000.8, 002.29
 async def test_a_turn_starts_with_only_what_it_was_given() -> None:
     seen: dict[str, Any] = {}
 
@@ -52,6 +53,7 @@ async def test_a_turn_starts_with_only_what_it_was_given() -> None:
     }  # fmt: skip
 
 
+# Specification: 000.7
 async def test_nothing_is_fetched_until_requested() -> None:
     fetched: list[str] = []
 
@@ -81,6 +83,7 @@ async def test_nothing_is_fetched_until_requested() -> None:
     assert fetched == ["fetch_messages_callback", "refresh_standing_instructions_callback", "fetch_tools_callback"]
 
 
+# Specification: 000.9, 003.11
 async def test_fetched_items_are_in_scope_only_once_added() -> None:
     callbacks = store_callbacks(InMemoryStore())
     await callbacks["store_message_callback"](None, sample("message"))
@@ -100,6 +103,7 @@ async def test_fetched_items_are_in_scope_only_once_added() -> None:
     assert seen == [[], [sample("message")]]
 
 
+# Specification: 000.11
 async def test_a_turn_context_writes_through_at_once() -> None:
     log, callbacks = recording()
     seen: list[int] = []
@@ -161,6 +165,7 @@ async def test_a_middleware_that_does_not_call_next_ends_only_its_pipeline() -> 
     assert reached == ["stops", "act"]
 
 
+# Specification: 003.9, 003.10
 async def test_an_exception_is_wrapped_and_a_nack_is_reported_unchanged() -> None:
     reported: list[BaseException] = []
     boom = ValueError("boom")
@@ -227,6 +232,7 @@ async def test_iterations_continue_up_to_the_limit_and_keep_their_changes() -> N
     assert isinstance(result.error, IterationLimit)
 
 
+# Specification: 003.11
 async def test_a_later_iteration_sees_what_an_earlier_one_stored() -> None:
     seen: list[list[str]] = []
 
@@ -241,6 +247,7 @@ async def test_a_later_iteration_sees_what_an_earlier_one_stored() -> None:
     assert [message.id for message in result.context.turn_messages] == ["m0", "m1", "m2"]
 
 
+# Specification: 003.8
 async def test_an_abort_from_outside_stops_a_waiting_executor() -> None:
     signal = AbortSignal()
     log, callbacks = recording()
@@ -269,6 +276,7 @@ async def test_an_abort_from_outside_stops_a_waiting_executor() -> None:
     assert signal.reason == "enough"
 
 
+# Specification: 003.8
 async def test_an_executor_can_wait_for_an_abort() -> None:
     heard: list[str] = []
 
@@ -317,6 +325,7 @@ async def test_an_abort_between_iterations_prevents_the_next() -> None:
     assert (result.status, result.iterations, ran, len(log)) == ("aborted", 1, [0], 1)
 
 
+# Specification: 000.22
 async def test_bytes_are_stored_at_once_and_appear_in_no_set_or_event() -> None:
     persisted: list[Any] = []
 
@@ -352,6 +361,7 @@ async def test_the_sets_of_a_context_cannot_be_replaced(name: str) -> None:
     assert (result.status, result.context.stash) == ("ack", {"seen": True})
 
 
+# Specification: 000.14, 000.15
 async def test_a_mutation_is_explicit_and_passes_its_value_unchanged() -> None:
     log, callbacks = recording()
     call = sample("tool_call", "c", "done")
@@ -395,6 +405,7 @@ async def test_cancelling_the_task_cancels_the_turn_and_stores_nothing() -> None
     assert log == []
 
 
+# Specification: 003.3
 async def test_a_dispatch_can_run_without_the_stages_of_a_turn() -> None:
     log, callbacks = recording()
     names: list[str] = []

@@ -12,11 +12,11 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-PLACE = "SANDBOXD_TEST_SEED"
+PLACE = "SANDBOXD_TEST_STORE_FILE"
 WORD_CHARS = 4
 
 
-class SeedStore:
+class GuideStore:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.options: list[Any] = []
@@ -107,5 +107,5 @@ def _tokens(messages: list[dict[str, Any]]) -> int:
     return sum(len(json.dumps(message)) for message in messages) // WORD_CHARS
 
 
-def make() -> SeedStore:
-    return SeedStore(Path(os.environ[PLACE]))
+def make() -> GuideStore:
+    return GuideStore(Path(os.environ[PLACE]))
