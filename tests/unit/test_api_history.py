@@ -240,7 +240,7 @@ async def test_a_reader_learns_that_old_events_were_removed(tmp_path: Path) -> N
     assert [event.fields["command"] for event in seen[1:]] == [str(number) for number in range(1000, 2000)]
 
 
-async def test_the_figures_are_metrics(client: AsyncClient, world: World) -> None:
+async def test_an_event_of_a_session_is_kept_and_traced_by_itself(client: AsyncClient, world: World) -> None:
     await client.ensure_session("s1", user="ann", tenant="acme")
     publish(world, "one")
     history = world.manager.history
