@@ -278,8 +278,10 @@ def _micros(at: datetime | None) -> float:
 
 def plain(text: str) -> str:
     """Return one line of printable text. A reader shows it as text and never as markup."""
-    line = " ".join(text[:_CUT].split())
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line[:TITLE_CHARS])
+    line = " ".join(text[:_CUT].split())[:TITLE_CHARS]
+    if line.isprintable():
+        return line
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
 
 
 def _shortened(title: str) -> str:

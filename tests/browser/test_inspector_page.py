@@ -27,7 +27,8 @@ def told(daemon: RunningDaemon, client: Client) -> Iterator[None]:
 
 
 def entry(page: Page, text: str) -> None:
-    """Select the newest entry of the timeline whose title has this text."""
+    """Select the newest entry of the timeline whose title has this text, wherever the list is."""
+    page.get_by_label("Filter by title").fill(text)
     page.get_by_role("option").filter(has_text=text).last.click()
 
 

@@ -7,6 +7,9 @@ export const userPath = (tenant, user) => `/v1/tenants/${part(tenant)}/users/${p
 export const inspectorPath = (tenant, session) =>
   `/__inspector/api/tenants/${part(tenant)}/sessions/${part(session)}`;
 
+export const timelinePath = (tenant, session) => `${inspectorPath(tenant, session)}/timeline`;
+export const TIMELINE_PAGE = { limit: 20_000 };
+
 const AUTHOR = { "x-memo-actor": "inspector" };
 
 export class Problem extends Error {
@@ -26,9 +29,25 @@ async function problemOf(answer) {
   }
 }
 
-export async function ask(path, { method = "GET", query, body, text, headers, signal } = {}) {
+function address(path, query) {
   const given = Object.entries(query ?? {}).filter(([, value]) => value !== undefined && value !== null && value !== "");
-  const url = given.length ? `${path}?${new URLSearchParams(given)}` : path;
+  return given.length ? `${path}?${new URLSearchParams(given)}` : path;
+}
+
+const begun = new Map();
+
+// Send a long request before the view that needs its answer is loaded. The next `ask` for it takes the answer.
+export function begin(path, query) {
+  const url = address(path, query);
+  const answer = fetch(url, { cache: "no-store", credentials: "same-origin" });
+  answer.catch(() => {}); // the reader of the answer is told
+  begun.set(url, answer);
+}
+
+export async function ask(path, { method = "GET", query, body, text, headers, signal } = {}) {
+  const url = address(path, query);
+  const early = method === "GET" ? begun.get(url) : undefined;
+  begun.delete(url);
   const options = { method, signal, headers: { ...headers }, cache: "no-store", credentials: "same-origin" };
   if (body !== undefined) {
     options.headers["content-type"] = "application/json";
@@ -37,7 +56,7 @@ export async function ask(path, { method = "GET", query, body, text, headers, si
   if (method !== "GET" && method !== "HEAD") Object.assign(options.headers, AUTHOR);
   let answer;
   try {
-    answer = await fetch(url, options);
+    answer = await (early ?? fetch(url, options));
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, "unreachable", "The daemon does not answer. Is `sandboxd inspect` still running?");

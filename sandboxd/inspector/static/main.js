@@ -1,5 +1,6 @@
 // The frame of the page: which view the address asks for, the theme, the keys, and whether the daemon answers.
 
+import { TIMELINE_PAGE, begin, timelinePath } from "./api.js";
 import { h, setText } from "./dom.js";
 import { Keys, showHelp } from "./keys.js";
 import { go, read, to } from "./router.js";
@@ -112,5 +113,9 @@ liveStats.onState((isOpen) => {
   setText(live, isOpen ? "live" : "not connected");
   live.classList.toggle("on", isOpen);
 });
+const { parts: first } = read();
+if (first[0] === "tenants" && first[2] === "sessions" && (first[4] ?? "timeline") === "timeline") {
+  begin(timelinePath(first[1], first[3]), TIMELINE_PAGE);
+}
 window.addEventListener("hashchange", show);
 show();

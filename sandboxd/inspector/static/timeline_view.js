@@ -1,7 +1,7 @@
 // A session's timeline: the picture, the list beside it, and the selected entry in full. It loads the compact timeline in
 // one request, details on demand, and what is new as events arrive.
 
-import { debounced, getJson, inspectorPath, isAbort } from "./api.js";
+import { TIMELINE_PAGE, debounced, getJson, isAbort, timelinePath } from "./api.js";
 import { button, empty, failure, fill, h, loading, setText } from "./dom.js";
 import { entryDetails } from "./entry_details.js";
 import { LANES, kindName, laneClass, laneOf, speakerName } from "./lanes.js";
@@ -11,12 +11,11 @@ import { rename, toSession } from "./router.js";
 import { clock, duration, many } from "./text.js";
 import { VirtualList } from "./virtual_list.js";
 
-const PAGE = 20_000;
 const ROW = 34;
 const SETTLE_MS = 300;
 
 export function timelineView({ tenant, session, route, signal }) {
-  const path = `${inspectorPath(tenant, session)}/timeline`;
+  const path = timelinePath(tenant, session);
   const place = [tenant, session];
   let all = [];
   let shown = [];
@@ -124,7 +123,7 @@ export function timelineView({ tenant, session, route, signal }) {
       const items = [];
       let after;
       do {
-        const page = await getJson(path, { query: { limit: PAGE, after }, signal });
+        const page = await getJson(path, { query: { ...TIMELINE_PAGE, after }, signal });
         items.push(...page.items);
         after = page.next;
       } while (after);
@@ -160,7 +159,7 @@ export function timelineView({ tenant, session, route, signal }) {
   const refresh = debounced(async () => {
     if (!all.length) return load();
     try {
-      const page = await getJson(path, { query: { limit: PAGE, after: all.at(-1).id }, signal });
+      const page = await getJson(path, { query: { ...TIMELINE_PAGE, after: all.at(-1).id }, signal });
       if (page.next || page.total !== all.length + page.items.length) return load();
       if (!page.items.length) return;
       all = all.concat(page.items);
