@@ -107,10 +107,8 @@ def open_window(
             viewport={"width": width, "height": height}, color_scheme="dark" if is_dark else "light"
         )
         try:
-            page = context.new_page()
-            page.goto(link)
-            base = page.url.partition("#")[0]
-            page.close()
+            # The cookie is for the whole context. Without a page, nothing else is loaded beside what is measured.
+            base = context.request.get(link).url.partition("#")[0]
             yield InspectorWindow(context, base)
         finally:
             context.close()
