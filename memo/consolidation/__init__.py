@@ -10,7 +10,7 @@
 from memo.backoff import Backoff
 from memo.consolidation.budget import Budget, BudgetSpent
 from memo.consolidation.policy import Activity, Failure, Policy, Standing, Verdict, Why, decide
-from memo.consolidation.profile import Bullet, Part, ProfileDraft, ProfileRefused, Source
+from memo.consolidation.profile import Bullet, Part, ProfileDraft, ProfileRefused, Replacement, Source
 from memo.consolidation.results import Outcome, Progress, RunResult, UserState
 from memo.consolidation.service import UserMemoryConsolidationService, UserMirrors
 from memo.consolidation.settings import ConsolidationSettings
@@ -34,6 +34,7 @@ __all__ = [
     "ProfileDraft",
     "ProfileRefused",
     "Progress",
+    "Replacement",
     "RunResult",
     "SessionRevision",
     "Settlement",

@@ -22,10 +22,11 @@ PUBLIC: dict[str, str] = {
     """,
     "memo.consolidation": """
         Activity Backoff Budget BudgetSpent Bullet ConsolidationLedger ConsolidationSettings EmbeddedSummariser
-        Failure Outcome Part PendingUser Policy ProfileDraft ProfileRefused Progress RunResult SessionRevision
-        Settlement SettlementWriter Source Standing Summariser SummariserSettings UserMemoryConsolidationService
-        UserMirrors UserState Verdict Why decide make_summariser
+        Failure Outcome Part PendingUser Policy ProfileDraft ProfileRefused Progress Replacement RunResult
+        SessionRevision Settlement SettlementWriter Source Standing Summariser SummariserSettings
+        UserMemoryConsolidationService UserMirrors UserState Verdict Why decide make_summariser
     """,
+    "memo.consolidation.english": "CurrentStatements MessageReader own_sentences",
     "memo.consolidation.summarisers": """
         BadAnswer EmbeddedSummariser Fact ProfileRequest SessionDraft SessionSummary Summariser SummariserError
         SummariserSettings SummariserUnavailable make_summariser
