@@ -42,14 +42,16 @@ _STATE = any_of(
     diabetic pregnant (?:\w+_)?intolerant allergic celiac coeliac bilingual trilingual married single divorced
     widowed muslim jewish hindu christian catholic buddhist sikh teetotal sober asthmatic epileptic
     near-?sighted short-?sighted far-?sighted anaemic non-native remote fully_remote part-time full-time on_call
-    on_(?:a|an|the)_\w+ in_charge responsible_for fluent new_to bad_at terrible_at good_at bad_with
+    on_an?_(?:\w+_)?(?:diet|visa|contract|budget
+    |scholarship) in_charge responsible_for fluent new_to bad_at terrible_at good_at bad_with
     terrible_with good_with based located responsible_for \d\d_years?_old disabled visually_impaired
     (?:a_)?native ambidextrous tone_deaf
     """
 )
 _TRANSIENT_STATE = any_of(
     """
-    a_bit a_little a_lot a_fan a_mess an_idiot a_moron the_one the_same a_step a_while a_minute a_few a_day
+    a_bit a_little a_lot a_(?:big_|huge_
+    |great_)?fan a_mess an_idiot a_moron the_one the_same a_step a_while a_minute a_few a_day
     a_week
     """
 )
@@ -127,13 +129,26 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
         r"^(?:the |our |my )?(?:\w+ ){0,2}?(?:guy|person|contact|lead|manager|admin|boss|owner|deputy|foreman"
         r"|secretary|clerk|driver|assistant) (?:is|is called|is named) (?-i:[A-Z])\w+\b.*",
     ),
+    rule(
+        "person",
+        Part.ROLE,
+        r"^(?:my|our) (?:\w+ ){1,2}?(?-i:[A-Z][a-z]+)(?:'s)? (?:is|has|can't|cannot|doesn't|works|lives|reads"
+        r"|uses|needs|only"
+        r"|never|observes|suffers|speaks|handles|manages)\b .+",
+    ),
+    rule(
+        "person",
+        Part.ROLE,
+        r"^(?-i:[A-Z])[a-z\u00c0-\u017f]+ (?:can't|cannot|doesn't|never) (?:eat|drink|drive|have dairy|smoke"
+        r"|speak)\b .+",
+    ),
     # roles
     rule("role", Part.ROLE, rf"^as (?P<x>an? (?:[\w/&-]+ ){{0,4}}?{ROLE})\b,? (?:I|we|my|you)\b", "Is {x}"),
     rule(
         "role",
         Part.ROLE,
         rf"^{AM}(?!{_TRANSIENT_STATE}\b)(?:(?:more of )?an?|one of|part of|head of|president of|the (?:\S+ "
-        rf"){{0,3}}?{ROLE}\b|the \w+ (?:of|at|for)|in (?:my|the) \w+ year) ?\S.*",
+        rf"){{0,3}}?{ROLE}\b|the \w+ (?:of|at|for)|in (?:my|the) \w+ year) \S.*",
     ),
     rule("role", Part.ROLE, rf"^{AM}(?:[\w-]+ ){{0,3}}?{ROLE}\b"),
     rule("role", Part.ROLE, rf"^{WE_ARE}(?:are )?(?:an?|one of|in the) (?!(?:bit|little|lot|mess|hurry|middle)\b)\S.*"),
@@ -196,7 +211,8 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
     rule(
         "event",
         Part.ROLE,
-        rf"^(?:I|we|I've|we've|I have|we have) {OFTEN}{PAST_VERB}\b(?! (?:this|that|it|with the|by|on(?! "
+        rf"^(?:I|we|I've|we've|I have|we have) {OFTEN}{PAST_VERB}\b(?! (?:to (?:the|this|that)|at(?! "
+        rf"(?-i:[A-Z]))|this|that|it|with the|by|on(?! "
         rf"(?:from|to))|off|out|up|an?|the (?!\w+ team|house|flat|car|\S+ (?:to|from) (?-i:[A-Z])))\b) \S.*",
     ),
     rule(
@@ -239,5 +255,6 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
         r"^(?:\S+ ){0,6}?(?:switched|changed|moved|renamed|migrated|went|converted|transferred)\b[^,;]{0,60}? from"
         r" (?-i:[A-Z])\S* to (?-i:[A-Z])\S*.*",
     ),
+    rule("event", Part.ROLE, r"^(?:switching|moving|migrating|changing) from (?-i:[A-Z])\S* to \S.*"),
     rule("event", Part.ROLE, r"^(?:leaving|quitting|dropping|ditching) (?-i:[A-Z])\S*.*"),
 )

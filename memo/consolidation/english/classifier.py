@@ -56,6 +56,7 @@ _POINTS = re.compile(
     r"|question|part|step|figure|table|item|number|point|option|example) \d+\b|[a-z]+ \d+$)",
     re.IGNORECASE,
 )
+_ONE_PIECE = re.compile(r"^(?:\w+ )?(?:summary|recap|overview|answer|reply|list|example|poem|version)$", re.IGNORECASE)
 _OWN_THING = re.compile(r"it's|the (?!user|customer|client)", re.IGNORECASE)
 _COUNTED = re.compile(
     r"^(?:in )?(?:an?|one|two|three|four|five|six|ten|\d+) (?:sentences?|words?|paragraphs?|lines?|pages?"
@@ -82,7 +83,7 @@ def classify(clause: str) -> Statement | None:
 
 
 def _statement(clause: str) -> Statement | None:
-    if any(one.search(clause) for one in (filters.ONE_OFF, filters.HYPOTHETICAL, filters.PROBLEM)):
+    if any(one.search(clause) for one in (filters.ONE_OFF, filters.HYPOTHETICAL, filters.PROBLEM, filters.PASSING_ACT)):
         return None
     is_own = (
         re.match(r"(?:I|I'm|I've|we|we're|we've|me|am|(?:people|friends|everyone) calls? me)\b", clause, re.IGNORECASE)
@@ -136,7 +137,7 @@ def _is_met(rule: RequestRule, head: str, is_marked: bool, is_polite: bool) -> b
 
 def _is_fragment(head: str, most_words: int) -> bool:
     """Return whether the clause may be a request without a verb, such as "short answers"."""
-    if _COUNTED.match(head) and not filters.RULE_MARKER.search(head):
+    if (_COUNTED.match(head) or _ONE_PIECE.match(head)) and not filters.RULE_MARKER.search(head):
         return False
     others = (_POINTS.match, _NO_FRAGMENT.search, _FRAGMENT_VERB.search, filters.TASK.match, filters.DELIVERABLE.search)
     return len(head.split()) <= most_words and not any(is_other(head) for is_other in others)

@@ -33,7 +33,7 @@ class Retirement:
 
 
 _ARTICLES = r"(?:(?:the|an?|my|their|our|old|using|both) )*"
-_PLACE_OF = r"(?:(?:house|home|flat|apartment|place|job|position|role|post|office|company) (?:in|at) )?"
+_PLACE_OF = r"(?:(?-i:[a-z])\w* (?:in|at) )?"
 _X = r"(?P<x>[\w.+#&'\u00c0-\u017f-]+(?: [\w.+#&'\u00c0-\u017f-]+){0,3})"
 _CHANGED = (
     r"(?:mov\w+|switch\w*|migrat\w+|chang\w+|went|relocat\w+|transferr\w+|ported|upgrad\w+|convert\w+"

@@ -71,7 +71,7 @@ REPORTED = _pattern(
     r"""\b(?:sa(?:ys?|id|ying)|tells?|told|wrote|writes|written\ by|thinks|thought|believes?|believed|claim(?:s|ed)
     |insist(?:s|ed)?
     |suggest(?:s|ed)|recommend(?:s|ed)|reckons?|wants?|wanted|wish(?:es|ed)|asked|asks|argue[sd]?|swears
-    |mention(?:s|ed)|complain(?:s|ed)
+    |mention(?:s|ed)|complain\w*|say|think|want|believe
     |prefers?|preferred|loves|likes(?!\ to\ be)|according\ to|repl(?:ies|ied)|answered|announce[sd]?
     |keeps?\ (?:saying|asking|telling)|quot(?:e|es|ed|ing)
     |advise[sd]?|state[sd]|demand(?:s|ed)|would\ (?:like|prefer|love)|fan\ of|opinion|expects?|posted|tweeted
@@ -96,7 +96,7 @@ OTHER_SUBJECT = _pattern(
 ONE_OFF = _pattern(
     r"""\b(?:(?:this|these)\b(?!\ (?:repo\w*|project|codebase|team|company|office|country|house|month|year|summer
     |winter|autumn|spring|fall|semester|term
-      |week|days|way|style|account|machine|household|town|city))
+      |week|days|way|style|account|machine|household|town|city)\b)
     |(?:by|until|till|on|next|coming)\ \w+day\b(?!s)|next\ (?:week|month|year|time)|(?:line|row|column|page
     |section|step|chapter|figure|question|item|slide)\ \d+\b
     |yes\ or\ no|yes/no|today|tonight|right\ now|at\ the\ moment|for\ now|yesterday|tomorrow|just\ now
@@ -113,6 +113,12 @@ ONE_OFF = _pattern(
 )
 """Words that tie a clause to what is on the table now."""
 
+PASSING_ACT = _pattern(
+    r"""^(?:my|our)\ (?!(?:\w+\ )?(?:job|work|role|hobby|hobbies|passion|goal|aim|focus)\b).*?\b(?:is
+    |are)\ (?!(?:working|studying|living|learning|training|teaching|expecting|moving|starting
+    |retiring|going\ (?:blind|deaf)|being|doing)\b)(?!king|ring|spring)[a-z]+ing\b(?!\ from\b)"""
+)
+"""What a person or thing does at the moment: "my cat is throwing up"."""
 PROBLEM = _pattern(
     r"""\b(?:crash\w*|fail(?:s|ed|ing|ure)?|errors?|exceptions?|nothing\ (?:happens|happened|worked|works)|(?:doesn't
     |didn't|don't|won't|not)\ work(?:ing)?\b(?!\ (?:on|at|in|before|after|with|for))

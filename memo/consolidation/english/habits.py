@@ -50,7 +50,13 @@ HABITS: tuple[StatementRule, ...] = (
         rf"{OFTEN}use an? (?:\S+ )?(?:(?-i:[A-Z])|(?:screen reader|mac|pc|wheelchair|keyboard|trackball|kindle"
         rf"|ipad|phone|tablet|laptop|chromebook|magnifier|braille|cane|insulin|hearing)\b).*",
     ),
-    rule("stack", Part.ROLE, rf"^{WE_ARE}(?:on|using|running|building on|all on|an?|moving to|standardi[sz]ed on)\b.*"),
+    rule(
+        "stack",
+        Part.ROLE,
+        rf"^{WE_ARE}(?:on(?! (?:it|track|time|hold|board|call|fire|strike|holiday|vacation|our way|the (?:same"
+        rf"|way|bus|train|plane|road|phone)|a call)\b)|using|running|building on|all on|an?|moving to"
+        rf"|standardi[sz]ed on)\b.*",
+    ),
     rule("stack", Part.ROLE, rf"^{AM}(?:using|running|on (?:a |an )?(?:mac|windows|linux|ubuntu|{KNOWN_TOOL})\b).*"),
     rule(
         "stack",

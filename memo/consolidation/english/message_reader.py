@@ -72,7 +72,7 @@ _NO_LEAD = re.compile(
 _STARTER = (
     r"(?:I|I'm|I've|I'd|we|we're|we've|my|our|please|don't|do not|use|keep|stop|avoid|skip|answer|reply"
     r"|write|explain|give me|show me|call me|leave out|can you|could you|would you|what|how|why|where"
-    r"|which|should|is there|no need)"
+    r"|which|should|is there|is (?:that|this|it)|are (?:they|those)|do (?:I|you)|no need)"
 )
 _SPLIT = re.compile(
     rf"(?:,? (?:and|but|plus|or)|;|,| [\u2013\u2014-]) (?={_STARTER}\b)|,? (?:and|but) (?=(?:never"

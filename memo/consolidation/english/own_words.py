@@ -23,7 +23,7 @@ _QUOTE = re.compile(
 )
 _FIRST_PERSON = re.compile(r"\b(?:I|we|my|our|me|you|your)\b", re.IGNORECASE)
 _PASTE_BEGINS = re.compile(
-    r"^(?:-{3,}|={3,}|_{3,}|\*{3,}|(?:from|to|subject|date|cc|sent|system|assistant|human|user"
+    r"^(?:dear (?!me\b)\w+|-{3,}|={3,}|_{3,}|\*{3,}|(?:from|to|subject|date|cc|sent|system|assistant|human|user"
     r"|instructions?)\s*:|[#\[{<|]"
     r"|\[?pasted\b)",
     re.IGNORECASE,
@@ -46,7 +46,10 @@ _ABBREVIATION = re.compile(
     r"|est|fig)\.)$",
     re.IGNORECASE,
 )
-_SENTENCE_END = re.compile(r"(?:(?<=[!?])|(?<=[^.]\.)|(?<=\.\.\.))\s+(?=\S)|(?<=[!?.][\"')])\s+(?=[A-Z])|\n+")
+_SENTENCE_END = re.compile(
+    r"(?:(?<=[!?])|(?<=[^.]\.)|(?<=\.\.\.)(?!\s+(?:(?:oh|ah|er+m?|hm+) )?(?:no\b|wait|sorry|scratch|I mean"
+    r"|make that)))\s+(?=\S)|(?<=[!?.][\"')])\s+(?=[A-Z])|\n+"
+)
 
 
 def own_sentences(text: str) -> list[str]:

@@ -28,7 +28,7 @@ def _rule(part: Part, pattern: str, report: str, needs: str = "") -> RequestRule
 
 
 POLITE = re.compile(
-    r"^(?:(?:please|pls|plz|kindly|just|maybe|also|and|but|so|then|oh|now)[, ]+"
+    r"^(?:(?:please|pls|plz|kindly|just|maybe|also|and|but|so|then|oh)[, ]+"
     r"|(?:can|could|would|will) (?:you|u) (?:please |always |kindly )?(?=(?:always|never|please|from now "
     r"on|stop|not|keep|avoid|answer|reply|write|use|call|speak|be)\b)"
     r"|I(?:'d| would) (?:really )?(?:like|love|prefer|appreciate) (?:it if you (?:would |could )?|you to "
@@ -173,6 +173,12 @@ REQUESTS: tuple[RequestRule, ...] = (
         "Asks to {x}",
     ),
     # requests without a verb
+    _rule(
+        Part.PREFERENCES,
+        r"^(?P<x>all (?:my |our |the )?(?:code|examples|snippets|scripts|samples|texts|emails) (?:in|should be"
+        r"|must be) .+)",
+        "Wants {x}",
+    ),
     _rule(
         Part.PREFERENCES,
         r"^(?P<x>(?:each|every|all(?: of)?(?: my| our| the)?) (?:\w+ ){1,3}?(?:ends?|starts?|begins?|gets?"

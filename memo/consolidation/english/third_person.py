@@ -85,8 +85,8 @@ def report(clause: str) -> str:
 
 
 def _conjugated(adverbs: str, verb: str) -> str:
-    if re.search(r"\b(?:never|hardly)\b", adverbs, re.IGNORECASE):
-        return f"They {adverbs}{verb}"  # a line that starts with "Never" reads as an instruction
+    if re.search(r"\b(?:never|hardly|always)\b", adverbs, re.IGNORECASE):
+        return f"They {adverbs}{verb}"  # a line that starts with "Never" or "Always" reads as an instruction
     if _PAST.fullmatch(verb.lower()):
         return f"{adverbs}{verb}"
     return f"{adverbs}{_third(verb)}"
