@@ -213,7 +213,8 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
         Part.ROLE,
         rf"^(?:I|we|I've|we've|I have|we have) {OFTEN}{PAST_VERB}\b(?! (?:to (?:the|this|that)|at(?! "
         rf"(?-i:[A-Z]))|this|that|it|with the|by|on(?! "
-        rf"(?:from|to))|off|out|up|an?|the (?!\w+ team|house|flat|car|\S+ (?:to|from) (?-i:[A-Z])))\b) \S.*",
+        rf"(?:from|to))|off(?! (?-i:[A-Z]))|out|up|an?|the (?!\w+ team|house|flat|car|\S+ (?:to|from) "
+        rf"(?-i:[A-Z])))\b) \S.*",
     ),
     rule(
         "event",
@@ -241,12 +242,13 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
         Part.ROLE,
         r"^(?:I|we|I'm|we're|I am|we are) (?:no longer|not more|no more)\b.*|^(?:I'm|I am|we're|we are|it's"
         r"|it is) not \S.* (?:any ?more|any longer)\b.*|^(?:I|we) (?:don't|do not) .*\b(?:any ?more|any "
+        r"longer)\b.*|^(?:the |my |our )?\w+(?: \w+)? (?:isn't|is not|aren't|are not) .*\b(?:any ?more|any "
         r"longer)\b.*",
     ),
     rule(
         "event",
         Part.ROLE,
-        r"^(?:not|no|no more) (?:an? )?\S+(?: \S+)? (?:any ?more|any longer|these days)\b.*|^no more "
+        r"^(?:not|no|no more) (?:an? )?\S+(?: \S+)? (?:any ?more|any longer|these days)\b.*|^no (?:more|longer) "
         r"(?-i:[A-Z])\w+.*",
     ),
     rule(
@@ -254,6 +256,13 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
         Part.ROLE,
         r"^(?:\S+ ){0,6}?(?:switched|changed|moved|renamed|migrated|went|converted|transferred)\b[^,;]{0,60}? from"
         r" (?-i:[A-Z])\S* to (?-i:[A-Z])\S*.*",
+    ),
+    rule(
+        "event",
+        Part.ROLE,
+        r"^(?:the |our |my )?(?:[\w-]+ ){1,2}(?:has |have )?(?:moved|switched|migrated|changed|relocated) "
+        r"(?:over )?(?:to|from)"
+        r" (?-i:[A-Z]).*",
     ),
     rule("event", Part.ROLE, r"^(?:switching|moving|migrating|changing) from (?-i:[A-Z])\S* to \S.*"),
     rule("event", Part.ROLE, r"^(?:leaving|quitting|dropping|ditching) (?-i:[A-Z])\S*.*"),

@@ -52,8 +52,9 @@ _EXPLICIT = tuple(
         rf"{_ARTICLES}{_PLACE_OF}{_X}",
         rf"\b(?:no longer|not more|no more) (?:(?:in|at|with|on|use|uses|live in|lives in|work at|works at"
         rf"|work for|works for|work with|an?) )*{_ARTICLES}{_X}",
-        rf"\b(?:not|no|does not|do not|is not|are not) (?:(?:in|at|with|on|use|live in|work at|work for|an?) "
-        rf")*{_ARTICLES}{_X} (?:any ?more|any longer)",
+        rf"(?:\b(?:not|no)|n't) (?:(?:\w+ )?(?:in|at|with|on|for|to|use|using|do|an?) )*{_ARTICLES}{_X} (?:any "
+        rf"?more|any longer)",
+        r"\b(?P<x>(?-i:[A-Z])[\w-]+) (?:is|are) (?:gone|history|dead|no more|out|retired)\b",
         rf"\b(?:now|these days),? (?:and )?not (?:(?:in|at|with|on) )?{_ARTICLES}{_X}",
     )
 )
@@ -105,7 +106,9 @@ _SEGMENT = re.compile(r"(, and |, |; | and | but )")
 _PHRASE = (
     r" (?:based in|living in|at|in|for|from|with|on|to|near) (?:the |an? )?(?:[\w&.'\u00c0-\u017f-]+ "
     r"){{0,2}}?{word}(?: (?-i:[A-Z])[\w&.'\u00c0-\u017f-]*)*"
+    r"(?=$|[,;:.)]| (?:as|with|in|at|for|and|on|since|but|to|from|by|near|now)\b)"
 )
+_DANGLING_VERB = re.compile(r"\b(?:lives?|living|works?|working|is|are|be|with|based|located)$", re.IGNORECASE)
 
 
 def retirements_of(text: str) -> list[Retirement]:
@@ -173,11 +176,7 @@ def _without_phrase(segment: str, retirement: Retirement) -> str | None:
     word = re.escape(retirement.words[0])
     cut = re.sub(_PHRASE.format(word=word), "", segment, count=1, flags=re.IGNORECASE)
     if cut != segment:
-        return (
-            cut
-            if len(cut.split()) >= LEAST_WORDS - 1 and not cut.casefold().endswith((" lives", "lives", " works"))
-            else None
-        )
+        return cut if len(cut.split()) >= LEAST_WORDS - 1 and not _DANGLING_VERB.search(cut) else None
     place = re.match(
         rf"(?!they\b|uses\b)(?:is (?:an? |the )?)?(?:[\w-]+ ){{0,3}}?{word}(?: \w+)? (?P<rest>(?:at|for) "
         rf"(?-i:[A-Z]).+)",

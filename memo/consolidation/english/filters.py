@@ -172,7 +172,7 @@ IDIOM = _pattern(
     |\ need(?!\ to\ (?:explain|repeat|mention|apologi[sz]e|sugar|remind|tell|say))|\ rush|\ way|\ doubt
     |\ one|\ hurry|\ offen[cs]e|\ comment|\ matter
       |\ wonder|\ clue|\ but|\ that|\ it|\ i|\ we|\ you|\ errors?|\ change|\ difference|\ it's|\ not|\ the
-    |\ longer|\ this|\ sorry|\ wait|\ more\b(?!\ \w)|$)
+    |\ longer\b(?!\ (?-i:[A-Z]))|\ this|\ sorry|\ wait|\ more\b(?!\ \w)|$)
     |(?:don't|do\ not)\ (?:worry|bother|forget|mind|panic|know|think|understand|get|see|care|do\ (?:it|that
     |this)|save|store|remember|keep|record)
     |stop(?:\ (?:it|here|there|now|that|this)|[.!]*$)|not\ (?:yet|now|really|sure|bad|quite|that|this|today

@@ -56,7 +56,7 @@ _LEAD = re.compile(
     r"|finally|lastly|i should (?:say|mention|add|warn you)(?: that)?|i must (?:say|admit)(?: that)?|i "
     r"forgot to (?:say|mention)(?: that)?|did i mention(?: that)?|turns out|in case it matters|if it "
     r"(?:matters|helps)"
-    r"|(?:since|as of|starting|from) (?:(?:this|last|next) )?(?:month|week|year|now|today|\w+day|january"
+    r"|(?:since|as of|starting|from) (?:(?:this|last|next) )?(?:month|week|year|now(?! on)|today|\w+day|january"
     r"|february|march|april|may|june|july|august|september|october|november|december)|nowadays|these days"
     r"|good news|big news|slight change|one correction|a correction|correction on \w+ \w+|back again|me "
     r"again|honestly|tbh|even so|besides|of course|for my part|since you ask|since you asked"
@@ -89,7 +89,9 @@ _SAME_PLACE = re.compile(r"^it(?:'s| is) (?:in|based in|located in|near|called|n
 _SAME_CHANGE = re.compile(r"^from (?-i:[A-Z])[\w -]{1,40} to \S", re.IGNORECASE)
 _NAME_ALONE = re.compile(r"Is \S+(?: \S+)?$")
 _EXIT_ALONE = re.compile(
-    r"(?:Has |They |They have )?(?:quit|left|dropped|ditched|sold|moved|(?:are )?not|no longer|no more|is not|is "
+    r"(?:Does not|They do not)\b.{1,60}\b(?:any ?more|any longer)$|"
+    r"(?:The |Their )?\w+(?: \w+)? (?:isn't|is not|aren't|are not)\b.{1,60}\b(?:any ?more|any longer)$"
+    r"|(?:Has |They |They have )?(?:quit|left|dropped|ditched|sold|moved|(?:are )?not|no longer|no more|is not|is "
     r"no longer)\b.{1,60}$",
     re.IGNORECASE,
 )

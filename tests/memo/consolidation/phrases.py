@@ -275,6 +275,17 @@ CORRECTIONS: list[tuple[str, str, str, str]] = [
     ("We deploy on Heroku", "we're not on Heroku any more, we deploy on Fly", "Heroku", "Fly"),
     ("use imperial units", "use metric units, not imperial", "imperial", "metric"),
     ("I'm a developer at Acme", "I no longer work at Acme, I'm a teacher now", "Acme", "teacher"),
+    ("Please answer in Dutch", "from now on answer in English, not Dutch", "Dutch", "English"),
+    (
+        "I teach at Elm Park Primary in Cork",
+        "I don't teach at Elm Park any more, I'm at Holy Cross",
+        "Elm",
+        "Holy Cross",
+    ),
+    ("we're on AWS", "correction: we migrated off AWS, it's Hetzner now", "AWS", "Hetzner"),
+    ("my shop is in Deventer", "the shop isn't in Deventer any longer, we're in Zwolle", "Deventer", "Zwolle"),
+    ("I work at Halden Bank as an auditor", "I've left Halden Bank, I'm with Norvik now", "Halden", "Norvik"),
+    ("my editor is Sublime", "editor is Helix these days, no more Sublime", "Sublime", "Helix"),
     ("Our stack is Rails, Sidekiq and Heroku", "we dropped Heroku, it's Render now", "Heroku", "Render"),
 ]
 """What was said first and later, a word that must be gone from the bullets, and one that must be there."""
