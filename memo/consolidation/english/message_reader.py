@@ -14,7 +14,7 @@ from memo.consolidation.english.classifier import (
     classify_request,
     strip_tail,
 )
-from memo.consolidation.english.own_words import own_sentences
+from memo.consolidation.english.own_words import normalised, own_sentences
 from memo.consolidation.english.requests import ALONE, DANGLING, SUBJECT
 from memo.consolidation.english.third_person import lower_first, replace_pronouns
 from memo.consolidation.english.vocabulary import FAMILY
@@ -26,23 +26,6 @@ MAX_ROLE_MESSAGES = 2
 """How many messages after a request for role play may be lines of a role."""
 
 
-_SPELLINGS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern, flags), into)
-    for pattern, flags, into in (
-        (r"\b[Ii]m\b(?! Auftrag)", 0, "I'm"),
-        (r"(?<![\w.])i(?=['\s])", 0, "I"),
-        (r"\b[Ii]ve\b", 0, "I've"),
-        (r"\bdon[`\u00b4]?t\b|\bdo n't\b", re.IGNORECASE, "don't"),
-        (r"\bcant\b", re.IGNORECASE, "can't"),
-        (r"\bdoesnt\b", re.IGNORECASE, "doesn't"),
-        (r"\bwont\b", re.IGNORECASE, "won't"),
-        (r"\bI've (?=an?\b)", 0, "I have "),
-        (r"(?<=\w) > (?=\w)", 0, " over "),
-        (r"\bu\b", 0, "you"),
-        (r"\b(?:pls|plz)\b", re.IGNORECASE, "please"),
-        (r"\bif you(?:'re| are) (?=(?:unsure|not sure|in doubt|uncertain)\b)", re.IGNORECASE, "if "),
-    )
-)
 _LEAD = re.compile(
     r"^(?:(?:(?:yes|yeah|yep|no|nope|thanks?|thank you|cool|great|good|nice|perfect|lovely|right|well|sure"
     r"|first(?: of all)?|second(?:ly)?|update|news|welcome|rule|agreed|true|exactly|super|wow|again"
@@ -109,12 +92,6 @@ _KEPT_LABEL = re.compile(
 )
 _SCOPE_LABEL = re.compile(r"^for (?:(?:my|our|all|any|every)\b|\w+s$)", re.IGNORECASE)
 MAX_LABEL_CHARS = 60
-_CODE_ASIDE = re.compile(r" \([^()]{0,80}[:=;{}][^()]{0,80}\)")
-_ASKED_RULE = re.compile(
-    r"(?:can|could|would|will) (?:you|u) (?:please |kindly )?(?=(?:always|never|from now on|stop|avoid|in future)\b)",
-    re.IGNORECASE,
-)
-"""A question in form only: "could you always include the source?"."""
 _RELATIVE = re.compile(
     rf"\b(?i:my|our) (?P<x>(?:(?i:ward|line|little) )?(?i:{FAMILY})),? (?P<name>[A-Z][a-z\u00c0-\u017f]+)\b"
 )
@@ -128,7 +105,7 @@ class MessageReader:
 
     def read(self, text: str) -> list[Statement]:
         """Return the statements of a message of the user."""
-        sentences = [_normalised(sentence) for sentence in own_sentences(text)]
+        sentences = [normalised(sentence) for sentence in own_sentences(text)]
         if any(map(filters.UNREMEMBERED.search, sentences)):
             return []
         is_role_line = self._is_in_role(" ".join(sentences[:1]), sentences)
@@ -157,15 +134,6 @@ def _is_task(sentence: str) -> bool:
     said = _stripped(sentence)
     points = filters.POINTS_AT.search(said) or filters.ONE_OFF.search(said)
     return filters.TASK.match(said) is not None and points is not None
-
-
-def _normalised(sentence: str) -> str:
-    text = _CODE_ASIDE.sub("", " ".join(sentence.split()))
-    for pattern, into in _SPELLINGS:
-        text = pattern.sub(into, text)
-    text = filters.RETRACTED.sub("", text)
-    rule = _ASKED_RULE.match(text)
-    return text[rule.end() :].rstrip("?") if rule else text
 
 
 def _read_sentence(sentence: str, found: list[Statement]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from memo.consolidation.english.filters import FOREIGN_LABEL, OWN_LABEL
+from memo.consolidation.english.filters import FOREIGN_LABEL, OWN_LABEL, RETRACTED
 
 MAX_PARAGRAPH_CHARS = 1_500
 """A longer paragraph is assumed to be pasted, not typed."""
@@ -50,6 +50,29 @@ _SENTENCE_END = re.compile(
     r"(?:(?<=[!?])|(?<=[^.]\.)|(?<=\.\.\.)(?!\s+(?:(?:oh|ah|er+m?|hm+) )?(?:no\b|wait|sorry|scratch|I mean"
     r"|make that)))\s+(?=\S)|(?<=[!?.][\"')])\s+(?=[A-Z])|\n+"
 )
+_SPELLINGS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern, flags), into)
+    for pattern, flags, into in (
+        (r"\b[Ii]m\b(?! Auftrag)", 0, "I'm"),
+        (r"(?<![\w.])i(?=['\s])", 0, "I"),
+        (r"\b[Ii]ve\b", 0, "I've"),
+        (r"\bdon[`\u00b4]?t\b|\bdo n't\b", re.IGNORECASE, "don't"),
+        (r"\bcant\b", re.IGNORECASE, "can't"),
+        (r"\bdoesnt\b", re.IGNORECASE, "doesn't"),
+        (r"\bwont\b", re.IGNORECASE, "won't"),
+        (r"\bI've (?=an?\b)", 0, "I have "),
+        (r"(?<=\w) > (?=\w)", 0, " over "),
+        (r"\bu\b", 0, "you"),
+        (r"\b(?:pls|plz)\b", re.IGNORECASE, "please"),
+        (r"\bif you(?:'re| are) (?=(?:unsure|not sure|in doubt|uncertain)\b)", re.IGNORECASE, "if "),
+    )
+)
+_CODE_ASIDE = re.compile(r" \([^()]{0,80}[:=;{}][^()]{0,80}\)")
+_ASKED_RULE = re.compile(
+    r"(?:can|could|would|will) (?:you|u) (?:please |kindly )?(?=(?:always|never|from now on|stop|avoid|in future)\b)",
+    re.IGNORECASE,
+)
+"""A question in form only: "could you always include the source?"."""
 
 
 def own_sentences(text: str) -> list[str]:
@@ -134,3 +157,13 @@ def _sentences(paragraph: str) -> Iterator[str]:
         pending = ""
     if pending and len(pending) <= MAX_SENTENCE_CHARS:
         yield pending
+
+
+def normalised(sentence: str) -> str:
+    """Return the sentence in full spelling, without what the speaker takes back in it."""
+    text = _CODE_ASIDE.sub("", " ".join(sentence.split()))
+    for pattern, into in _SPELLINGS:
+        text = pattern.sub(into, text)
+    text = RETRACTED.sub("", text)
+    rule = _ASKED_RULE.match(text)
+    return text[rule.end() :].rstrip("?") if rule else text
