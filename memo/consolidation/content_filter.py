@@ -52,7 +52,7 @@ _ADDRESSES_A_MODEL = re.compile(
     r"|prompt|task|job|role)\b"
     r"|\b(?:assistant|agent|model|ai|llm|gpt|claude)s? (?:must|should|shall|has to|have to|needs? to|will|can|may)\b"
     r"|\bwithout (?:asking|confirm\w+|approval|permission|telling)\b|\bdo anything now\b|\bdeveloper mode\b"
-    r"|\b(?:begin|end|start) of (?:transcript|data|instructions|profile|conversation)\b|\bEND[_ ]OF[_ ]\w+"
+    r"|\b(?:begin|end|start) of (?:transcript|data|instructions|profile|conversation)\b|(?-i:\bEND[_ ]OF[_ ]\w+)"
     r"|\b(?:authori[sz]ed|approved|allowed|trusted|cleared) (?:to|for) (?:access|run|execute|transfer|delete|admin)"
     r"|\b(?:full|root|admin\w*|superuser|unrestricted) (?:access|rights?|privileges?|permissions?)\b|\bgod mode\b"
     r"|\b(?:transfer|wire|send|forward|leak|upload|post|email) (?:all |the |any |every |their )?(?:money"

@@ -19,6 +19,8 @@ from memo.errors import Corrupt, MemoError
 from memo.ids import SessionId
 
 SHOWN_SOURCES = 3
+MAX_NAMED_CHARS = 100
+"""How much of a bullet the history repeats."""
 SIMILARITY = 0.75
 """Two bullets with at least this share of common words count as equal."""
 
@@ -78,11 +80,23 @@ class Bullet:
 
 
 @dataclass(frozen=True, slots=True)
+class Replacement:
+    """A bullet, or a name in one, that a newer bullet made untrue."""
+
+    older: str
+    newer: str
+
+    def __str__(self) -> str:
+        return f'"{_shortened(self.newer)}" replaces "{_shortened(self.older)}"'
+
+
+@dataclass(frozen=True, slots=True)
 class ProfileDraft:
     """A summariser's proposal, before filtering and merging."""
 
     summary: str
     bullets: tuple[Bullet, ...]
+    replaced: tuple[Replacement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +162,10 @@ class ProfileMemory:
             )
         except (KeyError, TypeError, ValueError):
             raise Corrupt("cannot read the memory of a profile: its ledger entry is damaged") from None
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_NAMED_CHARS else f"{text[:MAX_NAMED_CHARS]}…"
 
 
 def parse_sources(pairs: list[Any]) -> tuple[Source, ...]:

@@ -5,7 +5,7 @@ It reads the store, caches summaries and spends the budget. It never writes USER
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -13,7 +13,7 @@ from memo.consolidation.budget import Budget, BudgetSpent
 from memo.consolidation.content_filter import Rejection, screen, screen_summary
 from memo.consolidation.page import parse_page
 from memo.consolidation.policy import Failure, Standing
-from memo.consolidation.profile import Bullet, ProfileDraft, ProfileMemory, ProfileRefused
+from memo.consolidation.profile import Bullet, ProfileDraft, ProfileMemory, ProfileRefused, Replacement
 from memo.consolidation.results import Progress, reason_of
 from memo.consolidation.settings import ConsolidationSettings
 from memo.consolidation.summarisers.summariser import (
@@ -94,7 +94,7 @@ class ProfileDrafter:
 
     async def draft(self, material: Material, memory: ProfileMemory, page: str) -> ProfileDraft:
         """Return a draft of filtered bullets, each with an existing source. Raise ProfileRefused if none are left."""
-        generated = {written.line for written in memory.written}
+        generated = {written.line for written in memory.written} | set(memory.history)
         current = parse_page(page)
         request = ProfileRequest(
             tuple(material.summaries),
@@ -105,7 +105,8 @@ class ProfileDrafter:
         bullets = _filtered(proposed, material.summaries)
         if not bullets and material.has_facts and any(summary.facts for summary in material.summaries):
             raise ProfileRefused("cannot use this profile: it is empty, or the content filter rejected all of it")
-        return ProfileDraft(screen_summary(proposed.summary), (*bullets, *_retained(memory, material.summaries)))
+        kept = (*bullets, *_retained(memory, material.summaries))
+        return ProfileDraft(screen_summary(proposed.summary), kept, _screened(proposed.replaced))
 
 
 def _filtered(draft: ProfileDraft, summaries: list[SessionSummary]) -> tuple[Bullet, ...]:
@@ -117,6 +118,10 @@ def _filtered(draft: ProfileDraft, summaries: list[SessionSummary]) -> tuple[Bul
         if not isinstance(text, Rejection) and sources:
             bullets.append(Bullet(bullet.part, text, sources))
     return tuple(bullets)
+
+
+def _screened(replaced: Iterable[Replacement]) -> tuple[Replacement, ...]:
+    return tuple(r for r in replaced if isinstance(screen(r.older), str) and isinstance(screen(r.newer), str))
 
 
 def _retained(memory: ProfileMemory, summaries: list[SessionSummary]) -> tuple[Bullet, ...]:

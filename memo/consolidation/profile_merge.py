@@ -19,11 +19,15 @@ from memo.consolidation.profile import (
     ProfileDraft,
     ProfileMemory,
     ProfileRefused,
+    Replacement,
     Tombstone,
     WrittenBullet,
     is_alike,
     plain,
 )
+
+MAX_REPLACEMENTS = 5
+"""How many replacements one merge names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class MergedProfile:
     added: int
     changed: int
     gone: int
+    replaced: tuple[Replacement, ...] = ()
+    """What this merge replaced; an earlier merge has noted the rest."""
 
     @property
     def is_changed(self) -> bool:
@@ -59,7 +65,8 @@ def merge_profile(
     limits = limits or MergeLimits()
     page = parse_page(current)
     generated = _find_generated(page, memory)
-    by_hand = [text for index, text in page.bullets() if index not in generated]
+    noted = set(memory.history)  # the history names bullets; it does not state them
+    by_hand = [text for i, text in page.bullets() if i not in generated and page.lines[i].rstrip() not in noted]
     tombstones = _bury(memory, generated, by_hand, now, limits)
     wanted = _wanted(draft.bullets, by_hand, tombstones, limits)
     _check_size(len(generated), len(wanted), limits)
@@ -68,9 +75,12 @@ def merge_profile(
     gone = _remove_stale(edit, generated, {w.line for w in written})
     merged = replace(memory, written=tuple(written), tombstones=tombstones)
     merged = _put_summary(edit, merged, draft.summary)
+    replaced = _replaced_now(draft.replaced, generated.values(), wanted)
     if added or changed or gone:
-        merged = _put_history(edit, merged, _history_line(now, added, changed, gone, len(wanted)), limits)
-    return MergedProfile(edit.apply(), merged, added, changed, gone)
+        counts = f"{added} new, {changed} changed, {gone} gone, {len(wanted)} in all"
+        lines = [f"- {now:%Y-%m-%d %H:%M} UTC: {what}" for what in (counts, *map(str, replaced))]
+        merged = _put_history(edit, merged, lines, limits)
+    return MergedProfile(edit.apply(), merged, added, changed, gone, replaced)
 
 
 def _find_generated(page: Page, memory: ProfileMemory) -> dict[int, WrittenBullet]:
@@ -186,19 +196,25 @@ def _put_summary(edit: PageEdit, memory: ProfileMemory, summary: str) -> Profile
     return replace(memory, summary=line)
 
 
-def _history_line(now: datetime, added: int, changed: int, gone: int, count: int) -> str:
-    return f"- {now:%Y-%m-%d %H:%M} UTC: {added} new, {changed} changed, {gone} gone, {count} in all"
+def _replaced_now(
+    replaced: Iterable[Replacement], before: Iterable[WrittenBullet], wanted: Iterable[Bullet]
+) -> tuple[Replacement, ...]:
+    """Return the replacements whose newer bullet is wanted and was not on the page before this merge."""
+    old = {plain(written.bullet.text) for written in before}
+    new = {plain(bullet.text) for bullet in wanted} - old
+    found = dict.fromkeys(r for r in replaced if plain(r.newer) in new or (plain(r.older) in old and r.newer))
+    return tuple(found)[:MAX_REPLACEMENTS]
 
 
-def _put_history(edit: PageEdit, memory: ProfileMemory, line: str, limits: MergeLimits) -> ProfileMemory:
+def _put_history(edit: PageEdit, memory: ProfileMemory, lines: list[str], limits: MergeLimits) -> ProfileMemory:
     page = edit.page
     section = page.section(HISTORY)
     if memory.is_history_unwanted or (memory.history and section is None):
         return replace(memory, is_history_unwanted=True)
     kept = [text for text in memory.history if section is not None and page.find(text, section) is not None]
-    while kept and sum(len(text.encode()) + 1 for text in [*kept, line]) > limits.history_bytes:
+    while kept and sum(len(text.encode()) + 1 for text in [*kept, *lines]) > limits.history_bytes:
         index = page.find(kept.pop(0), section)
         if index is not None:
             edit.removed.add(index)
-    _add_lines(edit, HISTORY, [line])
-    return replace(memory, history=(*kept, line))
+    _add_lines(edit, HISTORY, lines)
+    return replace(memory, history=(*kept, *lines))

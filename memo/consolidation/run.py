@@ -140,9 +140,8 @@ class ConsolidationRun:
                 merged = await anyio.to_thread.run_sync(work)  # a long page would block the event loop
             change = None
             if merged.text != page:
-                counts = f"{merged.added} new, {merged.changed} changed, {merged.gone} gone"
                 expected = before.revision if before else ABSENT
-                change = DocumentChange(self.key, merged.text, expected, Author(ACTOR, reason=counts))
+                change = DocumentChange(self.key, merged.text, expected, Author(ACTOR, reason=_reason(merged)))
             outcome = Outcome.WRITTEN if change else Outcome.UNCHANGED if merged.memory.written else Outcome.NOTHING
             revision = self._revision_after(before, change)
             if held is None:
@@ -199,6 +198,11 @@ class ConsolidationRun:
     def _result(self, outcome: Outcome, reason: str = "", **fields: Any) -> RunResult:
         calls, tokens = self.budget.spent_calls, self.budget.spent_tokens
         return RunResult(self.user, outcome, reason, is_dry=self.is_dry, calls=calls, tokens=tokens, **fields)
+
+
+def _reason(merged: MergedProfile) -> str:
+    counts = f"{merged.added} new, {merged.changed} changed, {merged.gone} gone"
+    return "; ".join((counts, *map(str, merged.replaced)))
 
 
 def _remark(material: Material) -> str:

@@ -197,7 +197,8 @@ class EventLog:
         self, wanted: EventFilter, *, limit: int, after: int | None = None, newest_first: bool = False
     ) -> list[Event]:
         """Return matching events in order of their ids, beginning after this id in that order."""
-        waiting = [entry.event() for entry in self._pending]  # first: what is written meanwhile is then found twice
+        # First, so that an event which is written in between is found twice and not missed.
+        waiting = [entry.event() for entry in self._pending]
         found: list[Event] = []
         if self._is_open:
             found = await self._database.run(lambda db: _select(db, wanted, limit, after, newest_first=newest_first))

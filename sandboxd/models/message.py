@@ -63,7 +63,7 @@ class MessageList(AnswerModel):
 
     items: list[Message] = Field(description="Oldest first.")
     tokens: int | None = Field(default=None, description="With `budget`: what these messages cost.")
-    tokens_exact: bool | None = Field(default=None, description="With `budget`: whether `tokens` is no estimate.")
+    tokens_exact: bool | None = Field(default=None, description="With `budget`: whether `tokens` is exact.")
 
 
 class Appended(AnswerModel):

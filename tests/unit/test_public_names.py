@@ -27,6 +27,7 @@ PUBLIC: dict[str, str] = {
         UserMemoryConsolidationService UserMirrors UserState Verdict Why conversation_summary decide make_summariser
         with_ledger
     """,
+    "memo.consolidation.english": "CurrentStatements MessageReader own_sentences",
     "memo.consolidation.summarisers": """
         BadAnswer EmbeddedSummariser Fact ProfileRequest SessionDraft SessionSummary Summariser SummariserError
         SummariserSettings SummariserUnavailable conversation_summary make_summariser

@@ -13,36 +13,25 @@ from collections.abc import Iterable, Iterator
 import anyio.to_thread
 
 from memo.consolidation.budget import Budget
-from memo.consolidation.content_filter import find_danger, screen
-from memo.consolidation.profile import Bullet, Part, ProfileDraft, Source, plain, words
-from memo.consolidation.summarisers.english import CLAUSE, COMMON_WORDS, HYPOTHETICAL, PRONOUNS, RULES, TAIL
+from memo.consolidation.content_filter import screen
+from memo.consolidation.english import CurrentStatements, MessageReader, own_sentences
+from memo.consolidation.english.corrections import MAX_STATEMENTS
+from memo.consolidation.english.vocabulary import COMMON_WORDS
+from memo.consolidation.profile import Bullet, Part, ProfileDraft, Replacement, Source, plain, words
 from memo.consolidation.summarisers.summariser import Fact, ProfileRequest, SessionDraft, SessionSummary
 from memo.consolidation.transcript import Transcript
 
-MAX_OWN_CHARS = 1_500
-"""A longer paragraph is assumed to be pasted, not typed."""
-MAX_CLAUSE_CHARS = 300
-MAX_CAPTURE_CHARS = 160
 RECURRING_SESSIONS = 2
 RECURRING_MESSAGES = 4
 MAX_SUBJECTS = 5
 
-_FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|<(\w+)[^>]*>.*?</\1>|<!--.*?(?:-->|\Z)", re.DOTALL)
-_QUOTED = re.compile(r"\"[^\"\n]{12,}\"|\u201c[^\u201d]{12,}\u201d|`[^`\n]*`")
-_PASTE_BEGINS = re.compile(
-    r"^(?:-{3,}|={3,}|_{3,}|\*{3,}|(?:from|to|subject|date|cc|sent|system|assistant|human|user|instructions?)\s*:|[#\[{<|]"
-    r"|.{0,80}\b(?:email|article|text|log|output|page|document|readme|transcript|message|file|ticket|review|report|error"
-    r"|comment|post|note|result|response)s?\b[^.!?]{0,30}:\s*$)",
-    re.IGNORECASE,
-)
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(])|\n+")
 _SUBJECT = re.compile(r"\b[A-Za-z][A-Za-z0-9+#]*(?:[.-][A-Za-z0-9+#]+)*")
 
 
 class EmbeddedSummariser:
     """Stateless. Its calls cost nothing, so it does not use the budget."""
 
-    name = "embedded/1"
+    name = "embedded/2"
 
     async def aclose(self) -> None:
         return None
@@ -57,82 +46,37 @@ class EmbeddedSummariser:
 def _summarise(transcript: Transcript) -> SessionDraft:
     facts: dict[tuple[Part, str], Fact] = {}
     subjects: dict[str, list[int]] = {}
+    reader = MessageReader()
     for entry in transcript.entries:
         if entry.role != "user":
             continue
-        own = own_words(entry.text)
-        for part, text, slot in _facts(own):
-            key = (part, plain(text))
+        for statement in reader.read(entry.text):
+            key = (statement.part, plain(statement.text))
             before = facts.get(key)
             messages = (*(before.messages if before else ()), entry.number)
-            facts[key] = Fact(part, before.text if before else text, messages, slot)
-        for subject in _subjects(own):
+            facts[key] = Fact(statement.part, before.text if before else statement.text, messages)
+        for subject in _subjects(own_sentences(entry.text)):
             subjects.setdefault(subject, []).append(entry.number)
     frequent = sorted(subjects.items(), key=lambda item: (-len(item[1]), item[0]))[:50]
     return SessionDraft(tuple(facts.values()), tuple((s, tuple(numbers)) for s, numbers in frequent))
 
 
 def _draft_profile(request: ProfileRequest) -> ProfileDraft:
-    bullets = [*_ranked(request.summaries), *_recurring(request.summaries)]
+    ranked, replaced = _ranked(request.summaries)
+    bullets = [*ranked, *_recurring(request.summaries)]
     roles = sorted((b for b in bullets if b.part is Part.ROLE), key=lambda b: not b.text.startswith(("Is a", "Works")))
     current = [*roles[:1], *[b for b in bullets if b.part is Part.FOCUS][:1]]
     summary = "; ".join(b.text for b in current) or "; ".join(b.text for b in bullets[:2])
     if len(current) > 1:
         sources = tuple(dict.fromkeys(source for b in current for source in b.sources[:1]))
         bullets.insert(0, Bullet(Part.CURRENT, summary, sources))
-    return ProfileDraft(summary, tuple(bullets))
+    return ProfileDraft(summary, tuple(bullets), replaced)
 
 
-def own_words(text: str) -> str:
-    """Return what the user probably typed rather than pasted or quoted."""
-    lines: list[str] = []
-    for line in _QUOTED.sub("", _FENCED.sub("\n", text)).splitlines():
-        if _PASTE_BEGINS.match(line.strip()):
-            break  # what follows is someone else's text
-        if not line.startswith((">", "    ", "\t")):
-            lines.append(line)
-    paragraphs = "\n".join(lines).split("\n\n")
-    return "\n".join(paragraph for paragraph in paragraphs if len(paragraph) <= MAX_OWN_CHARS)
-
-
-def _facts(text: str) -> Iterator[tuple[Part, str, str]]:
-    for sentence in _SENTENCE_END.split(text.replace("\u2019", "'")):
-        said = sentence.strip(" \t-*\u2022")
-        # Check the whole sentence: the captured part alone may look harmless.
-        if HYPOTHETICAL.match(said) or find_danger(said) is not None:
-            continue
-        yield from _facts_of(said)
-
-
-def _facts_of(sentence: str) -> Iterator[tuple[Part, str, str]]:
-    for clause in CLAUSE.split(sentence):
-        if clause.rstrip().endswith("?") or len(clause) > MAX_CLAUSE_CHARS:
-            continue
-        for rule in RULES:
-            found = rule.pattern.search(clause)
-            if found:
-                captured = {
-                    n: _reported(value if n == "x" else value.lower()) for n, value in found.groupdict().items()
-                }
-                reported = screen(rule.report.format(**captured))
-                if captured["x"] and isinstance(reported, str):
-                    yield rule.part, reported, rule.slot
-                break
-
-
-def _reported(captured: str) -> str:
-    text = TAIL.sub("", captured.strip())
-    if len(text) > MAX_CAPTURE_CHARS:
-        text = text[:MAX_CAPTURE_CHARS].rsplit(" ", 1)[0]
-    for pattern, into in PRONOUNS:
-        text = pattern.sub(into, text)
-    return text.strip(" .,;:!")
-
-
-def _subjects(text: str) -> set[str]:
+def _subjects(sentences: Iterable[str]) -> set[str]:
     """Return the words that look like names: capitalised inside a sentence, or containing a digit, `+` or `#`."""
     found: set[str] = set()
-    for sentence in _SENTENCE_END.split(text):
+    for sentence in sentences:
         for match in _SUBJECT.finditer(sentence):
             word = match.group()
             is_name = (
@@ -143,27 +87,43 @@ def _subjects(text: str) -> set[str]:
     return {word for word in found if isinstance(screen(f"Recurring subject: {word}"), str)}
 
 
-def _ranked(summaries: Iterable[SessionSummary]) -> list[Bullet]:
+def _ranked(summaries: Iterable[SessionSummary]) -> tuple[list[Bullet], tuple[Replacement, ...]]:
     """Merge equal facts across sessions and rank them by how many sessions state them, then by recency.
 
-    Among facts in one slot, and among facts that differ only in word order, the newest wins.
+    A newer fact replaces what it corrects, and among facts that differ only in word order the newest wins.
     """
-    merged: dict[tuple[Part, str], tuple[str, list[Source]]] = {}
-    slots: set[str] = set()
+    current = CurrentStatements.empty()
+    bullets: dict[tuple[Part, str], tuple[Bullet, tuple[int, ...]]] = {}
     orders: dict[tuple[Part, frozenset[str]], str] = {}
-    for summary in summaries:
-        for fact in sorted(summary.facts, key=lambda f: -max(f.messages, default=0)):
+    replaced: list[Replacement] = []
+    for fact, sources, place in _newest_first(summaries):
+        if orders.setdefault((fact.part, words(fact.text)), plain(fact.text)) != plain(fact.text):
+            continue
+        text, pairs = current.admit(fact.text)
+        replaced += [Replacement(older, newer) for older, newer in pairs]
+        if text is not None:
+            bullets.setdefault((fact.part, plain(text)), (Bullet(fact.part, text, sources), place))
+    ordered = sorted(bullets.values(), key=lambda found: (-len({s.session for s in found[0].sources}), found[1]))
+    return [bullet for bullet, _ in ordered], tuple(dict.fromkeys(replaced))
+
+
+def _newest_first(
+    summaries: Iterable[SessionSummary],
+) -> list[tuple[Fact, tuple[Source, ...], tuple[int, ...]]]:
+    """Return each fact once, at its newest statement, with all its sources and its place on the page.
+
+    Of one message the last statement is the newest, but the page has them in the order in which they were said.
+    """
+    merged: dict[tuple[Part, str], tuple[Fact, list[Source], tuple[int, ...]]] = {}
+    for age, summary in enumerate(summaries):
+        facts = sorted(enumerate(summary.facts), key=lambda item: (-max(item[1].messages, default=0), -item[0]))
+        for number, fact in facts:
             key = (fact.part, plain(fact.text))
-            if orders.setdefault((fact.part, words(fact.text)), key[1]) != key[1]:
-                continue
-            if key not in merged and fact.slot:
-                if fact.slot in slots:
-                    continue
-                slots.add(fact.slot)
-            sources = [Source(summary.session, number) for number in sorted(fact.messages, reverse=True)]
-            merged.setdefault(key, (fact.text, []))[1].extend(sources)
-    ordered = sorted(merged.items(), key=lambda item: -len({s.session for s in item[1][1]}))
-    return [Bullet(part, text, tuple(sources)) for (part, _), (text, sources) in ordered]
+            if key not in merged and len(merged) < MAX_STATEMENTS:
+                merged[key] = (fact, [], (age, -max(fact.messages, default=0), number))
+            if key in merged:
+                merged[key][1].extend(Source(summary.session, n) for n in sorted(fact.messages, reverse=True))
+    return [(fact, tuple(sources), place) for fact, sources, place in merged.values()]
 
 
 def _recurring(summaries: Iterable[SessionSummary]) -> Iterator[Bullet]:

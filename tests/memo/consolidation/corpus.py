@@ -34,7 +34,7 @@ CONVERSATIONS = [
         "And don't use emojis.",
         expected=[
             (ROLE, "Is a backend engineer at a payments company in Berlin", 1),
-            (FOCUS, "Is migrating their billing service to Kubernetes", 1),
+            (FOCUS, "They are migrating their billing service to Kubernetes", 1),
             (PREFERS, "Prefers plain manifests over Helm", 3),
             (PREFERS, "Asks for answers that are short", 3),
             (AVOID, "Asks not to use emojis", 5),
@@ -54,7 +54,7 @@ CONVERSATIONS = [
             (ROLE, "Is new to R", 3),
             (PREFERS, "Would rather use ggplot2 than base graphics", 3),
             (PREFERS, "Asks to always cite the sources", 5),
-            (PREFERS, "Asks to always write in British English", 5),
+            (PREFERS, "Asks to write in British English", 5),
         ],
     ),
     talk(
@@ -66,7 +66,7 @@ CONVERSATIONS = [
             (PREFERS, "Asks for answers in German", 1),
             (PREFERS, "Wants to be called Bob", 1),
             (ROLE, "Lives in Hamburg", 1),
-            (ROLE, "Is in the time zone Europe/Berlin", 3),
+            (ROLE, "Their time zone is Europe/Berlin", 3),
         ],
     ),
     talk(
@@ -93,7 +93,7 @@ CONVERSATIONS = [
         "Use pnpm instead of npm. Always run the tests before committing.",
         expected=[
             (ROLE, "Leads a small platform team", 1),
-            (ROLE, "Their team uses Go and Terraform", 1),
+            (ROLE, "They mostly use Go and Terraform", 1),
             (ROLE, "Their stack is on AWS", 1),
             (PREFERS, "Asks to use pnpm instead of npm", 3),
             (PREFERS, "Asks to always run the tests before committing", 3),
@@ -106,9 +106,10 @@ CONVERSATIONS = [
         "I have 12 years of experience as a hobby cook, so skip the basics. My favourite cuisine is Vietnamese.",
         expected=[
             (ROLE, "Is vegetarian", 1),
-            (AVOID, "Is allergic to peanuts", 1),
-            (PREFERS, "Likes Thai food", 1),
+            (ROLE, "Is allergic to peanuts", 1),
+            (PREFERS, "Loves Thai food", 1),
             (ROLE, "Has 12 years of experience as a hobby cook", 3),
+            (AVOID, "Asks to leave out the basics", 3),
             (PREFERS, "Favourite cuisine is Vietnamese", 3),
         ],
     ),
@@ -124,7 +125,7 @@ CONVERSATIONS = [
         "I'm trying to learn Haskell. I'm currently building a compiler for fun. I work as a nurse.",
         expected=[
             (FOCUS, "Is trying to learn Haskell", 1),
-            (FOCUS, "Is building a compiler for fun", 1),
+            (FOCUS, "Is currently building a compiler for fun", 1),
             (ROLE, "Works as a nurse", 1),
         ],
     ),

@@ -15,7 +15,7 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 def test_the_code_blocks_of_the_page_run(tmp_path: Path) -> None:
     blocks = _BLOCK.findall(PAGE.read_text())
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     (tmp_path / "program.py").write_text("\n".join(blocks))
     done = subprocess.run(
         [sys.executable, "-W", "error", "program.py"],

@@ -441,3 +441,22 @@ async def test_a_profile_contains_nothing_from_another_user(store: BaseStore, cl
     texts = [await page(store, user) for user in (ANN, BOB, UserRef.of("other", "ann"))]
     for word, owner in (("short answers", 0), ("graphs", 1), ("maps", 2)):
         assert [word in text for text in texts] == [n == owner for n in range(3)]
+
+
+async def test_a_correction_is_noted_once_in_the_history_and_in_the_reason(store: BaseStore, clock: Clock) -> None:
+    service = service_of(store, clock)
+    await say(store, "s1", "I'm a tech lead at Nordbank, based in Oslo. Never suggest unwrap() in production code.")
+    await service.consolidate("acme", "ann")
+    clock.advance(hours=1)
+    await say(store, "s2", "We moved from Oslo to Bergen.")
+    await service.consolidate("acme", "ann")
+    await say(store, "s3", "I like walks.")
+    await service.consolidate("acme", "ann")
+    text = await page(store)
+    noted = '"They moved from Oslo to Bergen" replaces "Is a tech lead at Nordbank, based in Oslo"'
+    assert "- Is a tech lead at Nordbank <!-- from s1#1 -->" in text
+    assert "- Asks to never suggest unwrap() in production code <!-- from s1#1 -->" in text
+    assert text.count(noted) == 1
+    assert f"UTC: {noted}\n" in text
+    history = await store.document_history(DocumentKey.of_user(ANN.tenant, ANN.user, USER))
+    assert [noted in (revision.reason or "") for revision in reversed(history)] == [False, True, False]
