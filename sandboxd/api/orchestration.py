@@ -15,7 +15,7 @@ from sandboxd.api.once import BEGUN
 from sandboxd.api.requests import MAX_STDIN_JSON_BYTES, read_json_objects, read_query, session_ref
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.api.trace import load_part, page_of
-from sandboxd.memory.store_client import PartFactory
+from sandboxd.memory.store_calls import PartFactory
 from sandboxd.models.trace import (
     AgentHistory,
     AgentList,

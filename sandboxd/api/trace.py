@@ -13,7 +13,7 @@ from sandboxd.api.requests import MAX_STDIN_JSON_BYTES, read_json_objects, read_
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.errors import InvalidRequest
 from sandboxd.history import SOURCE
-from sandboxd.memory.store_client import PartFactory
+from sandboxd.memory.store_calls import PartFactory
 from sandboxd.models.trace import AppendedEntries, EnvelopeList, JsonObject, PageQuery, TraceBody
 
 _PART: PartFactory = "session_trace_store"

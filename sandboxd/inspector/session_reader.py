@@ -16,7 +16,8 @@ from memo.errors import MemoError
 from memo.ids import AgentId, SessionId, SessionRef, TenantId
 from memo.sessions import Session
 from sandboxd.errors import StoreUnavailable
-from sandboxd.memory.store_client import PartFactory, StoreClient
+from sandboxd.memory.store_calls import PartFactory
+from sandboxd.memory.store_client import StoreClient
 from sandboxd.models.inspector import InspectedSession
 from sandboxd.models.trace import JsonObject
 

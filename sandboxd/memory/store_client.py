@@ -1,4 +1,4 @@
-"""StoreClient: every call to a store, with one deadline, checked answers and one mapping of errors.
+"""StoreClient: what the daemon reads from a store and writes to it, with checked answers.
 
 A provider is third-party code, so its answers are untrusted input. A wrong type, a key that was not requested, an
 illegal id, an oversized text and a missing answer all raise StoreUnavailable; only None means "never written".
@@ -6,12 +6,8 @@ illegal id, an oversized text and a missing answer all raise StoreUnavailable; o
 
 from __future__ import annotations
 
-import inspect
-from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, Literal
 
-import anyio
 from anyio import to_thread
 
 from memo.changes import Change
@@ -37,7 +33,6 @@ from memo.documents import (
     is_expected,
 )
 from memo.errors import (
-    Corrupt,
     InvalidContent,
     InvalidKey,
     MemoError,
@@ -54,124 +49,31 @@ from memo.ledger import Settlement
 from memo.limits import StoreLimits, encode_text
 from memo.provider import ArtifactLine, SessionMemory, capabilities_of
 from memo.sessions import Summarize, awaitable, compaction_arguments
-from sandboxd.errors import StoreCorrupt, StoreUnavailable
+from sandboxd.errors import StoreUnavailable
 from sandboxd.memory import listing
 from sandboxd.memory.outcomes import Key, WriteConflict, WriteOutcomeUnknown
+from sandboxd.memory.store_calls import StoreCalls, unusable
 from sandboxd.memory.text import Content, Item, Line, Listed, Text, is_artifact, lines_of, relative_of
 
 _NEVER = -1  # a revision that no document ever has
 _CHECKED_INLINE = 1000
 """A longer list is checked in a thread."""
-_MOST_PARTS = 4096
-PartFactory = Literal["session_trace_store", "orchestration_persistence"]
-"""The methods with which a store makes the parts of one session."""
 
 
-class StoreClient:
+class StoreClient(StoreCalls):
     """The provider behind its checks. Keeps no state except the provider's capabilities and its parts of sessions."""
 
     def __init__(self, store: object, limits: StoreLimits, timeout_s: float) -> None:
-        self.store: Any = store
+        super().__init__(store, timeout_s)
         self.capabilities = capabilities_of(store)
         self.has_snapshots = (
             self.capabilities.snapshots and self.capabilities.revisions and self.capabilities.rich_artifacts
         )
         self.limits = limits
-        self._timeout_s = timeout_s
-        self._parts: OrderedDict[tuple[str, SessionRef], object] = OrderedDict()
 
     def has_revisions(self, key: Key) -> bool:
         """Return whether the store numbers this key's revisions; otherwise the number is derived from the content."""
         return self.capabilities.rich_artifacts if isinstance(key, ArtifactKey) else self.capabilities.revisions
-
-    def has(self, method: str) -> bool:
-        return callable(getattr(self.store, method, None))
-
-    def takes(self, method: str, parameter: str) -> bool:
-        """Return whether a method of the store has this parameter."""
-        function = getattr(self.store, method, None)
-        try:
-            return callable(function) and parameter in inspect.signature(function).parameters
-        except (TypeError, ValueError):  # a callable without a signature
-            return False
-
-    async def call(
-        self, what: str, method: str, *args: Any, writes: bool = False, more_s: float = 0, **named: Any
-    ) -> Any:
-        """Call a method of the store. Its refusals (InvalidKey, RevisionConflict, …) pass through unchanged.
-
-        With `writes`, a call that may have changed something before it failed raises WriteOutcomeUnknown. `more_s` is
-        added to the deadline, for a call in which the store waits for something else.
-        """
-        if not self.has(method):
-            raise Unsupported(f"cannot {what}: this store has no {method}")
-        return await self._ask(self.store, what, method, *args, writes=writes, more_s=more_s, **named)
-
-    async def call_part(
-        self, factory: PartFactory, session: SessionRef, method: str, *args: Any, writes: bool = False
-    ) -> Any:
-        """Call a method of a session's traces or orchestration, which the store makes once for each session."""
-        what = method.replace("_", " ")
-        part = self._part(factory, session, what)
-        if not callable(getattr(part, method, None)):
-            raise Unsupported(f"cannot {what}: this store's {factory} has no {method}")
-        return await self._ask(part, what, method, *args, writes=writes)
-
-    def part_can(self, factory: PartFactory, session: SessionRef, method: str) -> bool:
-        """Return whether the session's part has an optional method."""
-        return callable(getattr(self._part(factory, session, method), method, None))
-
-    def _part(self, factory: PartFactory, session: SessionRef, what: str) -> object:
-        known = self._parts.get((factory, session))
-        if known is not None:
-            return known
-        if not self.has(factory):
-            raise Unsupported(f"cannot {what}: this store has no {factory}")
-        try:
-            part: object = getattr(self.store, factory)(session)
-        except MemoError:
-            raise
-        except Exception as error:  # third-party code may raise anything, and its message may contain anything
-            raise StoreUnavailable(f"cannot {what}: the store failed with {type(error).__name__}") from error
-        self._parts[factory, session] = part
-        if len(self._parts) > _MOST_PARTS:
-            self._parts.popitem(last=False)
-        return part
-
-    async def _ask(
-        self,
-        target: object,
-        what: str,
-        method: str,
-        *args: Any,
-        writes: bool = False,
-        more_s: float = 0,
-        **named: Any,
-    ) -> Any:
-        try:
-            with anyio.fail_after(self._timeout_s + more_s):
-                answer = getattr(target, method)(*args, **named)
-                if not inspect.isawaitable(answer):
-                    raise _unusable(what, f"{method} is not asynchronous")
-                return await answer
-        except TimeoutError as error:
-            if writes:
-                raise WriteOutcomeUnknown(
-                    f"cannot {what}: the store did not answer within {self._timeout_s:g} s, "
-                    "and the change may or may not have happened"
-                ) from error
-            raise StoreUnavailable(f"cannot {what}: the store did not answer within {self._timeout_s:g} s") from error
-        except ProviderError as error:
-            kind: type[StoreUnavailable] = StoreUnavailable
-            if writes and error.outcome_unknown:
-                kind = WriteOutcomeUnknown
-            elif isinstance(error, Corrupt):
-                kind = StoreCorrupt
-            raise kind(f"cannot {what}: {str(error).removeprefix('cannot ')}") from error
-        except (MemoError, StoreUnavailable):
-            raise
-        except Exception as error:  # third-party code may raise anything, and its message may contain anything
-            raise StoreUnavailable(f"cannot {what}: the store failed with {type(error).__name__}") from error
 
     # Reading
 
@@ -182,7 +84,7 @@ class StoreClient:
                 return await self._read_artifact(key, hint)
             return await self.read_revision(key, None)
         except MemoError as error:  # a store has no reason to refuse a plain read
-            raise _unusable(f"read {name_of(key)}", str(error).removeprefix("cannot ")) from error
+            raise unusable(f"read {name_of(key)}", str(error).removeprefix("cannot ")) from error
 
     async def read_revision(self, key: DocumentKey, revision: int | None) -> Text | None:
         what = f"read {key.name}"
@@ -212,15 +114,15 @@ class StoreClient:
             if self.has_snapshots:
                 answer = await self.call(what, "read_memory", keys)
                 if not isinstance(answer, list) or len(answer) != len(keys):
-                    raise _unusable(what, "it does not have one answer for each key")
+                    raise unusable(what, "it does not have one answer for each key")
                 return answer
             artifacts = [key for key in keys if isinstance(key, ArtifactKey)]
             found = await self.call(what, "read_artifacts", artifacts[0].session, [key.tool_call for key in artifacts])
             if not isinstance(found, dict):
-                raise _unusable(what, f"{type(found).__name__} instead of a dict of texts by id")
+                raise unusable(what, f"{type(found).__name__} instead of a dict of texts by id")
             return [found.get(key.tool_call) for key in artifacts]
         except MemoError as error:
-            raise _unusable(what, str(error).removeprefix("cannot ")) from error
+            raise unusable(what, str(error).removeprefix("cannot ")) from error
 
     def encoded(self, key: Key, text: object) -> bytes:
         """Check one text of a batch, and return its bytes."""
@@ -229,22 +131,22 @@ class StoreClient:
         if not isinstance(text, bytes):
             return self._encoded(what, text, limit_bytes)
         if len(text) > limit_bytes:
-            raise _unusable(what, f"{len(text)} bytes, and the limit is {limit_bytes}")
+            raise unusable(what, f"{len(text)} bytes, and the limit is {limit_bytes}")
         try:
             text.decode()
         except UnicodeDecodeError:
-            raise _unusable(what, "the text is not UTF-8") from None
+            raise unusable(what, "the text is not UTF-8") from None
         return text
 
     def checked_document(self, what: str, document: object, given: Content | None = None) -> Text:
         """Check a document that the store returned. The text that was `given` to it is not encoded and hashed again."""
         if not isinstance(document, Document) or not isinstance(document.revision, int) or document.revision < 1:
-            raise _unusable(what, "it is not a document")
+            raise unusable(what, "it is not a document")
         if given is not None and (document.sha256, document.content) == (given.sha256, given.text):
             return given.at(document.revision)
         text = Text.of(self._encoded(what, document.content, self.limits.document_bytes), document.revision)
         if text.sha256 != document.sha256:
-            raise _unusable(what, "the text does not match the hash that came with it")
+            raise unusable(what, "the text does not match the hash that came with it")
         return text
 
     async def _read_artifact(self, key: ArtifactKey, hint: Change | None) -> Text | None:
@@ -265,7 +167,7 @@ class StoreClient:
         try:
             return encode_text("text", content, limit_bytes)
         except (TooLarge, InvalidContent) as error:
-            raise _unusable(what, str(error).removeprefix("cannot ")) from None
+            raise unusable(what, str(error).removeprefix("cannot ")) from None
 
     # Listing
 
@@ -290,7 +192,7 @@ class StoreClient:
                 return lines + _checked_lines(artifacts)
             return lines + await to_thread.run_sync(_checked_lines, artifacts)
         except (MemoError, ValueError) as error:
-            raise _unusable(what, str(error).removeprefix("cannot ")) from error
+            raise unusable(what, str(error).removeprefix("cannot ")) from error
 
     async def list_session(self, ref: SessionRef, user: UserId) -> list[Item]:
         """Return everything that the session's mirror shows: documents first, then artifacts."""
@@ -301,7 +203,7 @@ class StoreClient:
             listed += await self.list_artifacts(ref)
             return listed
         except MemoError as error:
-            raise _unusable("list the session's memory", str(error).removeprefix("cannot ")) from error
+            raise unusable("list the session's memory", str(error).removeprefix("cannot ")) from error
 
     async def list_documents(self, tenant: TenantId, owner: OwnerId, scope: Scope) -> list[Listed]:
         """Return an owner's documents; for a provider that cannot list, those with well-known names."""
@@ -320,7 +222,7 @@ class StoreClient:
             listing.check_list(entries, listing.MOST_DOCUMENTS)
             listing.check_documents(entries, DocumentKey(tenant, owner, scope, NOTES))
         except ValueError as error:
-            raise _unusable(what, str(error)) from None
+            raise unusable(what, str(error)) from None
         return list(entries)
 
     async def list_artifacts(self, ref: SessionRef) -> Sequence[Item]:
@@ -339,9 +241,9 @@ class StoreClient:
                 return [Listed(key) for key in keys]
             return []
         except InvalidKey as error:
-            raise _unusable(what, f"it lists an illegal id ({error})") from error
+            raise unusable(what, f"it lists an illegal id ({error})") from error
         except ValueError as error:
-            raise _unusable(what, str(error)) from None
+            raise unusable(what, str(error)) from None
 
     def _line_of(self, item: Item) -> Line:
         key, revision, sha256, size_bytes, _ = item
@@ -418,7 +320,7 @@ class StoreClient:
         what = f"move {key.name}"
         moved = await self.call(what, "move_document", key, to, expected=expected, author=author, writes=True)
         if not isinstance(moved, MovedDocument):
-            raise _unusable(what, "it is not a move")
+            raise unusable(what, "it is not a move")
         self.checked_document(what, moved.document)
         return MovedDocument(_checked_deletion(what, moved.deletion), moved.document)
 
@@ -478,7 +380,7 @@ class StoreClient:
             return content.at()
         entry = await self.call(what, "write_artifact", key, content.text, writes=True)
         if not isinstance(entry, ArtifactEntry) or entry.sha256 != content.sha256:
-            raise _unusable(what, "it describes another text")
+            raise unusable(what, "it describes another text")
         return content.at(entry.revision)
 
     async def _as_kept(self, key: DocumentKey, written: Text) -> Text:
@@ -497,13 +399,9 @@ def name_of(key: Key) -> str:
     return f"artifact {key.tool_call}" if isinstance(key, ArtifactKey) else key.name
 
 
-def _unusable(what: str, why: str) -> StoreUnavailable:
-    return StoreUnavailable(f"cannot {what}: the store's answer cannot be used: {why}")
-
-
 def _checked_deletion(what: str, deletion: object) -> Revision:
     if not isinstance(deletion, Revision) or not isinstance(deletion.revision, int) or not deletion.deleted:
-        raise _unusable(what, "it is not a deletion")
+        raise unusable(what, "it is not a deletion")
     return deletion
 
 

@@ -66,6 +66,11 @@ class Capacity:
                 f"cannot start {more}: {seen}; raise max_sandboxes, or hibernate a sandbox, which keeps its files"
             )
 
+    def claim(self, pool: Pool, count: int = 1) -> None:
+        """Check that there is room for this many containers, and make it if warm ones are in the way."""
+        self.check(count)
+        self.make_room(pool, count)
+
     def make_room(self, pool: Pool, count: int = 1) -> None:
         """Retire warm sandboxes to make room for this many of callers, if the daemon cannot have both."""
         for _ in range(min(count, count - self.spare(pool))):

@@ -1,7 +1,7 @@
 """Carries out what `lifecycle.step` decides: directories, containers, runner sockets, records.
 
 The record is always saved before the effect, so that the next start can resolve a crash in between. It acts on one
-sandbox at a time and decides nothing; the manager decides which moves start, and when.
+sandbox at a time and decides nothing; its callers decide which moves start, and when.
 """
 
 from __future__ import annotations
@@ -22,15 +22,12 @@ from memo.documents import sha256_of
 from sandboxd import failpoints
 from sandboxd.bounded import each
 from sandboxd.descriptors import LAUNCHES_AT_ONCE
-from sandboxd.engine.protocol import LABEL_INSTANCE, LABEL_SANDBOX, Container, ContainerDied, Engine
+from sandboxd.engine.protocol import LABEL_INSTANCE, LABEL_SANDBOX, Container, ContainerDied
 from sandboxd.errors import EngineUnavailable, Gone, Hibernated, HostFull, NotReady, SandboxdError, ToolTimeout
-from sandboxd.events import EventBus
-from sandboxd.memory import Memory
 from sandboxd.runner.calls import Exec
 from sandboxd.runner.listener import RunnerListener
 from sandboxd.sandboxes.blueprint import LABEL_MIRROR, container_spec
 from sandboxd.sandboxes.fork_record import ForkRecord
-from sandboxd.sandboxes.layout import Layout
 from sandboxd.sandboxes.lifecycle import (
     RESTING,
     Effect,
@@ -46,11 +43,11 @@ from sandboxd.sandboxes.lifecycle import (
     step,
 )
 from sandboxd.sandboxes.network_setup import NetworkSetup
+from sandboxd.sandboxes.parts import Parts
 from sandboxd.sandboxes.pauses import Pauses
-from sandboxd.sandboxes.registry import Registry
 from sandboxd.sandboxes.sandbox import Sandbox
 from sandboxd.settings import Settings
-from sandboxd.workspace import Workspaces, temporary_of
+from sandboxd.workspace import temporary_of
 
 _log = structlog.get_logger()
 
@@ -83,27 +80,17 @@ _WHY_REMOVED: dict[Removal, str] = {
 class Effects:
     """Carries out effects for the manager. Owns the map from containers to sandboxes."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        layout: Layout,
-        engine: Engine,
-        registry: Registry,
-        workspaces: Workspaces,
-        memory: Memory | None,
-        networks: NetworkSetup,
-        events: EventBus,
-    ) -> None:
+    def __init__(self, settings: Settings, parts: Parts, networks: NetworkSetup) -> None:
         self._settings = settings
-        self._layout = layout
-        self._engine = engine
-        self._registry = registry
-        self._workspaces = workspaces
-        self._memory = memory
+        self._layout = parts.layout
+        self._engine = parts.engine
+        self._registry = parts.registry
+        self._workspaces = parts.workspaces
+        self._memory = parts.memory
         self._networks = networks
-        self._events = events
-        self._instance = layout.instance()
-        self._runner_files: Path = layout.install_runner()
+        self._events = parts.events
+        self._instance = parts.layout.instance()
+        self._runner_files: Path = parts.layout.install_runner()
         self._sandbox_of: dict[str, Sandbox] = {}
         self._launching = anyio.CapacityLimiter(LAUNCHES_AT_ONCE)
         self.pauses = Pauses()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,7 +23,6 @@ from memo.session_copy import CapturedSession
 from sandboxd import failpoints
 from sandboxd.bounded import each
 from sandboxd.errors import Conflict, NotReady, SandboxdError, StoreUnavailable, host_error
-from sandboxd.memory import Memory
 from sandboxd.models.fork import ForkMemory, ForkRequest, ForkView
 from sandboxd.retries import Retries
 from sandboxd.sandboxes.effects import Effects
@@ -31,11 +30,12 @@ from sandboxd.sandboxes.fork_group import ForkGroup
 from sandboxd.sandboxes.fork_record import ForkRecord
 from sandboxd.sandboxes.lifecycle import DestroyAsked, LaunchAsked, Origin, State
 from sandboxd.sandboxes.moves import Moves
+from sandboxd.sandboxes.parts import Parts
 from sandboxd.sandboxes.record_factory import RecordFactory
-from sandboxd.sandboxes.registry import Registry
 from sandboxd.sandboxes.sandbox import Sandbox
+from sandboxd.sandboxes.table import SandboxTable
 from sandboxd.sandboxes.workspace_archive import save_archive
-from sandboxd.workspace import CopyProgress, Workspaces
+from sandboxd.workspace import CopyProgress
 
 _log = structlog.get_logger()
 
@@ -83,36 +83,29 @@ class ForkJob:
 
 
 class Forks:
-    """`sandboxes` is the manager's table; `claim_room` refuses more containers than the daemon can run, and makes room
-    for as many otherwise."""
+    """`claim_room` refuses more containers than the daemon can run, and makes room for as many otherwise."""
 
     def __init__(
         self,
-        sandboxes: dict[SessionRef, Sandbox],
+        sandboxes: SandboxTable,
+        parts: Parts,
         *,
         records: RecordFactory,
         effects: Effects,
         moves: Moves,
-        registry: Registry,
-        workspaces: Workspaces,
-        memory: Memory | None,
         tasks: TaskGroup,
-        new_sandbox: Callable[..., Sandbox],
         claim_room: Callable[[int], None],
-        destroy: Callable[[Sandbox, DestroyAsked], Awaitable[None]],
         freeze_s: float,
     ) -> None:
         self._sandboxes = sandboxes
         self._records = records
         self._effects = effects
         self._moves = moves
-        self._registry = registry
-        self._workspaces = workspaces
-        self._memory = memory
+        self._registry = parts.registry
+        self._workspaces = parts.workspaces
+        self._memory = parts.memory
         self._tasks = tasks
-        self._new_sandbox = new_sandbox
         self._claim_room = claim_room
-        self._destroy = destroy
         self._freeze_s = freeze_s
         self._jobs: dict[str, ForkJob] = {}
         self._at_once = anyio.Semaphore(_CALLS_AT_ONCE)
@@ -176,7 +169,8 @@ class Forks:
         origin = Origin(parent=owner.ref.session, fork=plan.id)
         group = ForkGroup(source, self._workspaces.staging(), self._workspaces, len(plan.targets))
         for target in plan.targets:
-            made = self._new_sandbox(self._records.create(shape, replace(owner, ref=target), record.options, origin))
+            new = self._records.create(shape, replace(owner, ref=target), record.options, origin)
+            made = self._records.sandbox(new)
             made.source = group
             group.members.append(made)
             self._sandboxes[target] = made
@@ -303,7 +297,7 @@ class Forks:
             while sandbox.settled is not None:
                 await sandbox.settled.wait()
             if sandbox.record.state is not State.REMOVED:
-                await self._destroy(sandbox, DestroyAsked("create_failed"))
+                await self._moves.finish_event(sandbox, DestroyAsked("create_failed"))
         await self._forget(fork.id)
 
     def _made(self, fork: ForkRecord) -> dict[SessionRef, Sandbox]:

@@ -57,6 +57,10 @@ class Moves:
         if sandbox.failure is not None:
             raise sandbox.failure.with_traceback(None)
 
+    async def finish_event(self, sandbox: Sandbox, event: Event) -> None:
+        """Make the move that follows from one event; raise its error if it fails."""
+        await self.finish(sandbox, self._effects.advance, event)
+
     def advance(self, sandbox: Sandbox, event: Event) -> anyio.Event:
         """Start the move that follows from one event."""
         return self.start(sandbox, self._effects.advance, event)

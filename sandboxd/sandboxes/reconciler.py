@@ -8,19 +8,18 @@ logged and retried the next time. It skips sandboxes that have a move under way,
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
 
 import structlog
 
 from sandboxd import failpoints
-from sandboxd.engine.protocol import LABEL_SANDBOX, Engine
+from sandboxd.engine.protocol import LABEL_SANDBOX
 from sandboxd.errors import Gone, SandboxdError
-from sandboxd.events import EventBus
 from sandboxd.models.sandbox import GarbageReport
 from sandboxd.sandboxes.effects import Effects
 from sandboxd.sandboxes.engine_watch import Start
-from sandboxd.sandboxes.layout import Layout
 from sandboxd.sandboxes.lifecycle import DeathSeen, DestroyAsked, LaunchFailed, Record, Removal, State
+from sandboxd.sandboxes.parts import Parts
+from sandboxd.sandboxes.pool import Pool
 from sandboxd.sandboxes.reconcile_plan import (
     Action,
     Adopt,
@@ -33,30 +32,22 @@ from sandboxd.sandboxes.reconcile_plan import (
     plan,
 )
 from sandboxd.sandboxes.sandbox import Sandbox
+from sandboxd.sandboxes.table import SandboxTable
 
 _log = structlog.get_logger()
 
 Failure = SandboxdError | OSError
 
 
-class Sandboxes(Protocol):
-    """All sandboxes of the data directory. The manager implements it."""
-
-    @property
-    def start(self) -> Start: ...
-    def all_sandboxes(self) -> list[Sandbox]: ...
-    def find_record(self, record: Record) -> Sandbox | None: ...
-
-
 class Reconciler:
-    def __init__(
-        self, sandboxes: Sandboxes, engine: Engine, effects: Effects, layout: Layout, events: EventBus
-    ) -> None:
+    def __init__(self, sandboxes: SandboxTable, pool: Pool, parts: Parts, effects: Effects, *, start: Start) -> None:
         self._sandboxes = sandboxes
-        self._engine = engine
+        self._pool = pool
+        self._engine = parts.engine
         self._effects = effects
-        self._layout = layout
-        self._events = events
+        self._layout = parts.layout
+        self._events = parts.events
+        self._start = start
         self._unclaimed: set[str] = set()
         """Workspaces without a record that were reported."""
 
@@ -82,7 +73,7 @@ class Reconciler:
         """Plan for every sandbox that has no move under way."""
         containers = await self._effects.containers()
         scratch, workspaces = await self._effects.scratch_on_disk(), await self._effects.workspaces_on_disk()
-        sandboxes = self._sandboxes.all_sandboxes()
+        sandboxes = [*self._sandboxes.values(), *self._pool.all()]
         at_rest = [sandbox.record for sandbox in sandboxes if sandbox.settled is None]
         moving = {sandbox.record.id for sandbox in sandboxes if sandbox.settled is not None}
         mine = [container for container in containers if container.labels.get(LABEL_SANDBOX) not in moving]
@@ -126,10 +117,13 @@ class Reconciler:
                 self._start_at_rest(record, self._effects.advance, DestroyAsked(removal))
 
     def _start_at_rest(self, record: Record, move: Callable[..., Awaitable[None]], *args: object) -> None:
-        sandbox = self._sandboxes.find_record(record)
+        sandbox = self._find(record)
         # The plan is a moment old and does not apply to a sandbox that has moved since.
         if sandbox is not None and sandbox.settled is None and sandbox.record == record:
-            self._sandboxes.start(sandbox, move, *args)
+            self._start(sandbox, move, *args)
+
+    def _find(self, record: Record) -> Sandbox | None:
+        return self._pool.get(record.id) if record.owner is None else self._sandboxes.get(record.owner.ref)
 
     async def _take_over(self, sandbox: Sandbox) -> None:
         try:

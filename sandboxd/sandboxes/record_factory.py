@@ -1,4 +1,4 @@
-"""New records: what a request and the settings say about a sandbox that does not exist yet. It changes nothing."""
+"""New records, and the sandboxes of records: what a request and the settings say about them. It changes nothing."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 
 from sandboxd.image import resolve_image
 from sandboxd.limits import Limits
+from sandboxd.models.sandbox import SandboxRequest
 from sandboxd.sandboxes.lifecycle import Options, Origin, Owner, Record, Shape
 from sandboxd.sandboxes.options import expiry
+from sandboxd.sandboxes.sandbox import Sandbox
 from sandboxd.settings import Settings
 
 
@@ -37,6 +39,14 @@ class RecordFactory:
     def renew(self, record: Record) -> Record:
         """Return a new record for the same request."""
         return self.create(record.shape, record.owner, record.options)
+
+    def sandbox(self, record: Record) -> Sandbox:
+        """Return a sandbox with this record, new or loaded."""
+        return Sandbox(record, self._settings.idle_timeout_s)
+
+    def limits(self, request: SandboxRequest) -> Limits:
+        """Return the limits of a new sandbox."""
+        return request.limits_over(self._settings.limits)
 
     def image(self, name: str | None) -> str:
         """Return the engine's name of the image that a request names."""

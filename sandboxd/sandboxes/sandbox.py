@@ -118,6 +118,14 @@ class Sandbox:
             step = f"run `{record.engine} unpause {(record.container or '')[:12]}`"
         return Paused(f"cannot use this sandbox: its container was paused from outside; {step}, then try again")
 
+    async def wait_settled(self) -> None:
+        """Wait for the move under way; raise its error if it was to bring the sandbox up."""
+        is_coming_up = self.record.state in (State.CREATING, State.STARTING)
+        if self.settled is not None:
+            await self.settled.wait()
+        if is_coming_up and self.failure is not None:
+            raise self.failure.with_traceback(None)
+
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Count work on the sandbox that is not a call of its runner, so that it does not become idle meanwhile."""
@@ -134,6 +142,13 @@ class Sandbox:
             with anyio.move_on_after(deadline_s):
                 await self._quiet.wait()
             self._quiet = None
+
+    def end_streams(self) -> None:
+        """End the watches of its files and of its network access."""
+        if self.runner is not None:
+            self.runner.end_watches()
+        if self.egress is not None:
+            self.egress.audit.close()
 
     def call_ended(self) -> None:
         self.active_calls -= 1

@@ -143,7 +143,7 @@ async def read_close(stream: SocketStream) -> int:
 
 
 def calls_under_way(world: World) -> int:
-    return world.manager._find(REF).active_calls
+    return world.manager._sandboxes.find(REF).active_calls
 
 
 async def until_no_call_is_under_way(world: World) -> None:

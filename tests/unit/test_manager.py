@@ -565,7 +565,7 @@ async def test_stats_count_the_processes_of_the_sandbox(world: World) -> None:
 async def test_a_call_that_starts_before_an_idle_sandbox_is_stopped_keeps_it_running(tmp_path: Path) -> None:
     async with open_world(tmp_path, idle_timeout_s=3600) as world:
         await world.create("s1")
-        sandbox = world.manager._find(S1)
+        sandbox = world.manager._sandboxes.find(S1)
         sandbox.last_used = float("-inf")
         with await world.manager.call(S1):
             await world.manager._hibernate_if_due(sandbox, "idle")

@@ -152,7 +152,7 @@ async def managing(table: ContainerTable, settings: Settings, store: Any = None)
     """Open a manager over the containers of a table, like a daemon that starts on a data directory."""
     manager = SandboxManager(settings, engine=FakeEngine(table), memo_provider=store)
     _share_runner(settings.data / "runner")
-    manager.workspaces = PlainWorkspaces(manager.layout.workspaces, uid=settings.uid, gid=settings.gid)
+    manager._parts.workspaces = PlainWorkspaces(manager.layout.workspaces, uid=settings.uid, gid=settings.gid)
     async with manager:
         yield manager
 
