@@ -12,7 +12,7 @@ from memo.consolidation.budget import Budget, BudgetSpent
 from memo.consolidation.config import ServiceConfig
 from memo.consolidation.ledgered_store import LedgeredStore, with_ledger
 from memo.consolidation.policy import Activity, Failure, Policy, Standing, Verdict, Why, decide
-from memo.consolidation.profile import Bullet, Part, ProfileDraft, ProfileRefused, Replacement, Source
+from memo.consolidation.profile import Bullet, Correction, Part, ProfileDraft, ProfileRefused, Source
 from memo.consolidation.results import Outcome, Progress, RunResult, UserState
 from memo.consolidation.service import UserMemoryConsolidationService, UserMirrors
 from memo.consolidation.settings import ConsolidationSettings
@@ -33,6 +33,7 @@ __all__ = [
     "Bullet",
     "ConsolidationLedger",
     "ConsolidationSettings",
+    "Correction",
     "EmbeddedSummariser",
     "Failure",
     "LedgeredStore",
@@ -43,7 +44,6 @@ __all__ = [
     "ProfileDraft",
     "ProfileRefused",
     "Progress",
-    "Replacement",
     "RunResult",
     "ServiceConfig",
     "SessionRevision",

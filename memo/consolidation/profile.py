@@ -80,7 +80,7 @@ class Bullet:
 
 
 @dataclass(frozen=True, slots=True)
-class Replacement:
+class Correction:
     """A bullet, or a name in one, that a newer bullet made untrue."""
 
     older: str
@@ -96,7 +96,7 @@ class ProfileDraft:
 
     summary: str
     bullets: tuple[Bullet, ...]
-    replaced: tuple[Replacement, ...] = ()
+    replaced: tuple[Correction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

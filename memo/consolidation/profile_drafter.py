@@ -13,7 +13,7 @@ from memo.consolidation.budget import Budget, BudgetSpent
 from memo.consolidation.content_filter import Rejection, screen, screen_summary
 from memo.consolidation.page import parse_page
 from memo.consolidation.policy import Failure, Standing
-from memo.consolidation.profile import Bullet, ProfileDraft, ProfileMemory, ProfileRefused, Replacement
+from memo.consolidation.profile import Bullet, Correction, ProfileDraft, ProfileMemory, ProfileRefused
 from memo.consolidation.results import Progress, reason_of
 from memo.consolidation.settings import ConsolidationSettings
 from memo.consolidation.summarisers.summariser import (
@@ -120,7 +120,7 @@ def _filtered(draft: ProfileDraft, summaries: list[SessionSummary]) -> tuple[Bul
     return tuple(bullets)
 
 
-def _screened(replaced: Iterable[Replacement]) -> tuple[Replacement, ...]:
+def _screened(replaced: Iterable[Correction]) -> tuple[Correction, ...]:
     return tuple(r for r in replaced if isinstance(screen(r.older), str) and isinstance(screen(r.newer), str))
 
 

@@ -15,11 +15,11 @@ from memo.consolidation.profile import (
     HISTORY,
     TITLES,
     Bullet,
+    Correction,
     Part,
     ProfileDraft,
     ProfileMemory,
     ProfileRefused,
-    Replacement,
     Tombstone,
     WrittenBullet,
     is_alike,
@@ -50,7 +50,7 @@ class MergedProfile:
     added: int
     changed: int
     gone: int
-    replaced: tuple[Replacement, ...] = ()
+    replaced: tuple[Correction, ...] = ()
     """What this merge replaced; an earlier merge has noted the rest."""
 
     @property
@@ -197,8 +197,8 @@ def _put_summary(edit: PageEdit, memory: ProfileMemory, summary: str) -> Profile
 
 
 def _replaced_now(
-    replaced: Iterable[Replacement], before: Iterable[WrittenBullet], wanted: Iterable[Bullet]
-) -> tuple[Replacement, ...]:
+    replaced: Iterable[Correction], before: Iterable[WrittenBullet], wanted: Iterable[Bullet]
+) -> tuple[Correction, ...]:
     """Return the replacements whose newer bullet is wanted and was not on the page before this merge."""
     old = {plain(written.bullet.text) for written in before}
     new = {plain(bullet.text) for bullet in wanted} - old

@@ -21,11 +21,11 @@ PUBLIC: dict[str, str] = {
         compact_tool_results open_store register_scheme
     """,
     "memo.consolidation": """
-        Activity Backoff Budget BudgetSpent Bullet ConsolidationLedger ConsolidationSettings EmbeddedSummariser
-        Failure LedgeredStore Outcome Part PendingUser Policy ProfileDraft ProfileRefused Progress RunResult
-        ServiceConfig SessionRevision Settlement SettlementWriter Source Standing Summariser SummariserSettings
-        UserMemoryConsolidationService UserMirrors UserState Verdict Why conversation_summary decide make_summariser
-        with_ledger
+        Activity Backoff Budget BudgetSpent Bullet ConsolidationLedger ConsolidationSettings Correction
+        EmbeddedSummariser Failure LedgeredStore Outcome Part PendingUser Policy ProfileDraft ProfileRefused Progress
+        RunResult ServiceConfig SessionRevision Settlement SettlementWriter Source Standing Summariser
+        SummariserSettings UserMemoryConsolidationService UserMirrors UserState Verdict Why conversation_summary
+        decide make_summariser with_ledger
     """,
     "memo.consolidation.english": "CurrentStatements MessageReader own_sentences",
     "memo.consolidation.summarisers": """

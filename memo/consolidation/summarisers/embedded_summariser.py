@@ -17,7 +17,7 @@ from memo.consolidation.content_filter import screen
 from memo.consolidation.english import CurrentStatements, MessageReader, own_sentences
 from memo.consolidation.english.corrections import MAX_STATEMENTS
 from memo.consolidation.english.vocabulary import COMMON_WORDS
-from memo.consolidation.profile import Bullet, Part, ProfileDraft, Replacement, Source, plain, words
+from memo.consolidation.profile import Bullet, Correction, Part, ProfileDraft, Source, plain, words
 from memo.consolidation.summarisers.summariser import Fact, ProfileRequest, SessionDraft, SessionSummary
 from memo.consolidation.transcript import Transcript
 
@@ -87,7 +87,7 @@ def _subjects(sentences: Iterable[str]) -> set[str]:
     return {word for word in found if isinstance(screen(f"Recurring subject: {word}"), str)}
 
 
-def _ranked(summaries: Iterable[SessionSummary]) -> tuple[list[Bullet], tuple[Replacement, ...]]:
+def _ranked(summaries: Iterable[SessionSummary]) -> tuple[list[Bullet], tuple[Correction, ...]]:
     """Merge equal facts across sessions and rank them by how many sessions state them, then by recency.
 
     A newer fact replaces what it corrects, and among facts that differ only in word order the newest wins.
@@ -95,12 +95,12 @@ def _ranked(summaries: Iterable[SessionSummary]) -> tuple[list[Bullet], tuple[Re
     current = CurrentStatements.empty()
     bullets: dict[tuple[Part, str], tuple[Bullet, tuple[int, ...]]] = {}
     orders: dict[tuple[Part, frozenset[str]], str] = {}
-    replaced: list[Replacement] = []
+    replaced: list[Correction] = []
     for fact, sources, place in _newest_first(summaries):
         if orders.setdefault((fact.part, words(fact.text)), plain(fact.text)) != plain(fact.text):
             continue
         text, pairs = current.admit(fact.text)
-        replaced += [Replacement(older, newer) for older, newer in pairs]
+        replaced += [Correction(older, newer) for older, newer in pairs]
         if text is not None:
             bullets.setdefault((fact.part, plain(text)), (Bullet(fact.part, text, sources), place))
     ordered = sorted(bullets.values(), key=lambda found: (-len({s.session for s in found[0].sources}), found[1]))
