@@ -30,7 +30,7 @@ from sandboxd.api.requests import (
 )
 from sandboxd.api.routes import SESSION, Access, Endpoint, Services
 from sandboxd.api.streams import EVENTS_HEAD, Source, Streamed, sse
-from sandboxd.errors import InvalidRequest, SandboxdError
+from sandboxd.errors import InvalidRequest, RequestError, SandboxdError
 from sandboxd.events import Excerpt, Fields, OutputEnds
 from sandboxd.models.command import ExecBody, ExecResult
 from sandboxd.models.wire import OutputEncoding, encode
@@ -60,7 +60,7 @@ async def run_command(services: Services, request: Request) -> Response:
             request.scope[BEGUN] = True
             result = await runner.exec(call)
     except SandboxdError as error:
-        if BEGUN in request.scope:
+        if BEGUN in request.scope and not isinstance(error, RequestError):  # a refused command did not run
             _announce(services, request, ref, call, error)
         raise
     _announce(services, request, ref, call, result, Excerpt.of(result.stdout, result.stderr))

@@ -121,14 +121,25 @@ async def test_a_preview_never_reaches_the_api(world: World, path: str) -> None:
         assert json.loads(text)["target"] == "/preview"
 
 
+def other_than(letter: str) -> str:
+    return "b" if letter == "a" else "a"
+
+
 async def test_a_wrong_name_is_not_found_even_with_the_token(world: World) -> None:
     async with serving_app(EVERYTHING) as port:
         preview = await make(world, port)
         name = URL(preview.url).host
         assert name is not None
         label = name.removesuffix(".localhost")
-        swapped = "b" if label[-1] == "a" else "a"
-        wrong = [label[:-1] + swapped, swapped + label[1:], label[:-1], "x." + label, "a" * 56, "api", "\xe4"]
+        wrong = [
+            label[:-1] + other_than(label[-1]),
+            other_than(label[0]) + label[1:],
+            label[:-1],
+            "x." + label,
+            "a" * 56,
+            "api",
+            "\xe4",
+        ]
         for one in wrong:
             other = Preview(url=preview.url, expires_at=preview.expires_at)
             url, _ = visit(world, other)
