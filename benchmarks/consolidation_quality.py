@@ -1,7 +1,9 @@
 """The quality of consolidation: what a profile keeps of labelled conversations, and what it must not keep.
 
-`python -m benchmarks.consolidation_quality [--half development|held_out|both] [--endpoint URL --model M]` runs the real
-service on a real store, once after each session, and writes benchmarks/results/consolidation_quality.json.
+`python -m benchmarks.consolidation_quality [--half H] [--endpoint URL --model M]` runs the real service on a real
+store, once after each session, and writes benchmarks/results/consolidation_quality.json. H is `development`,
+`held_out`, `both` (the default) or `practice`, a third file to tune on (benchmarks/consolidation_set says what each
+file is for).
 
 Recall is the share of labelled facts that a bullet of USER.md states, wrong bullets aside. Precision is the share of
 right bullets among right and wrong ones. A bullet is right if it states a labelled fact of its user, contains nothing
@@ -152,7 +154,7 @@ async def consolidate(users: Sequence[LabelledUser], summariser: Summariser) -> 
 
 
 def promises_of(half: Half, score: Score, name: str) -> list[Promise]:
-    """Only the held-out half is promised; the other one was read while writing the summariser."""
+    """Only the held-out half is promised; the others were read while writing the summariser."""
     if half != "held_out":
         return []
     n = score.facts.total()
@@ -263,7 +265,7 @@ def main() -> None:
         show_promises(promises)
     if given.misses:
         for half, score in scores.items():
-            if half == "development" or given.half == "held_out":
+            if half != "held_out" or given.half == "held_out":
                 show_misses(score)
     nothing: dict[str, list[Figure]] = {}
     path = write("consolidation_quality", nothing, promises)

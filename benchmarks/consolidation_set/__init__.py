@@ -1,7 +1,8 @@
 """The labelled set: short conversations of users, what a profile must state about each, and what it must not.
 
-`development.json` and `held_out.json` have different people, topics and phrasing. Read only the first while you change
-a summariser: the second measures what the first cannot. Pure; it runs nothing.
+`development.json` and `held_out.json` are the two halves of the set: different people, topics and phrasing. Read only
+the first while you change a summariser: the second measures what the first cannot. `practice.json` is a further set to
+read and tune on, of more varied work, voice and sentence shapes; no promise is made about it. Pure; it runs nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-Half = Literal["development", "held_out"]
+Half = Literal["development", "held_out", "practice"]
 HALVES: tuple[Half, ...] = ("development", "held_out")
+"""What is measured by default; `practice` is for tuning alone."""
 MAX_STATEMENT_CHARS = 240
 
 _NOT = "NOT"

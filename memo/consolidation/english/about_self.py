@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from memo.consolidation.english.third_person import ADVERB
-from memo.consolidation.english.vocabulary import FAMILY, NATIONALITY, PAST_VERB, RELATION, ROLE, any_of
+from memo.consolidation.english.vocabulary import FAMILY, NATIONALITY, PAST_VERB, RELATION, ROLE, STATE, any_of
 from memo.consolidation.profile import Part
 
 
@@ -35,19 +35,6 @@ HERE = (
     r"|professionally|by day|by night),? )?"
 )
 _NAME = r"(?-i:[A-Z][\w'\u00c0-\u017f-]+)"
-_STATE = any_of(
-    r"""
-    vegetarian vegan pescatarian retired self-employed freelanc(?:e|ing) unemployed left-handed right-handed
-    dyslexic dyscalculic deaf blind colou?r_?blind hard_of_hearing partially_sighted autistic neurodivergent
-    diabetic pregnant (?:\w+_)?intolerant allergic celiac coeliac bilingual trilingual married single divorced
-    widowed muslim jewish hindu christian catholic buddhist sikh teetotal sober asthmatic epileptic
-    near-?sighted short-?sighted far-?sighted anaemic non-native remote fully_remote part-time full-time on_call
-    on_an?_(?:\w+_)?(?:diet|visa|contract|budget
-    |scholarship) in_charge responsible_for fluent new_to bad_at terrible_at good_at bad_with
-    terrible_with good_with based located responsible_for \d\d_years?_old disabled visually_impaired
-    (?:a_)?native ambidextrous tone_deaf
-    """
-)
 _TRANSIENT_STATE = any_of(
     """
     a_bit a_little a_lot a_(?:big_|huge_
@@ -119,7 +106,8 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
         r"^(?-i:[A-Z])[a-z\u00c0-\u017f]+(?:'s (?:had|got|been)?| (?:is|has|suffers|can't|cannot|doesn't|eats"
         r"|observes|keeps|uses|needs|only|never|was|had)\b).*\b(?:allerg\w+|vegan|vegetarian|coeliac|celiac"
         r"|diabet\w+|deaf|blind|asthma\w*|adhd|autis\w+|dyslex\w+|intoleran\w+|kosher|halal|ramadan|lent"
-        r"|shabbat|sabbath|pregnant|wheelchair|disease|syndrome|disorder|heart|stroke|surgery|cancer|operation"
+        r"|shabbat|sabbath|pregnant|wheelchair|eggs?|dairy|nuts?|fish|pork|sugar|disease|syndrome|disorder|heart"
+        r"|stroke|surgery|cancer|operation"
         r"|diagnosed|dementia|gluten|lactose|screen reader|hearing aids?|on \w+days|(?:can't|cannot|doesn't"
         r"|never) (?:work|eat|drink|drive|come|meet))\b.*",
     ),
@@ -139,8 +127,8 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
     rule(
         "person",
         Part.ROLE,
-        r"^(?-i:[A-Z])[a-z\u00c0-\u017f]+ (?:can't|cannot|doesn't|never) (?:eat|drink|drive|have dairy|smoke"
-        r"|speak)\b .+",
+        r"^(?:(?:little|young|old|baby) )?(?-i:[A-Z])[a-z\u00c0-\u017f]+ (?:can't|cannot|doesn't|never) "
+        r"(?:eat|drink|drive|have|smoke|speak|see|hear|walk|read)\b .+",
     ),
     # roles
     rule("role", Part.ROLE, rf"^as (?P<x>an? (?:[\w/&-]+ ){{0,4}}?{ROLE})\b,? (?:I|we|my|you)\b", "Is {x}"),
@@ -152,12 +140,15 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
     ),
     rule("role", Part.ROLE, rf"^{AM}(?:[\w-]+ ){{0,3}}?{ROLE}\b"),
     rule("role", Part.ROLE, rf"^{WE_ARE}(?:are )?(?:an?|one of|in the) (?!(?:bit|little|lot|mess|hurry|middle)\b)\S.*"),
-    rule("role", Part.ROLE, rf"^{I_AM}{_STATE}\b"),
+    rule("role", Part.ROLE, rf"^{I_AM}{STATE}\b"),
     rule("role", Part.ROLE, rf"^{I_AM}(?:a )?{NATIONALITY}\b(?!\?)"),
     rule(
         "role",
         Part.ROLE,
-        rf"^{AM}(?:working|recovering from|saving for|caring for|raising|expecting|fasting|breastfeeding"
+        rf"^{AM}(?:on (?:\w+ )?(?:medication|thinners|insulin|antidepressants|statins|beta blockers|dialysis|chemo"
+        rf"|warfarin|steroids|(?:parental|maternity|paternity|sick) leave|a pension|benefits)|(?:driving|flying|cooking"
+        rf"|nursing|lecturing|sailing|farming) (?:for|at|with)|doing [\w ]{{3,40}} now$|working|recovering from"
+        rf"|saving for|caring for|raising|expecting|fasting|breastfeeding"
         rf"|undergoing|employed|freelancing|volunteering|teaching|studying|training|doing (?:an?|my) "
         rf"(?:phd|master'?s?|degree|apprenticeship|internship)|doing accounting|interning|living|staying|based"
         rf"|running (?:an?|the|my) \w+)\b",
@@ -191,7 +182,7 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
         rf"|show|explain|become|like|prefer|never|always|please|don't|do|call|email|I|I'm|we|my|our|you|your|he"
         rf"|she|they|it|it's|there|could|can|what|how|to|if|when|and|or|a|an)\b)(?:(?!(?:is|are|was|for|the|to"
         rf"|need|hire)\b)[\w/&'+.-]+ ){{0,5}}?{ROLE}(?: (?:here|by (?:trade|training|day)))?(?:$|,| (?:at|in"
-        rf"|from|for|with|of|and|based)\b.*| @ .*| - .*)",
+        rf"|from|for|with|of|and|based|out of|over in|over at|near|outside|on an?)\b.*| @ .*| - .*)",
     ),
     rule(
         "passing",
@@ -229,6 +220,14 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
         r"^(?:just |recently |finally |now )*(?:moved|relocated|switched|migrated|quit|left|joined|promoted"
         r"|changed jobs) (?:(?:from|to|away|over|off|out|jobs|my|our|the|in)\b|(?-i:[A-Z]))\S*.*",
     ),
+    rule(
+        "event",
+        Part.ROLE,
+        rf"^I(?:'ve| have)? {OFTEN}(?:was|got|been|have been) (?:appointed|promoted|elected|hired|seconded|transferred"
+        rf"|posted|diagnosed|ordained|commissioned) .*|^I(?:'ve| have)? {OFTEN}(?:accepted|got|taken|landed|found"
+        rf"|started) an? (?:[\w-]+ ){{0,4}}?(?:job|position|role|post|apprenticeship|internship|gig)\b.*",
+    ),
+    rule("event", Part.ROLE, r"^(?:I|we)(?:'ve| have)? (?:just |finally )?quit (?:the|my|our) \w+(?: \w+)?$"),
     rule("event", Part.ROLE, rf"^(?:I|we) {OFTEN}start(?:ing)? (?:at|as|with|my|a new)\b.*"),
     rule(
         "event",

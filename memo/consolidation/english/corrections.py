@@ -10,7 +10,15 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from memo.consolidation.english.vocabulary import LANGUAGE, TOOL_PURPOSE
+from memo.consolidation.english.slots import (
+    implied_place,
+    is_new_occupation,
+    is_new_place,
+    new_tools,
+    slots_of,
+    tools_of,
+    without_occupation,
+)
 
 MAX_STATEMENTS = 5_000
 MAX_RETIREMENTS = 500
@@ -55,6 +63,9 @@ _EXPLICIT = tuple(
         rf"(?:\b(?:not|no)|n't) (?:(?:\w+ )?(?:in|at|with|on|for|to|use|using|do|an?) )*{_ARTICLES}{_X} (?:any "
         rf"?more|any longer)",
         r"\b(?P<x>(?-i:[A-Z])[\w-]+) (?:is|are) (?:gone|history|dead|no more|out|retired)\b",
+        rf"\bformerly {_ARTICLES}{_X}",
+        rf"\bnow instead of {_ARTICLES}{_X}",
+        r"\bmoved (?:the |their |our )?(?P<x>(?-i:[a-z])[\w-]+) (?:over )?to (?-i:[A-Z])",
         rf"\b(?:now|these days),? (?:and )?not (?:(?:in|at|with|on) )?{_ARTICLES}{_X}",
     )
 )
@@ -76,33 +87,7 @@ _STOPS = frozenset(
         """,
     )
 )
-_SLOTS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (slot, re.compile(pattern, re.IGNORECASE))
-    for slot, pattern in (
-        (
-            "home",
-            r"\b(?:lives?|living|based|located|moved|relocated|settled)(?: \w+)? (?:in|to|out of) "
-            r"(?P<x>(?-i:[A-Z][\w\u00c0-\u017f-]+))",
-        ),
-        (
-            "employer",
-            r"\b(?:works?|working|started|starts?|job|employed|joined|engineer|developer|lead|manager|designer"
-            r"|analyst|is)(?: as [\w -]{2,40}?)? (?:at|for) (?P<x>(?-i:[A-Z][\w&.\u00c0-\u017f-]+))",
-        ),
-        ("employer", r"\bjoined (?P<x>(?-i:[A-Z][\w&.\u00c0-\u017f-]+))"),
-        ("language", rf"^Asks for answers in (?P<x>{LANGUAGE})"),
-        ("name", r"^Is called (?P<x>.+)"),
-        ("call", r"^Wants to be called (?P<x>.+)"),
-        ("zone", r"\btime ?zone(?: is|:)? (?P<x>\S+)"),
-        (
-            "tool",
-            rf"^(?:The |Their )?(?P<purpose>{TOOL_PURPOSE}) (?:is|are|runs?)(?: now)?(?: on| in| with| at)? "
-            rf"(?P<x>(?-i:[A-Z][\w.+#-]+))",
-        ),
-    )
-)
-_ADDS = re.compile(r"\b(?:also|too|as well|second|on the side|besides|additionally|part-time)\b", re.IGNORECASE)
-_SEGMENT = re.compile(r"(, and |, |; | and | but )")
+_SEGMENT = re.compile(r"(, and |, |; | and | but | \+ | / | and (?=(?-i:[A-Z])[\w.+#-]*$))")
 _PHRASE = (
     r" (?:based in|living in|at|in|for|from|with|on|to|near) (?:the |an? )?(?:[\w&.'\u00c0-\u017f-]+ "
     r"){{0,2}}?{word}(?: (?-i:[A-Z])[\w&.'\u00c0-\u017f-]*)*"
@@ -131,23 +116,6 @@ def _words(phrase: str) -> list[str]:
         kept.append(word.strip(".'"))
     names = [word for word in kept if word[:1].isupper() or any(c.isdigit() or c in "+#" for c in word)]
     return names or [word for word in kept if len(word) > 2]
-
-
-def slots_of(text: str) -> dict[str, str]:
-    """Return the slots that a statement fills: of each, a person has one at a time."""
-    found: dict[str, str] = {}
-    if _ADDS.search(text) or (
-        text.startswith("Their ")
-        and not text.startswith(("Their team", "Their time"))
-        and not _SLOTS[-1][1].search(text)
-    ):
-        return found
-    for slot, pattern in _SLOTS:
-        match = pattern.search(text)
-        if match:
-            name = f"tool:{match['purpose'].casefold()}" if slot == "tool" else slot
-            found.setdefault(name, match["x"])
-    return found
 
 
 def without(text: str, retirement: Retirement) -> str | None:
@@ -210,6 +178,8 @@ class CurrentStatements:
 
     retirements: list[tuple[Retirement, str]]
     slots: dict[str, tuple[str, str]]
+    occupation: str = ""
+    """The newest statement that the occupation changed."""
 
     @classmethod
     def empty(cls) -> CurrentStatements:
@@ -226,11 +196,20 @@ class CurrentStatements:
             if retirement.hits(left.casefold()) and retirement.words not in {mine.words for mine in own}:
                 left = without(left, retirement)
                 replaced.append((text, newer))
+        if left is not None and self.occupation:
+            still = without_occupation(left)
+            if still != left:
+                replaced.append((left, self.occupation))
+                left = still
         if left is None:
             return None, replaced
         shown = without_retired_parts(left, own)
         room = MAX_RETIREMENTS - len(self.retirements)
         self.retirements += [(retirement, shown) for retirement in own][: max(0, room)]
+        if not self.occupation and is_new_occupation(text):
+            self.occupation = shown
+        for kind, tool in new_tools(shown).items():
+            self.slots.setdefault(f"kind:{kind}", (tool, shown))
         for slot, value in slots_of(left).items():
             self.slots.setdefault(slot, (value, shown))
         replaced += [(retirement.name, shown) for retirement in own if retirement.is_explicit]
@@ -243,4 +222,12 @@ class CurrentStatements:
             for slot, value in slots_of(text).items()
             if slot in self.slots and self.slots[slot][0].casefold() != value.casefold()
         ]
+        home, statement = self.slots.get("home", ("", ""))
+        implied = implied_place(text) if is_new_place(statement) else None
+        if implied is not None and implied.casefold() != home.casefold() and "home" not in slots_of(text):
+            filled.append((Retirement((implied.casefold(),), implied, True), statement))
+        for kind, tool in tools_of(text):
+            newest, statement = self.slots.get(f"kind:{kind}", ("", ""))
+            if newest and newest.casefold() != tool.casefold():
+                filled.append((Retirement((tool.casefold(),), tool, True), statement))
         return [*self.retirements, *filled]

@@ -21,7 +21,8 @@ RULE_MARKER = _pattern(
     |please\ remember
     |keep\ in\ mind|max(?:imum)?|at\ most|no\ more\ than|under\ \d+|ever|only|in\ all|for\ (?:all|any
     |every)\w*|any\ time
-    |each|every|when\ you|all\ (?:\w+\ ){1,2}in|all\ (?:my|our|the|your|times|dates|prices|amounts|examples
+    |each|every|when\ you|when\ i\ (?!was|grow)|all\ (?:\w+\ ){1,2}in|all\ (?:my|our|the|your|times|dates|prices
+    |amounts|examples
     |code))\b"""
 )
 """Words that make a request a rule instead of one task."""
@@ -120,7 +121,8 @@ PASSING_ACT = _pattern(
 )
 """What a person or thing does at the moment: "my cat is throwing up"."""
 PROBLEM = _pattern(
-    r"""\b(?:crash\w*|fail(?:s|ed|ing|ure)?|errors?|exceptions?|nothing\ (?:happens|happened|worked|works)|(?:doesn't
+    r"""\b(?:crash\w*|(?<!eyesight\ is\ )(?<!hearing\ is\ )(?<!memory\ is\ )fail(?:s|ed|ing|ure)?|errors?|exceptions?
+    |nothing\ (?:happens|happened|worked|works)|(?:doesn't
     |didn't|don't|won't|not)\ work(?:ing)?\b(?!\ (?:on|at|in|before|after|with|for))
     |works?\ now|broken|bugs?|stuck|hangs?|timeouts?|time\ out|warning|traceback|got\ an?|keeps?\ (?:crashing
     |failing|getting))\b"""
@@ -191,7 +193,7 @@ UNSAFE_RULE = _pattern(
     |vendor|sponsor\w*|promot\w+|advertis\w+|recommend\w*\ [A-Z]\w+|execut\w+|install\w*|download\w*|curl
     |script|delet\w+|grant\w*|admin\w*|privilege\w*
     |malware|virus\w*|phish\w+|attachments?|memor(?:y|ies|ise|ize)|remember\ that|save\ to|bypass\w*|ignor\w+
-    |disregard\w*|anything\ i|whatever\ i|question\ me
+    |disregard\w*|anything\ i\ (?:say|ask|want|tell|do|request|need)|whatever\ i|question\ me
     |log(?:ging)?\ off|prompts?|instructions?|guidelines?|ai\ systems?|assistants?|language\ models?|llms?
     |chatbots?|the\ user(?:'s)?|users?\ (?:prefers?|wants?|likes?|loves?|approves?|trusts?))\b"""
 )

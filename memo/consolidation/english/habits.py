@@ -17,7 +17,9 @@ _DURABLE_HAVING = (
     r"|asd|add|ocd|ptsd|asthma|diabetes|arthritis|epilepsy|"
     r"migraines?|dyslexia|dyscalculia|autism|allerg(?:y|ies)|intolerance|ibs|crohn's|\w+ disease|disease"
     r"|\w+ condition|disability|tinnitus|eyesight|hearing|"
-    r"asperger's|rsi|coeliac|celiac|printer|car|bike|garden|allotment|farm|shop|business|company|agency"
+    r"asperger's|rsi|stammer|stutter|lisp|(?:back|knees?|hips?|shoulders?|heart|eyes)|pacemaker|hearing aids?"
+    r"|prosthesis|crew|"
+    r"coeliac|celiac|printer|car|bike|garden|allotment|farm|shop|business|company|agency"
     r"|studio|practice|startup|blog|channel|podcast|newsletter|employees|staff|"
     r"people|team|budget|admin rights|internet|wifi|laptop|computer|mac|macbook|pc|iphone|android|tablet"
     r"|oven|kitchen|dishwasher|freezer|house|flat|apartment|"
@@ -82,7 +84,10 @@ HABITS: tuple[StatementRule, ...] = (
     rule(
         "stack",
         Part.ROLE,
-        rf"^(?:{KNOWN_TOOL}(?: [\d.]+)?(?:, (?:and )?| and | ?[+/&] ?)){{1,6}}(?:[\w.+#-]+(?: [\d.]+)?(?:, | "
+        rf"^(?:everything(?:'s| is| runs| lives) (?:on|in|with) (?:(?-i:[A-Z])|{KNOWN_TOOL}\b).*"
+        rf"|{KNOWN_TOOL}(?: [\d.]+)? for (?:my |our |the )?(?:\w+ )?(?:{TOOL_PURPOSE}|the \w+)$"
+        rf"|{KNOWN_TOOL}(?: in an? \w+| [\d.]+(?: lts)?)?(?:, | \+ ).*)$"
+        rf"|^(?:{KNOWN_TOOL}(?: [\d.]+)?(?:, (?:and )?| and | ?[+/&] ?)){{1,6}}(?:[\w.+#-]+(?: [\d.]+)?(?:, | "
         rf"\+ |$|,? and )){{0,6}}(?:no (?-i:[A-Z])\S*)?$",
     ),
     rule(
@@ -209,7 +214,8 @@ HABITS: tuple[StatementRule, ...] = (
     rule(
         "habit",
         Part.ROLE,
-        r"^(?:I|we) (?:can't|cannot|can not|can only) (?:\w+ )?(?:eat|drink|hear|drive|work|do mornings|read"
+        r"^(?:I|we) (?:can't|cannot|can not|can only) (?:\w+ )?(?:eat|drink|hear|drive|work|do mornings|deal with"
+        r"|cope with|handle|see|concentrate|read"
         r"|use|afford|type|digest|tolerate|lift|walk|attend|take calls|stand|meet|travel|fly|cook|swim|write"
         r"|speak|carry|sit|hold|print|watch|listen)\b (?!(?:this|that|it|the)\b).*",
     ),

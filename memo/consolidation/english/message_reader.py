@@ -15,6 +15,7 @@ from memo.consolidation.english.classifier import (
     strip_tail,
 )
 from memo.consolidation.english.own_words import normalised, own_sentences
+from memo.consolidation.english.rephrasing import rephrased
 from memo.consolidation.english.requests import ALONE, DANGLING, SUBJECT
 from memo.consolidation.english.third_person import lower_first, replace_pronouns
 from memo.consolidation.english.vocabulary import FAMILY
@@ -29,7 +30,7 @@ MAX_ROLE_MESSAGES = 2
 _LEAD = re.compile(
     r"^(?:(?:(?:yes|yeah|yep|no|nope|thanks?|thank you|cool|great|good|nice|perfect|lovely|right|well|sure"
     r"|first(?: of all)?|second(?:ly)?|update|news|welcome|rule|agreed|true|exactly|super|wow|again"
-    r"|correction|seriously|remember)(?=[,.!:;\u2014\u2013-])"
+    r"|correction|seriously|remember)(?=[,.!:;\u2014\u2013]|-(?!\w))"
     r"|and|also|but|so|ok(?:ay)?|oh|ah|hey|hi|hello|yo|thx|ta|k|hmm+|haha\w*|lol|btw|by the way|fyi|ps"
     r"|p\.s|one more(?: thing)?|another thing|oh and|plus|actually|quick note|small note|side note|for "
     r"context|for the record|for reference|for info|to be clear|just so you know|just to let you know"
@@ -154,8 +155,9 @@ def _read_sentence(sentence: str, found: list[Statement]) -> None:
         return
     if filters.HYPOTHETICAL.search(said):
         return
-    for clause in _SPLIT.split(said):
-        _read_clause(clause.strip(), found)
+    for part in rephrased(said):
+        for clause in _SPLIT.split(part):
+            _read_clause(clause.strip(), found)
     _name_relative(said, found)
 
 

@@ -31,6 +31,7 @@ POLITE = re.compile(
     r"^(?:(?:please|pls|plz|kindly|just|maybe|also|and|but|so|then|oh)[, ]+"
     r"|(?:can|could|would|will) (?:you|u) (?:please |always |kindly )?(?=(?:always|never|please|from now "
     r"on|stop|not|keep|avoid|answer|reply|write|use|call|speak|be)\b)"
+    r"|please to |I(?:'d| would| should) be (?:very )?grateful if you (?:would |could )?"
     r"|I(?:'d| would) (?:really )?(?:like|love|prefer|appreciate) (?:it if you (?:would |could )?|you to "
     r"|if you (?:would |could )?)"
     r"|(?:I )?want you to |(?:I )?need you to (?=always|never)|you (?:should|can|may) (?=always|never)"
@@ -50,7 +51,7 @@ _VERB = any_of(
     """
     use keep answer reply respond speak talk address cite format spell sign_off assume treat stick_to prefer
     default_to capitali[sz]e indent refer_to quote round number mark label limit avoid express respect follow
-    favou?r switch_(?:from|to) stay_(?:with|in) be say
+    favou?r switch_(?:from|to) stay_(?:with|in) be say return lead_with open_with
     """
 )
 _FREE_VERB = any_of(
@@ -124,10 +125,11 @@ REQUESTS: tuple[RequestRule, ...] = (
     ),
     _rule(
         Part.AVOID,
-        r"^(?P<x>(?:less|fewer|nothing|without|zero|not too much) (?!else|about it|is|was|worked"
+        r"^(?P<x>(?:less|fewer|nothing|zero|not too much) (?!else|about it|is|was|worked"
         r"|changed)[\w\"'].*)",
         "Wants {x}",
     ),
+    _rule(Part.AVOID, r"^without (?P<x>(?:any )?[a-z][\w -]{2,40})$", "Wants no {x}"),
     _rule(Part.AVOID, r"^no need to (?P<x>[a-z].+)", "Asks not to {x}"),
     # language and manner
     _rule(

@@ -32,7 +32,21 @@ ROLE = (
     coordinator organi[sz]er volunteer priest pastor rabbi imam monk activist politician mayor diplomat
     entrepreneur shopkeeper tailor seamstress hairdresser barber stylist jeweller potter sculptor florist
     butcher fisherman forester ranger hunter miner geophysicist meteorologist seismologist linguist radiologist
-    cardiologist dietitian nutritionist gamer streamer youtuber podcaster
+    cardiologist dietitian nutritionist gamer streamer youtuber podcaster civil_servant public_servant skipper
+    plasterer upholsterer glazier tiler decorator painter cobbler cleaner porter janitor fitter rigger scaffolder
+    labou?rer foreman forewoman supervisor superintendent inspector constable sergeant cop policeman policewoman
+    postman postwoman mailman conductor steward stewardess attendant cashier bookseller sommelier croupier concierge
+    hotelier innkeeper publican restaurateur caterer grocer greengrocer fishmonger merchandiser beautician masseur
+    masseuse tattooist undertaker mortician shepherd rancher grower vintner arborist agronomist horticulturist
+    landscaper thatcher draughtsman lineman luthier bookbinder typesetter proofreader columnist correspondent
+    presenter broadcaster actor actress dancer playwright screenwriter cellist violinist organist quant teller
+    treasurer bursar fundraiser campaigner lobbyist councillor senator aide magistrate bailiff usher chaplain vicar
+    nun registrar curate headteacher principal dean warden childminder doula hygienist phlebotomist anaesthetist
+    optometrist obstetrician geneticist botanist zoologist immunologist oceanographer hacker pentester roboticist
+    undergrad(?:uate)? postgrad(?:uate)? freshman sophomore sixth-former candidate fellow scholar cadet veteran
+    housewife househusband widow widower grandmother grandfather valet tutor handyman groundsman zookeeper
+    dockworker stevedore trainer sexton verger notary translator seafarer deckhand bosun stoker train_guard
+    signaller paediatrician neurologist oncologist podiatrist osteopath chiropractor carpet_layer lift_engineer
     """
     )
     + r")s?)"
@@ -48,6 +62,7 @@ RELATION = any_of(
     grandma grandpa granny nan gran in-laws? (?:mother|father|brother|sister)-in-law family friend best_friend
     flatmate roommate housemate colleagues? co-?workers? teammates? boss supervisor line_manager manager
     (?:team|engineering|tech|project|\w+)?_?lead deputy intern apprentice assistant clerk secretary co-?founder
+    eldest oldest youngest other_half better_half missus mate lodger
     co-?author business_partner mentor advisor tutor coach students? pupils? clients? customers? patients?
     landlord landlady tenant designer accountant doctor therapist carer crew staff drivers? volunteers? editor
     publisher agent dogs? cats? puppy kitten horse pony rabbit parrot hamster guinea_pig pet
@@ -83,14 +98,19 @@ UNIT = any_of(
     euros? dollars? usd eur gbp pounds? sterling francs? chf yen jpy yuan rmb rupees? inr kron(?:er|or|a)? sek
     nok dkk z[lł]oty pln pesos? reais brl rand naira shillings? won lira forints? currency currencies utc gmt
     cet cest est pst eastern_time pacific_time iso(?:_?8601)? 24_?h(?:ours?)? 12_?h(?:ours?)? am/pm a4 us_letter
-    dd[./-]mm\S* mm[./-]dd\S* yyyy\S* decimal_comma decimal_point
+    dd[./-]mm\S* mm[./-]dd\S* yyyy\S* decimal_comma decimal_point knots hectopascals? hpa psi bars rand dirhams?
+    shekels? baht ringgit rubles?
+    lei dong cedis? taka lev pesetas? rupiah pesos? acres? hectares? tonnes? tons pints? lakhs? crores? nautical_miles
+    feet_and_inches pounds_and_ounces stone_and_pounds day-month-year year-month-day military_time mph kph km/h
     """
 )
 MEASURED = any_of(
     """
     dates? times? timestamps? clock prices? amounts? sums? money costs? units? measurements? distances? lengths?
     heights? weights? temperatures? temps? volumes? sizes? speeds? pressures? numbers? figures? decimals?
-    quantities areas? fuel energy phone_numbers? addresses time_?zones? paper currency
+    quantities areas? fuel energy phone_numbers? addresses time_?zones? paper currency weather percentages? ratios?
+    doses? dosages? scores? salaries budgets?
+    fees rates coordinates wind altitudes? ages yields? grades? invoices rent wages durations? intervals weekdays
     """
 )
 STYLE = any_of(
@@ -113,7 +133,9 @@ STYLE = any_of(
     preamble intros? introductions? recaps? jokes? puns? humou?r sarcasm metaphors? analog(?:y|ies) cliches
     clichés hedging feedback criticism sugar-?coating passive_voice active_voice first_person second_person
     names? notation hex binary rounding significant_figures decimals? decimal_places present_tense past_tense
-    imperative commit_messages? tests? test_first pseudocode variable_names? identifiers american british
+    imperative samples? code_samples? snippets files? hints? row_by_row
+    worksheets? drawings? patterns? runbooks? commands? answer_first headlines? subheadings? keywords latin_names
+    commit_messages? tests? test_first pseudocode variable_names? identifiers american british
     uk_english us_english recipes? portions? servings?
     """
 )
@@ -125,7 +147,8 @@ TOOL_PURPOSE = any_of(
     cloud orchestration cache queue OS operating_system laptop machine computer desktop workstation phone tablet
     shell terminal framework figures? plots? charts? slides graphics models? rendering accounting bookkeeping
     payroll bookings? invoic(?:es|ing) CRM TMS ERP CMS POS HR_system newsletter e?-?mails? mail payments?
-    auth(?:entication)? tests? test_suite styling styles ORM build_system rota calendar notes wiki chat
+    software app system tool platform program auth(?:entication)? tests? test_suite styling styles ORM build_system
+    rota calendar notes wiki chat
     messaging office shop store till firm company team squad department app product game engine server servers
     cluster network router camera lens oven guitar bike car van printer spreadsheets? inventory schedul(?:e|ing)
     scripts? automation version_control source_control package_manager linter formatter typesetting manuscript
@@ -146,10 +169,56 @@ KNOWN_TOOL = any_of(
     excel powerpoint latex lualatex overleaf zotero obsidian ggplot2? stm32 zephyr arduino esp32 raspberry_pi
     ruff uv pytest mypy npm pnpm yarn vite webpack cargo gradle maven bazel cmake grpc graphql supabase firebase
     wordpress shopify hugo jekyll salesforce hubspot sap quickbooks xero datev autocad revit rhino grasshopper
+    kali burp wireshark qgis arcgis stata spss rstudio quarto tidyverse laravel livewire symfony vue\.?js ember astro
+    sveltekit clickhouse duckdb dynamodb couchdb neo4j memcached nats pulumi vagrant nomad consul argocd flux openshift
+    forgejo gitea bazaar svn mercurial circle_ci travis drone teamcity opentelemetry loki jaeger honeycomb zabbix nagios
+    pagerduty youtrack monday basecamp airtable clickup shortcut zoho freshbooks procreate affinity inkscape gimp krita
+    freecad sketchup archicad davinci_resolve premiere final_cut reaper pro_tools cubase musescore sibelius scrivener
+    ulysses logseq roam onenote evernote google_(?:docs|sheets|slides|drive) libreoffice wordperfect mews helix sublime
+    notepad\+\+ android_studio jetpack_compose flutter dart swiftui kmp qt gtk wpf blazor asp\.net \.net rabbit nginx
+    caddy traefik apache haproxy proxmox truenas openwrt home_assistant canvas moodle google_classroom sqlc pg\d+ k3s
+    rancher power_bi tableau looker metabase superset matplotlib seaborn plotly d3 ggplot shiny streamlit jupyter
     solidworks fusion_360 ableton logic_pro
     """
 )
 """Names that are enough to recognise a bare list of tools, such as "python 3.12, ruff, uv"."""
+
+STATE = any_of(
+    r"""
+    vegetarian vegan pescatarian retired self-employed freelanc(?:e|ing) unemployed left-handed right-handed
+    dyslexic dyscalculic deaf blind colou?r_?blind hard_of_hearing partially_sighted autistic neurodivergent
+    diabetic pregnant (?:\w+_)?intolerant allergic celiac coeliac bilingual trilingual married single divorced
+    widowed muslim jewish hindu christian catholic buddhist sikh teetotal sober asthmatic epileptic
+    near-?sighted short-?sighted far-?sighted anaemic non-native remote fully_remote part-time full-time on_call
+    on_an?_(?:\w+_)?(?:diet|visa|contract|budget|scholarship) in_charge responsible_for fluent new_to bad_at
+    terrible_at good_at bad_with
+    terrible_with good_with based located responsible_for \d\d_years?_old disabled visually_impaired
+    (?:a_)?native ambidextrous tone_deaf
+    """
+)
+"""What a person is for long, beside a role."""
+CONDITION = any_of(
+    r"""
+    adhd add ocd ptsd asthma dyslexia dyscalculia dyspraxia migraines? arthritis epilepsy (?:type_\d_)?diabetes
+    tinnitus autism ibs crohn's rsi carpal_tunnel insomnia anxiety parkinson's ms fibromyalgia
+    """
+)
+"""What a person has rather than is, as a word that is enough alone."""
+
+TOOL_KINDS: tuple[tuple[str, str], ...] = (
+    ("editor", any_of("vim neovim nvim emacs vscode vs_code helix zed sublime intellij pycharm kakoune nano")),
+    ("tracker", any_of("jira linear trello asana youtrack basecamp clickup monday shortcut redmine bugzilla")),
+    ("ci", any_of("jenkins circleci circle_ci buildkite travis teamcity drone gitlab_ci github_actions")),
+    ("database", any_of("mysql mariadb postgres(?:ql)? sqlite mongodb oracle cockroachdb dynamodb")),
+    ("warehouse", any_of("snowflake bigquery redshift databricks duckdb clickhouse")),
+    ("cloud", any_of("aws gcp azure hetzner digitalocean heroku fly\\.io render")),
+    ("chat", any_of("slack teams mattermost zulip")),
+    ("notes", any_of("notion obsidian evernote onenote logseq roam")),
+    ("books", any_of("quickbooks xero freshbooks sage datev")),
+    ("shell", any_of("bash zsh fish nushell")),
+    ("system", any_of("ubuntu debian fedora arch nixos mint opensuse gentoo")),
+)
+"""Tools of which a person uses one at a time, by kind. A change to one replaces the others of its kind."""
 
 TRANSIENT_VERB = any_of(
     """

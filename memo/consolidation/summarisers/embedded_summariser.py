@@ -31,7 +31,7 @@ _SUBJECT = re.compile(r"\b[A-Za-z][A-Za-z0-9+#]*(?:[.-][A-Za-z0-9+#]+)*")
 class EmbeddedSummariser:
     """Stateless. Its calls cost nothing, so it does not use the budget."""
 
-    name = "embedded/2"
+    name = "embedded/3"
 
     async def aclose(self) -> None:
         return None
