@@ -12,6 +12,8 @@ const GAP = { x: 64, y: 74 };
 const PER_ROW = 6;
 const MOST_MAILBOXES = 24;
 const MOST_EVENTS = 200;
+// Events may name anything an agent; the daemon keeps mailboxes and histories only of those with an id of its grammar.
+const LEGAL_ID = /^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$/;
 
 export function agentsView({ tenant, session, route, signal }) {
   const base = `${sessionPath(tenant, session)}/orchestration`;
@@ -49,10 +51,10 @@ export function agentsView({ tenant, session, route, signal }) {
     }
   }
 
-  const agentPath = (id) => `${base}/agents/${encodeURIComponent(id)}`;
+  const stored = async (id, what) => (LEGAL_ID.test(id) ? optional(`${base}/agents/${encodeURIComponent(id)}/${what}`) : null);
 
   async function mailbox(id) {
-    const [letters, state] = await Promise.all([optional(`${agentPath(id)}/mailbox`), optional(`${agentPath(id)}/mailbox-state`)]);
+    const [letters, state] = await Promise.all([stored(id, "mailbox"), stored(id, "mailbox-state")]);
     const items = letters?.items ?? [];
     const read = state?.state ?? state ?? {};
     const done = Number(read.processedEventCount ?? read.processed_event_count ?? read.processed ?? 0) || 0;
@@ -133,7 +135,7 @@ export function agentsView({ tenant, session, route, signal }) {
     const agent = model?.agents.get(id);
     if (!agent) return void fill(pane, empty(`There is no agent ${id}`, "Choose one in the graph or in the table."));
     fill(pane, loading(agent.name));
-    const [box, history] = await Promise.all([mailbox(id), optional(`${agentPath(id)}/history`)]);
+    const [box, history] = await Promise.all([mailbox(id), stored(id, "history")]);
     const spoken = history?.history ?? history?.items ?? [];
     fill(
       pane,
