@@ -30,6 +30,7 @@ JOBS: dict[str, tuple[list[str], list[str]]] = {
     "fork": (["--rounds", "40"], ["--rounds", "10"]),
     "consolidation_quality": ([], []),
     "egress": (["--rounds", "20"], ["--rounds", "3", "--megabytes", "100"]),
+    "inspector": (["--rounds", "10"], ["--rounds", "2"]),
     "compare": (["--rounds", "200"], ["--rounds", "20"]),
 }
 PARTS = tuple(compare.JOBS)

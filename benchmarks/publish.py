@@ -28,6 +28,10 @@ ORDER = (
     "load",
     "stages",
     "soak",
+    "resume",
+    "fork",
+    "egress",
+    "inspector",
     "consolidation_quality",
 )
 CHARTS = {
