@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 from memo.consolidation.english import filters
-from memo.consolidation.english.vocabulary import CONDITION, ROLE, STATE
+from memo.consolidation.english.vocabulary import CONDITION, KNOWN_TOOL, ROLE, STATE
 
 MAX_ROUNDS = 4
 
@@ -78,10 +78,13 @@ def _replacement(match: re.Match[str]) -> list[str]:
     rest = match.groupdict().get("rest") or ""
     if re.search(rf"\b{ROLE}\b", new, re.IGNORECASE) or _NOT_A_THING.match(new) or _NOT_A_THING.match(old):
         return [match.group()]
+    if not any(_NAMED.search(value) for value in (old, new)):
+        return [match.group()]
     subject = "we" if re.match(r"we\b|our\b", match.group(), re.IGNORECASE) else "I"
     return [f"{subject} now use {new}, formerly {old}", rest]
 
 
+_NAMED = re.compile(rf"[A-Z\d]|\b(?i:{KNOWN_TOOL})\b")
 _NOT_A_THING = re.compile(r"(?:it|that|this|them|those|me|you|us|him|her|now|good|ever|sure|a|an|the)\b", re.IGNORECASE)
 
 _REWRITES: tuple[tuple[re.Pattern[str], Rewrite], ...] = tuple(
@@ -103,6 +106,19 @@ _REWRITES: tuple[tuple[re.Pattern[str], Rewrite], ...] = tuple(
         (rf"^(?P<a>(?:I'm |I am )?{STATE}),? so (?P<rest>.+)$", r"\g<a>|\g<rest>"),
         (rf"^(?P<a>{STATE})(?P<rest>(?:,? (?:and|&) {STATE}| since \w+)?)(?=$|, )", r"I am \g<a>\g<rest>|"),
         (rf"^(?P<a>{CONDITION})(?:,? so (?P<rest>.+)|$)", r"I have \g<a>|\g<rest>"),
+        (
+            r"^(?P<x>(?:can't|cannot|don't|do not|won't|never) (?:eat|drink|smoke|drive|hear well|see well|eat)\b.+)"
+            r"$",
+            r"I \g<x>",
+        ),
+        (r"^(?P<x>(?:allergic|intolerant) to .+)$", r"I am \g<x>"),
+        (r"^now (?P<x>I am|I'm|we are|we're) (?P<y>.+)$", r"\g<x> now \g<y>"),
+        (
+            r"^(?P<x>(?!during|nothing|something|anything|everything|using|thinking|looking|trying|going|getting"
+            r"|asking)[a-z]{3,}ing (?!it\b|this\b|that\b)[^,;]{3,60}) now$",
+            r"I am now \g<x>",
+        ),
+        (r"^(?P<x>[^,;]{4,60}), (?P<y>[a-z]{3,}ing [^,;]{3,60} now)$", r"\g<x>|\g<y>"),
         # facts in subordinate clauses
         (
             r"^(?:since|because|as|given that|seeing as|now that|because of the fact that) "
@@ -224,6 +240,18 @@ _REWRITES: tuple[tuple[re.Pattern[str], Rewrite], ...] = tuple(
         ),
         (r"^(?P<x>(?:I|we)(?:'ve| have)? (?:just )?moved), (?P<y>(?:from|to) .+)$", r"\g<x> \g<y>"),
         (r"^(?P<x>(?:moved|migrated|switched) (?:the |my |our )?\w+ (?:over )?to .+)$", r"I \g<x>"),
+        (
+            rf"^{_HAVE}(?:moved|migrated|come|got) (?:off|away from) {_THE}{_X},(?: it's| we're on| now)"
+            rf"? {_THE}{_Y}(?: now)?$",
+            _replacement,
+        ),
+        (
+            r"^(?:(?:got|been|was) (?:transferred|moved|relocated|posted),? )?(?:I'm|I am|we're|we are) in"
+            r" (?P<y>(?-i:[A-Z])"
+            r"[\w\u00c0-\u017f-]+) (?:from now on|now|these days|for good)$",
+            r"I now live in \g<y>",
+        ),
+        (r"^(?:I|I've|I have) (?:just )?(?:stepped down|resigned) as (?P<y>[^,;]+)$", r"I am no longer \g<y>"),
         # prohibitions
         (
             rf"^{_THE}(?P<x>[\w' -]{{2,50}}) (?:is|are) (?:all )?(?:off the table|off[ -]limits|out of the question"
@@ -269,6 +297,11 @@ _REWRITES: tuple[tuple[re.Pattern[str], Rewrite], ...] = tuple(
             r"|appreciated|ideal"
             r"|preferred|perfect|fine by me|best for me|enough for me|a must|mandatory|required|essential)$",
             r"I prefer \g<x>",
+        ),
+        (
+            r"^(?:I|we) (?:really )?(?:don't|do not) (?:need|want) (?:the |any |your |all the )"
+            r"(?P<x>[a-z][\w' -]{2,40})$",
+            r"no \g<x>",
         ),
         (r"^(?P<x>(?:give|tell) me the [\w' ]{3,30} first\b.*)$", r"always \g<x>"),
         (r"^(?P<x>(?:talk|speak|write) to me like (?:a|an|I'm|I am) .+)$", r"always \g<x>"),
