@@ -61,7 +61,7 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
         rf"^{AM}(?!(?:Sure|Sorry|Fine|Done|Back|Stuck|Happy|Glad|Good|Okay|Not|Just|Also|Still|So|Very|Really"
         rf"|Using|Trying)\b)(?-i:[A-Z][a-z\u00c0-\u017f]{{2,}})(?: {_NAME})?(?=,|$| and | from | at | here)",
     ),
-    rule("name", Part.ROLE, rf"^it's (?P<x>{_NAME} {_NAME}) (?:now|these days)\b.*", "Is called {x}"),
+    rule("name", Part.ROLE, rf"^it's (?P<x>{_NAME} {_NAME}) (?:now|these days)(?:$|,).*", "Is called {x}"),
     # health and diet
     rule(
         "health",
@@ -153,7 +153,8 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
         rf"|saving for|caring for|raising|expecting|fasting|breastfeeding"
         rf"|undergoing|employed|freelancing|volunteering|teaching|studying|training|doing (?:an?|my) "
         rf"(?:phd|master'?s?|degree|apprenticeship|internship)|doing accounting|interning|living|staying|based"
-        rf"|running (?:an?|the|my) \w+)\b",
+        rf"|running (?:an?|the|my) (?!tests?\b|script|build|query|server|command|code|migration|job\b|program|suite)"
+        rf"\w+)\b",
     ),
     rule("role", Part.ROLE, r"^I (?:am )?(?:doing|working|studying|teaching|living) \S+"),
     rule(

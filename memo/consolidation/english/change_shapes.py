@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from memo.consolidation.english.vocabulary import KNOWN_TOOL, ROLE
+from memo.consolidation.english.vocabulary import KNOWN_TOOL, LANGUAGE, ROLE, UNIT
 
 _X = r"(?P<x>[\w.+#/&'\u00c0-\u017f-]+(?: [\w.+#/&'\u00c0-\u017f-]+){0,3}?)"
 _Y = r"(?P<y>[\w.+#/&'\u00c0-\u017f-]+(?: [\w.+#/&'\u00c0-\u017f-]+){0,4}?)"
@@ -19,7 +19,7 @@ _HAVE = (
 )
 
 Rewrite = str | Callable[[re.Match[str]], list[str]]
-"""A template whose clauses are separated by `|`, or a function that returns the clauses."""
+"""A template whose clauses are separated by line ends, or a function that returns the clauses."""
 
 
 def _role_or_place(match: re.Match[str]) -> list[str]:
@@ -35,18 +35,27 @@ def _role_or_place(match: re.Match[str]) -> list[str]:
     return [match.group()]
 
 
+def _other_form(match: re.Match[str]) -> list[str]:
+    """Return the request for another unit, language or tool; a correction of anything else is about the task."""
+    if not _ONE_KIND.fullmatch(match["x"]) or not _ONE_KIND.fullmatch(match["y"]):
+        return [match.group()]
+    return [f"use {match['y']} instead of {match['x']} from now on"]
+
+
 def _replacement(match: re.Match[str]) -> list[str]:
     old, new = match["x"].strip(), match["y"].strip()
     rest = match.groupdict().get("rest") or ""
     if re.search(rf"\b{ROLE}\b", new, re.IGNORECASE) or _NOT_A_THING.match(new) or _NOT_A_THING.match(old):
         return [match.group()]
-    if not any(_NAMED.search(value) for value in (old, new)):
+    if _CLAUSE.search(old) or _CLAUSE.search(new) or not any(_NAMED.search(value) for value in (old, new)):
         return [match.group()]
     subject = "we" if re.match(r"we\b|our\b", match.group(), re.IGNORECASE) else "I"
     return [f"{subject} now use {new}, formerly {old}", rest]
 
 
+_ONE_KIND = re.compile(rf"(?:{UNIT}|{LANGUAGE}|{KNOWN_TOOL})(?: \w+)?", re.IGNORECASE)
 _NAMED = re.compile(rf"[A-Z\d]|\b(?i:{KNOWN_TOOL})\b")
+_CLAUSE = re.compile(r"\b(?:that|which|who|is|are|was|were)\b", re.IGNORECASE)
 _NOT_A_THING = re.compile(r"(?:it|that|this|them|those|me|you|us|him|her|now|good|ever|sure|a|an|the)\b", re.IGNORECASE)
 
 CHANGES: tuple[tuple[re.Pattern[str], Rewrite], ...] = tuple(
@@ -89,11 +98,7 @@ CHANGES: tuple[tuple[re.Pattern[str], Rewrite], ...] = tuple(
             rf"^(?:I|we) said {THE}{_X} (?:earlier|before|last time|yesterday|the other day|once|in the beginning),? "
             rf"(?:but )?(?:it's|it is|that's|that is|make (?:that|it)|I mean(?:t)?|I am|I'm) (?:now )?{THE}{_Y}"
             rf"(?: now| these days)?(?P<rest>$|, .*)",
-            lambda m: (
-                _role_or_place(m)
-                if re.search(rf"\b{ROLE}\b", m["y"], re.I)
-                else [f"use {m['y']} instead of {m['x']} from now on"]
-            ),
+            lambda m: _role_or_place(m) if re.search(rf"\b{ROLE}\b", m["y"], re.I) else _other_form(m),
         ),
         (
             rf"^(?:I |I've |I have )?(?:just )?(?:left|quit) {THE}{_X}(?: (?:last|in|this) \w+)?(?:;|,| -| and)+ "
@@ -106,7 +111,7 @@ CHANGES: tuple[tuple[re.Pattern[str], Rewrite], ...] = tuple(
             rf"|what I said about(?: the)?) "
             rf"{_X}(?: thing| rule| bit| stuff| request| business)?(?:,|;| -)+ ?(?P<y>[^,;]{{2,60}}?)"
             rf"(?: is what .*| it is| please| instead| now| from now on)*$",
-            lambda m: [f"use {m['y']} instead of {m['x']} from now on"],
+            _other_form,
         ),
         # a new job, role or place
         (
@@ -134,13 +139,14 @@ CHANGES: tuple[tuple[re.Pattern[str], Rewrite], ...] = tuple(
         (
             r"^(?:(?:I'm|I am|we're|we are) )?(?:at|with) an? (?:different|new|another) [\w ]{2,30}? now,"
             r" (?P<y>(?-i:[A-Z])[^,;]*)(?P<rest>.*)$",
-            r"I now work at \g<y>|\g<rest>",
+            r"I now work at \g<y>\n\g<rest>",
         ),
         (
-            r"^(?:I'm |I am |we're |we are )?back in (?P<y>(?-i:[A-Z])[\w\u00c0-\u017f' -]{1,40}?)(?: again| now"
+            rf"^(?:I'm |I am |we're |we are )?back in (?P<y>(?!{KNOWN_TOOL}\b)(?-i:[A-Z])"
+            rf"[\w\u00c0-\u017f' -]{{1,40}}?)(?: again| now"
             r"| for good)*"
             r"(?P<rest>$|, .*)",
-            r"I now live in \g<y>|\g<rest>",
+            r"I now live in \g<y>\n\g<rest>",
         ),
         (
             r"^(?:I )?took over (?P<a>my \S+ (?:\w+ )?(?:company|business|firm|shop|farm|practice)),? so (?P<rest>.+)$",
@@ -149,7 +155,7 @@ CHANGES: tuple[tuple[re.Pattern[str], Rewrite], ...] = tuple(
         (
             r"^(?P<y>(?-i:[A-Z])[\w\u00c0-\u017f-]+(?: (?-i:[A-Z])\w+)?), (?:I|we)(?:'ve| have)? (?:just )"
             r"?moved\b(?! to| from)",
-            r"we moved to \g<y>|",
+            r"we moved to \g<y>\n",
         ),
         (r"^(?P<x>(?:I|we)(?:'ve| have)? (?:just )?moved), (?P<y>(?:from|to) .+)$", r"\g<x> \g<y>"),
         (r"^(?P<x>(?:moved|migrated|switched) (?:the |my |our )?\w+ (?:over )?to .+)$", r"I \g<x>"),

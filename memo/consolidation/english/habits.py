@@ -88,7 +88,7 @@ HABITS: tuple[StatementRule, ...] = (
         Part.ROLE,
         rf"^(?:everything(?:'s| is| runs| lives) (?:on|in|with) (?:(?-i:[A-Z])|{KNOWN_TOOL}\b).*"
         rf"|{KNOWN_TOOL}(?: [\d.]+)? for (?:my |our |the )?(?:\w+ )?(?:{TOOL_PURPOSE}|the \w+)$"
-        rf"|{KNOWN_TOOL}(?: in an? \w+| [\d.]+(?: lts)?)?(?:, | \+ ).*)$"
+        r")$"
         rf"|^(?:{KNOWN_TOOL}(?: [\d.]+)?(?:, (?:and )?| and | ?[+/&] ?)){{1,6}}(?:[\w.+#-]+(?: [\d.]+)?(?:, | "
         rf"\+ |$|,? and )){{0,6}}(?:no (?-i:[A-Z])\S*)?$",
     ),
@@ -259,7 +259,8 @@ HABITS: tuple[StatementRule, ...] = (
     rule(
         "habit",
         Part.ROLE,
-        rf"^(?:my |our |the )?(?:working|work|school) (?:week|days|day|hours) (?:is|are|runs?|starts?|ends?) \S.*"
+        rf"^(?:my |our |the )?(?:working|work|school) (?:week|days|day|hours) (?:is|are|runs?|starts?|ends?)"
+        rf" (?:from |at |on )?(?:\w+days?\b|\d).*"
         rf"|^my (?!{TRANSIENT_NOUN}\b)(?!.*%)(?:\w+ )?(?:laptop|computer|machine|phone|internet|connection"
         rf"|screen|keyboard|car|bike|oven|kitchen|garden|flat|house|budget|schedule|shift|shifts|working hours"
         rf"|hours|workday|commute|level|audience|readers|students|weekend|hobby|hobbies|sport|instrument|camera"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from memo.consolidation.english import filters
-from memo.consolidation.english.change_shapes import CHANGES, THE, Rewrite
+from memo.consolidation.english.change_shapes import CHANGES, Rewrite
 from memo.consolidation.english.vocabulary import CONDITION, ROLE, STATE
 
 MAX_ROUNDS = 4
@@ -30,7 +30,7 @@ def _plain_verb(verb: str) -> str:
 
 
 def _someone(match: re.Match[str]) -> list[str]:
-    return [f"I {_plain_verb(match['v'])} {match['a']}", match["rest"] or ""]
+    return [f"I {_plain_verb(match['v'].strip())} {match['a']}", match["rest"] or ""]
 
 
 def _reason(match: re.Match[str]) -> list[str]:
@@ -51,7 +51,12 @@ _SHAPES: tuple[tuple[re.Pattern[str], Rewrite], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), into)
     for pattern, into in (
         # introductions
-        (rf"^(?:an? )?(?P<y>[^,;:]{{0,60}}\b{ROLE}(?: [^,;:]{{1,60}})?) here\b[,.]? ?(?P<rest>.*)$", _role_here),
+        (
+            rf"^(?:an? )?(?P<y>(?!(?:the|was|were|is|are|this|that|our|my|your|his|her|any|no|one|every)\b)"
+            rf"[^,;:]{{0,60}}"
+            rf"\b{ROLE}(?: [^,;:]{{1,60}})?) here(?:$|[,.] ?(?P<rest>.*)$)",
+            _role_here,
+        ),
         (
             r"^(?!(?:right|over|up|down|out|in|from|around|i'm|it's|new|not|all)\b)[\w'-]{2,14} here[,.!:]?"
             r" (?P<rest>.+)$",
@@ -62,10 +67,14 @@ _SHAPES: tuple[tuple[re.Pattern[str], Rewrite], ...] = tuple(
             r" (?P<rest>.+))?$",
             lambda m: _someone(m) if m["v"] != "'s" else [f"I am {m['a']}", m["rest"] or ""],
         ),
-        (r"^as (?:someone|somebody|a person|one) with (?P<a>[^,]+?), (?P<rest>.+)$", r"I have \g<a>|\g<rest>"),
-        (rf"^(?P<a>(?:I'm |I am )?{STATE}),? so (?P<rest>.+)$", r"\g<a>|\g<rest>"),
-        (rf"^(?P<a>{STATE})(?P<rest>(?:,? (?:and|&) {STATE}| since \w+)?)(?=$|, )", r"I am \g<a>\g<rest>|"),
-        (rf"^(?P<a>{CONDITION})(?:,? so (?P<rest>.+)|$)", r"I have \g<a>|\g<rest>"),
+        (r"^as (?:someone|somebody|a person|one) with (?P<a>[^,]+?), (?P<rest>.+)$", r"I have \g<a>\n\g<rest>"),
+        (rf"^(?P<a>(?:I'm |I am )?{STATE}),? so (?P<rest>.+)$", r"\g<a>\n\g<rest>"),
+        (
+            rf"^(?P<a>(?!remote|single|disabled|located|based|native|responsible|in charge){STATE})(?P<rest>(?:,?"
+            rf" (?:and|&) {STATE}| since \w+)?)(?=$|, )",
+            r"I am \g<a>\g<rest>\n",
+        ),
+        (rf"^(?P<a>{CONDITION})(?:,? so (?P<rest>.+)|$)", r"I have \g<a>\n\g<rest>"),
         (
             r"^(?P<x>(?:can't|cannot|don't|do not|won't|never) (?:eat|drink|smoke|drive|hear well|see well|eat)\b.+)"
             r"$",
@@ -74,16 +83,21 @@ _SHAPES: tuple[tuple[re.Pattern[str], Rewrite], ...] = tuple(
         (r"^(?P<x>(?:allergic|intolerant) to .+)$", r"I am \g<x>"),
         (r"^now (?P<x>I am|I'm|we are|we're) (?P<y>.+)$", r"\g<x> now \g<y>"),
         (
-            r"^(?P<x>(?!during|nothing|something|anything|everything|using|thinking|looking|trying|going|getting"
-            r"|asking)[a-z]{3,}ing (?!it\b|this\b|that\b)[^,;]{3,60}) now$",
+            r"^(?P<x>(?:driving|working|teaching|living|studying|renting|freelancing|nursing|farming|selling"
+            r"|managing|cooking"
+            r"|lecturing|training|volunteering) (?!it\b|this\b|that\b)[^,;]{3,60}) now$",
             r"I am now \g<x>",
         ),
-        (r"^(?P<x>[^,;]{4,60}), (?P<y>[a-z]{3,}ing [^,;]{3,60} now)$", r"\g<x>|\g<y>"),
+        (
+            r"^(?P<x>[^,;]{4,60}), (?P<y>(?:driving|working|teaching|living|renting|freelancing|selling)"
+            r" [^,;]{3,60} now)$",
+            r"\g<x>\n\g<y>",
+        ),
         # facts in subordinate clauses
         (
             r"^(?:since|because|as|given that|seeing as|now that|because of the fact that) "
             r"(?P<a>(?:I|I'm|I've|we|we're|my|our)\b(?! said| mentioned)[^,]{4,}?)(?:,| so) (?:so )?(?P<rest>.+)$",
-            r"\g<a>|\g<rest>",
+            r"\g<a>\n\g<rest>",
         ),
         (
             r"^(?P<rest>.{6,160}?),? (?:since|because|as|cos|coz|'cause|given that) "
@@ -96,19 +110,21 @@ _SHAPES: tuple[tuple[re.Pattern[str], Rewrite], ...] = tuple(
         ),
         (
             r"^(?P<rest>.{4,120}? (?:with|after|from|to|and|by|of) (?P<p>(?:my|our) [\w' -]{2,40}?))"
-            r", who(?P<a>(?:'s| )[^,]+)$",
-            r"\g<rest>|\g<p>\g<a>",
+            r", who(?P<a>(?:'s| )(?!was|were|had|would|said|asked|wants?)[^,]+)$",
+            r"\g<rest>\n\g<p>\g<a>",
         ),
         # prohibitions
         (
-            rf"^{THE}(?P<x>[\w' -]{{2,50}}) (?:is|are) (?:all )?(?:off the table|off[ -]limits|out of the question"
-            rf"|banned"
+            r"^(?:all )?(?P<x>(?!the|this|that|it|an?\b)[\w' -]{2,50}) (?:is|are) (?:all )?(?:off the table"
+            r"|off[ -]limits|out of the question"
+            r"|banned"
             r"|forbidden|a no-go|no-gos?|taboo|not allowed|unwelcome|not welcome|not wanted|a no no)(?: (?:here"
             r"|for me|with us))?$",
             r"never use \g<x>",
         ),
         (
-            r"^(?:please )?(?:stay|steer|keep) (?:well )?(?:away from|clear of|off(?! the table)) (?P<x>\S.+)$",
+            r"^(?:please )?(?:stay|steer|keep) (?:well )?(?:away from|clear of|off(?! the table)) (?P<x>(?!the|this"
+            r"|that|it|my|our|me)\b\S.+)$",
             r"avoid \g<x>",
         ),
         (
@@ -123,7 +139,8 @@ _SHAPES: tuple[tuple[re.Pattern[str], Rewrite], ...] = tuple(
             r"never \g<x>",
         ),
         (
-            r"^(?:please )?(?:leave|keep) (?:all |any )?(?P<x>[\w' -]{2,40}) out(?: of (?:it|them|this|everything))?$",
+            r"^(?:please )?(?:leave|keep) (?:all |any )?(?P<x>(?-i:[a-z])[\w' -]{1,40}s) out(?: of (?:it|them"
+            r"|everything))?$",
             r"never use \g<x>",
         ),
         (
@@ -146,7 +163,7 @@ _SHAPES: tuple[tuple[re.Pattern[str], Rewrite], ...] = tuple(
             r"I prefer \g<x>",
         ),
         (
-            r"^(?:I|we) (?:really )?(?:don't|do not) (?:need|want) (?:the |any |your |all the )"
+            r"^(?:I|we) (?:really )?(?:don't|do not) (?:need|want) (?:any |your |all the )"
             r"(?P<x>[a-z][\w' -]{2,40})$",
             r"no \g<x>",
         ),
@@ -174,7 +191,7 @@ def _once(text: str) -> list[str]:
     for pattern, into in (*_SHAPES, *CHANGES):
         found = pattern.match(text)
         if found:
-            parts = found.expand(into).split("|") if isinstance(into, str) else into(found)
+            parts = found.expand(into).split("\n") if isinstance(into, str) else into(found)
             parts = [part.strip(" ,;.-") for part in [*parts, text[found.end() :]] if part and part.strip(" ,;.-")]
             if parts and parts != [text]:
                 return parts
