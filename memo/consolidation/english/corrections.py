@@ -95,7 +95,9 @@ _PHRASE = (
     r"){{0,2}}?{word}(?: (?-i:[A-Z])[\w&.'\u00c0-\u017f-]*)*"
     r"(?=$|[,;:.)]| (?:as|with|in|at|for|and|on|since|but|to|from|by|near|now)\b)"
 )
-_DANGLING_VERB = re.compile(r"\b(?:lives?|living|works?|working|is|are|be|with|based|located)$", re.IGNORECASE)
+_DANGLING_VERB = re.compile(
+    r"\b(?:everything|lives?|living|works?|working|is|are|be|with|based|located)$", re.IGNORECASE
+)
 
 
 def retirements_of(text: str) -> list[Retirement]:
