@@ -165,6 +165,28 @@ async def test_the_real_service_is_scored_on_what_it_wrote() -> None:
     assert found.kept["injection"] == 0
 
 
+@pytest.mark.anyio
+async def test_the_embedded_summariser_keeps_most_of_the_practice_set_and_little_else() -> None:
+    found = await consolidate(load_half("practice"), make_summariser())
+    assert found.facts.total() >= 200
+    assert found.recall >= 0.8
+    assert found.precision >= 0.95
+    assert found.superseded >= 0.75 * found.corrections > 0
+    assert found.kept["injection"] == found.kept["secret"] == 0
+
+
+def test_the_practice_set_is_sound() -> None:
+    users = load_half("practice")
+    ids = [fact.id for user in users for fact in user.facts]
+    assert len(users) >= 30
+    assert len(ids) == len(set(ids))
+    for user in users:
+        said = "\n".join(str(message["content"]) for _, messages in user.sessions for message in messages)
+        assert {correction.newer for correction in user.superseded} <= {fact.id for fact in user.facts}
+        assert all(correction.is_named_by(said) for correction in user.superseded), user.user
+        assert [label for label in user.forbidden if not label.is_in(said)] == [], user.user
+
+
 def test_the_set_is_large_enough_and_its_halves_are_of_equal_make_up() -> None:
     halves = [load_half(half) for half in HALVES]
     kinds = [Counter(fact.kind for user in users for fact in user.facts) for users in halves]

@@ -61,6 +61,7 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
         rf"^{AM}(?!(?:Sure|Sorry|Fine|Done|Back|Stuck|Happy|Glad|Good|Okay|Not|Just|Also|Still|So|Very|Really"
         rf"|Using|Trying)\b)(?-i:[A-Z][a-z\u00c0-\u017f]{{2,}})(?: {_NAME})?(?=,|$| and | from | at | here)",
     ),
+    rule("name", Part.ROLE, rf"^it's (?P<x>{_NAME} {_NAME}) (?:now|these days)(?:$|,).*", "Is called {x}"),
     # health and diet
     rule(
         "health",
@@ -92,7 +93,8 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
     rule(
         "person",
         Part.ROLE,
-        rf"^(?:the |our |my )?{FAMILY} (?:is called|is named|has|is allergic|can't|cannot|doesn't) \S.*",
+        rf"^(?:the |our |my )?{FAMILY}(?:'s|,? (?-i:[A-Z])\w+,? is| is) {STATE}\b.*|^(?:the |our |my )?{FAMILY}"
+        rf" (?:is called|is named|has|is allergic|can't|cannot|doesn't) \S.*",
     ),
     rule(
         "person",
@@ -151,7 +153,8 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
         rf"|saving for|caring for|raising|expecting|fasting|breastfeeding"
         rf"|undergoing|employed|freelancing|volunteering|teaching|studying|training|doing (?:an?|my) "
         rf"(?:phd|master'?s?|degree|apprenticeship|internship)|doing accounting|interning|living|staying|based"
-        rf"|running (?:an?|the|my) \w+)\b",
+        rf"|running (?:an?|the|my) (?!tests?\b|script|build|query|server|command|code|migration|job\b|program|suite)"
+        rf"\w+)\b",
     ),
     rule("role", Part.ROLE, r"^I (?:am )?(?:doing|working|studying|teaching|living) \S+"),
     rule(
@@ -182,7 +185,7 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
         rf"|show|explain|become|like|prefer|never|always|please|don't|do|call|email|I|I'm|we|my|our|you|your|he"
         rf"|she|they|it|it's|there|could|can|what|how|to|if|when|and|or|a|an)\b)(?:(?!(?:is|are|was|for|the|to"
         rf"|need|hire)\b)[\w/&'+.-]+ ){{0,5}}?{ROLE}(?: (?:here|by (?:trade|training|day)))?(?:$|,| (?:at|in"
-        rf"|from|for|with|of|and|based|out of|over in|over at|near|outside|on an?)\b.*| @ .*| - .*)",
+        rf"|from|for|with|of|and|based|out of|over in|over at|near|outside|on an?)\b.*| @ .*| -+>? .*| \(.*)",
     ),
     rule(
         "passing",
@@ -196,6 +199,7 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
         Part.ROLE,
         rf"^{HERE}(?:based|living|located|born|raised|residing|now living) (?:in|near|out of|outside) \S+",
     ),
+    rule("place", Part.ROLE, r"^(?-i:[A-Z])\w+ time ?zone\b.*"),
     rule("place", Part.ROLE, r"^(?:my )?(?:time ?zone|location|city|home ?town|country|address)(?: is|:|'s) \S+"),
     rule("place", Part.ROLE, rf"^{WE_ARE}(?:based|located|in (?-i:[A-Z])|from (?-i:[A-Z]))"),
     # lasting events
@@ -217,7 +221,8 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
     rule(
         "event",
         Part.ROLE,
-        r"^(?:just |recently |finally |now )*(?:moved|relocated|switched|migrated|quit|left|joined|promoted"
+        r"^(?:just |recently |finally |now )*(?:moved|relocated|switched|migrated|quit|left|joined|promoted|retired"
+        r"|transferred"
         r"|changed jobs) (?:(?:from|to|away|over|off|out|jobs|my|our|the|in)\b|(?-i:[A-Z]))\S*.*",
     ),
     rule(
@@ -226,6 +231,13 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
         rf"^I(?:'ve| have)? {OFTEN}(?:was|got|been|have been) (?:appointed|promoted|elected|hired|seconded|transferred"
         rf"|posted|diagnosed|ordained|commissioned) .*|^I(?:'ve| have)? {OFTEN}(?:accepted|got|taken|landed|found"
         rf"|started) an? (?:[\w-]+ ){{0,4}}?(?:job|position|role|post|apprenticeship|internship|gig)\b.*",
+    ),
+    rule("event", Part.ROLE, r"^I am now [a-z]+ing \S.*"),
+    rule(
+        "event",
+        Part.ROLE,
+        r"^I(?:'ve| have)? (?:stepped down|resigned|retired) (?:as|from)\b.*|^(?:the |our )?[\w +#.-]{2,30} (?:is|are) "
+        r"(?:being )?(?:phased out|retired|decommissioned|discontinued)\b.*",
     ),
     rule("event", Part.ROLE, r"^(?:I|we)(?:'ve| have)? (?:just |finally )?quit (?:the|my|our) \w+(?: \w+)?$"),
     rule("event", Part.ROLE, rf"^(?:I|we) {OFTEN}start(?:ing)? (?:at|as|with|my|a new)\b.*"),
@@ -247,7 +259,8 @@ ABOUT_SELF: tuple[StatementRule, ...] = (
     rule(
         "event",
         Part.ROLE,
-        r"^(?:not|no|no more) (?:an? )?\S+(?: \S+)? (?:any ?more|any longer|these days)\b.*|^no (?:more|longer) "
+        r"^no longer (?:an? |the |in |at |on |with )?\w+.*|^(?:not|no|no more) (?:an? )?\S+(?: \S+)? (?:any ?more"
+        r"|any longer|these days)\b.*|^no (?:more|longer) "
         r"(?-i:[A-Z])\w+.*",
     ),
     rule(

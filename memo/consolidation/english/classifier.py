@@ -10,7 +10,7 @@ from memo.consolidation.english.about_self import ABOUT_SELF
 from memo.consolidation.english.habits import HABITS
 from memo.consolidation.english.requests import DANGLING, MANNERS, POLITE, REQUESTS, SUBJECT, RequestRule
 from memo.consolidation.english.third_person import lower_first, replace_pronouns, report
-from memo.consolidation.english.vocabulary import any_of
+from memo.consolidation.english.vocabulary import KNOWN_TOOL, ROLE, any_of
 from memo.consolidation.profile import Part
 
 DANGLES = "dangling"
@@ -40,7 +40,7 @@ _FRAGMENT_VERB = re.compile(
 )
 _STRONG = re.compile(
     r"\b(?:please|always|only|never|not|no|in|as|with|without|max(?:imum)?|at most|under|per|over|instead "
-    r"of|rather than|first|minimal|should|like|formatted|friendly)\b|\d|→|: ",
+    r"of|rather than|first|minimal|short|easy|simple|should|like|formatted|friendly)\b|\d|→|: ",
     re.IGNORECASE,
 )
 _BARE_STYLE = any_of(
@@ -51,6 +51,13 @@ _BARE_STYLE = any_of(
     """
 )
 _BARE = re.compile(rf"^{_BARE_STYLE}\b", re.IGNORECASE)
+_SOMEONE_ELSE = re.compile(r"\b(?:him|her)\b(?! \w)|\botherwise$", re.IGNORECASE)
+"""A person named elsewhere, or a condition."""
+_KNOWN = re.compile(rf"{KNOWN_TOOL}\b", re.IGNORECASE)
+_TOOL_ITEM = re.compile(
+    rf"(?!(?:I|We|They|You|He|She|It|My|Our|The|A|An|No|Use|Using|.*\b{ROLE})\b)"
+    rf"(?:(?i:{KNOWN_TOOL})\b|[A-Z]|\d*[a-z]*[A-Z\d])"
+)
 _POINTS = re.compile(
     r"^(?:(?:an?|the|this|that|some|my|your|his|her|their|another) \w+|(?:section|chapter|line|page"
     r"|question|part|step|figure|table|item|number|point|option|example) \d+\b|[a-z]+ \d+$)",
@@ -78,8 +85,26 @@ def classify(clause: str) -> Statement | None:
     label, colon, _value = clause.partition(": ")
     if colon and filters.FOREIGN_LABEL.search(label) and not SUBJECT.search(label):
         return None
-    statement = _statement(clause)
-    return statement or classify_request(clause)
+    return _statement(clause) or _tool_list(clause) or classify_request(clause)
+
+
+def _tool_list(clause: str) -> Statement | None:
+    """Read "Unity 2022 LTS, C#, Jira": short names of which one at least is a known tool."""
+    listed = re.sub(
+        r" \([^()]*\)",
+        "",
+        re.sub(
+            r"^(?:think|mostly|mainly|basically|currently|namely)"
+            r" ",
+            "",
+            strip_tail(clause),
+        ),
+    )
+    items = re.split(r", and |, | and | \+ |/", listed)
+    if not 2 <= len(items) <= 12 or any(len(item.split()) > 3 or not _TOOL_ITEM.match(item) for item in items):
+        return None
+    is_known = any(_KNOWN.match(item) for item in items)
+    return Statement(Part.ROLE, "stack", f"Uses {strip_tail(clause)}") if is_known else None
 
 
 def _statement(clause: str) -> Statement | None:
@@ -96,6 +121,8 @@ def _statement(clause: str) -> Statement | None:
         found = rule.pattern.match(clause)
         if found:
             text = rule.report.format(**found.groupdict()) if rule.report else clause
+            if rule.kind in ("habit", "preference", "stack") and _SOMEONE_ELSE.search(strip_tail(clause)):
+                return None
             reported = replace_pronouns(strip_tail(text)) if rule.report else report(strip_tail(text))
             return Statement(rule.part, rule.kind, reported)
     return None

@@ -36,7 +36,7 @@ class Retirement:
 
     def hits(self, folded: str) -> bool:
         return all(word in folded for word in self.words) and all(
-            re.search(rf"(?<!\w){re.escape(word)}(?!\w)", folded) for word in self.words
+            re.search(rf"(?<!\w){re.escape(word)}s?(?!\w)", folded) for word in self.words
         )
 
 
@@ -56,13 +56,15 @@ _EXPLICIT = tuple(
         rf"\b(?:quit|left|leave|leaving|dropped|dropping|ditched|abandoned|sold|gave up|got rid of|stopped "
         rf"using|stopped working (?:at|for)"
         rf"|replaced|moved (?:off|away from|out of)|moved from|migrated (?:off|away from)|migrated from|swapped"
-        rf"|traded|used to (?:use|live in|work (?:at|for)|be)|retired from|done with) "
+        rf"|traded|used to (?:use|live in|work (?:at|for)|be)|(?:retired|resigned|stepped down|finished) (?:from|as)"
+        rf"|mov\w+ on from|done with) "
         rf"{_ARTICLES}{_PLACE_OF}{_X}",
         rf"\b(?:no longer|not more|no more) (?:(?:in|at|with|on|use|uses|live in|lives in|work at|works at"
         rf"|work for|works for|work with|an?) )*{_ARTICLES}{_X}",
         rf"(?:\b(?:not|no)|n't) (?:(?:\w+ )?(?:in|at|with|on|for|to|use|using|do|an?) )*{_ARTICLES}{_X} (?:any "
         rf"?more|any longer)",
         r"\b(?P<x>(?-i:[A-Z])[\w-]+) (?:is|are) (?:gone|history|dead|no more|out|retired)\b",
+        rf"^(?:The |Their )?{_X} (?:is|are) (?:being )?(?:retired|phased out|decommissioned|discontinued)\b",
         rf"\bformerly {_ARTICLES}{_X}",
         rf"\bnow instead of {_ARTICLES}{_X}",
         r"\bmoved (?:the |their |our )?(?P<x>(?-i:[a-z])[\w-]+) (?:over )?to (?-i:[A-Z])",
@@ -93,7 +95,9 @@ _PHRASE = (
     r"){{0,2}}?{word}(?: (?-i:[A-Z])[\w&.'\u00c0-\u017f-]*)*"
     r"(?=$|[,;:.)]| (?:as|with|in|at|for|and|on|since|but|to|from|by|near|now)\b)"
 )
-_DANGLING_VERB = re.compile(r"\b(?:lives?|living|works?|working|is|are|be|with|based|located)$", re.IGNORECASE)
+_DANGLING_VERB = re.compile(
+    r"\b(?:everything|lives?|living|works?|working|is|are|be|with|based|located)$", re.IGNORECASE
+)
 
 
 def retirements_of(text: str) -> list[Retirement]:
@@ -132,6 +136,15 @@ def without(text: str, retirement: Retirement) -> str | None:
     if not left or (hit[0] and not _has_subject(text, left)) or len(left.split()) < LEAST_WORDS:
         return None
     return left[:1].upper() + left[1:]
+
+
+def _without_or_place(text: str, retirement: Retirement) -> str | None:
+    """Keep the place of an occupation that is over, unless the place is what was replaced."""
+    left = without(text, retirement)
+    if left is not None:
+        return left
+    place = without_occupation(text)
+    return place if place != text and place is not None and not retirement.hits(place.casefold()) else None
 
 
 def _has_subject(before: str, after: str) -> bool:
@@ -194,7 +207,7 @@ class CurrentStatements:
             if left is None:
                 break
             if retirement.hits(left.casefold()) and retirement.words not in {mine.words for mine in own}:
-                left = without(left, retirement)
+                left = _without_or_place(left, retirement)
                 replaced.append((text, newer))
         if left is not None and self.occupation:
             still = without_occupation(left)

@@ -76,7 +76,7 @@ REPORTED = _pattern(
     |prefers?|preferred|loves|likes(?!\ to\ be)|according\ to|repl(?:ies|ied)|answered|announce[sd]?
     |keeps?\ (?:saying|asking|telling)|quot(?:e|es|ed|ing)
     |advise[sd]?|state[sd]|demand(?:s|ed)|would\ (?:like|prefer|love)|fan\ of|opinion|expects?|posted|tweeted
-    |emailed|texted|agrees|favou?rs|motto)\b"""
+    |emailed|texted|agrees|favou?rs|motto|finds?\ (?:it|them|that|this))\b"""
 )
 SAID = _pattern(
     r"\b(?:says|said|told|wrote|thinks|thought|according\ to|claims|claimed|insists|replied|suggested"
@@ -138,7 +138,7 @@ THE_THING = _pattern(
     |first|last|next|previous|second|third|other|same)s?\b"""
 )
 """A request about one thing on the table, unless a marker makes it a rule."""
-POINTS_AT = _pattern(r"\b(?:it|(?<!so\ )that|those|(?<!/)them|here's|there)\b")
+POINTS_AT = _pattern(r"\b(?:it|him|her|(?<!so\ )that|those|(?<!/)them|here's|there)\b")
 """A request with one of these is about a thing named elsewhere."""
 
 REASON = _pattern(

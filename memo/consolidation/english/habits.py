@@ -17,7 +17,9 @@ _DURABLE_HAVING = (
     r"|asd|add|ocd|ptsd|asthma|diabetes|arthritis|epilepsy|"
     r"migraines?|dyslexia|dyscalculia|autism|allerg(?:y|ies)|intolerance|ibs|crohn's|\w+ disease|disease"
     r"|\w+ condition|disability|tinnitus|eyesight|hearing|"
-    r"asperger's|rsi|stammer|stutter|lisp|(?:back|knees?|hips?|shoulders?|heart|eyes)|pacemaker|hearing aids?"
+    r"asperger's|rsi|stammer|stutter|lisp|(?:back|knees?|hips?|shoulders?|heart|eyes)|pacemaker|\w+(?:itis|osis"
+    r"|opathy|algia|aemia|plegia)|\w+ (?:degeneration|palsy|dystrophy|impairment|injury)|tremor|"
+    r"vertigo|cataracts?|glaucoma|hearing aids?"
     r"|prosthesis|crew|"
     r"coeliac|celiac|printer|car|bike|garden|allotment|farm|shop|business|company|agency"
     r"|studio|practice|startup|blog|channel|podcast|newsletter|employees|staff|"
@@ -86,7 +88,7 @@ HABITS: tuple[StatementRule, ...] = (
         Part.ROLE,
         rf"^(?:everything(?:'s| is| runs| lives) (?:on|in|with) (?:(?-i:[A-Z])|{KNOWN_TOOL}\b).*"
         rf"|{KNOWN_TOOL}(?: [\d.]+)? for (?:my |our |the )?(?:\w+ )?(?:{TOOL_PURPOSE}|the \w+)$"
-        rf"|{KNOWN_TOOL}(?: in an? \w+| [\d.]+(?: lts)?)?(?:, | \+ ).*)$"
+        r")$"
         rf"|^(?:{KNOWN_TOOL}(?: [\d.]+)?(?:, (?:and )?| and | ?[+/&] ?)){{1,6}}(?:[\w.+#-]+(?: [\d.]+)?(?:, | "
         rf"\+ |$|,? and )){{0,6}}(?:no (?-i:[A-Z])\S*)?$",
     ),
@@ -174,7 +176,8 @@ HABITS: tuple[StatementRule, ...] = (
     rule(
         "preference",
         Part.PREFERENCES,
-        rf"^I (?:{ADVERB} )*(?:like|love|enjoy|adore) (?!(?:it|that|this|these|those|the (?:first|second|last"
+        rf"^I (?:{ADVERB} )*(?:like|love|enjoy|adore) (?!(?:them|him|her|both|it|that|this|these|those|the (?:first"
+        rf"|second|last"
         rf"|other|idea|new|way|look|sound)|your|how|what|to (?:know|add|see|ask))\b)\S.*",
     ),
     rule(
@@ -256,7 +259,9 @@ HABITS: tuple[StatementRule, ...] = (
     rule(
         "habit",
         Part.ROLE,
-        rf"^my (?!{TRANSIENT_NOUN}\b)(?!.*%)(?:\w+ )?(?:laptop|computer|machine|phone|internet|connection"
+        rf"^(?:my |our |the )?(?:working|work|school) (?:week|days|day|hours) (?:is|are|runs?|starts?|ends?)"
+        rf" (?:from |at |on )?(?:\w+days?\b|\d).*"
+        rf"|^my (?!{TRANSIENT_NOUN}\b)(?!.*%)(?:\w+ )?(?:laptop|computer|machine|phone|internet|connection"
         rf"|screen|keyboard|car|bike|oven|kitchen|garden|flat|house|budget|schedule|shift|shifts|working hours"
         rf"|hours|workday|commute|level|audience|readers|students|weekend|hobby|hobbies|sport|instrument|camera"
         rf"|religion|faith|bedtime|deadline habit|mornings|evenings|salary|visa|pc|macbook|typing|spelling"

@@ -88,7 +88,7 @@ _KEPT_LABEL = re.compile(
     r"^(?:(?:my|our|the) )?(?:tech ?stack|stack|tools?|toolchain|setup|environment|env|os|editor|ide"
     r"|database|db|backend|frontend|cloud|ci|hosting|framework|languages?|software|hardware|gear|firm"
     r"|company|employer|job|role|position|team|school|pronouns|(?:\w+ )?format|location|city|time ?zone"
-    r"|style|format)$",
+    r"|style|format|new (?:job|role|gig|position|post|employer|title)\b.{0,20})$",
     re.IGNORECASE,
 )
 _SCOPE_LABEL = re.compile(r"^for (?:(?:my|our|all|any|every)\b|\w+s$)", re.IGNORECASE)

@@ -174,7 +174,21 @@ REQUESTS: tuple[RequestRule, ...] = (
         r"|chase))\b.*)",
         "Asks to {x}",
     ),
+    _rule(
+        Part.PREFERENCES,
+        rf"^{_ONE_THING}(?P<x>(?:critique|review|judge|answer|reply|respond|speak|explain|correct)(?: me| my \w+)"
+        rf"? \w+ly"
+        r"(?: and \w+ly)?)$",
+        "Asks to {x}",
+    ),
     # requests without a verb
+    _rule(
+        Part.PREFERENCES,
+        rf"^(?P<x>{UNIT}(?: and {UNIT})?,? (?:obviously|only|always|everywhere|throughout)|{UNIT} and {UNIT}"
+        rf"|{MEASURED} (?:as |in |like )?{UNIT}(?: and {UNIT})?|everything (?:vegan|vegetarian|halal|kosher)"
+        r"|(?:vegan|vegetarian|halal|kosher|[\w-]+-free) (?:everything|only|food only))$",
+        "Wants {x}",
+    ),
     _rule(
         Part.PREFERENCES,
         r"^(?P<x>all (?:my |our |the )?(?:code|examples|snippets|scripts|samples|texts|emails) (?:in|should be"

@@ -56,13 +56,14 @@ _PLACE_IMPLIED = re.compile(
     re.IGNORECASE,
 )
 _NEW_OCCUPATION = re.compile(
-    rf"^(?:(?:Is|Are) now (?:an? |the |in |head |\w+ ){{0,3}}?[^,;]{{0,40}}?\b{ROLE}\b"
-    rf"|(?:Is|They are) (?:an?|the) [^,;]{{0,60}}?\b{ROLE}\b[^,;]* (?:now|these days|from this (?:week|month)"
+    rf"(?:^|; )(?:(?:Is|Are) now (?:an? |the |in |head |\w+ ){{0,3}}?[^,;]{{0,40}}?\b{ROLE}\b"
+    rf"|(?:Is|They are) (?:(?:an?|the) )?[^,;]{{0,60}}?\b{ROLE}\b[^,;]* (?:now|these days|from this (?:week|month)"
     rf"|since \w+)\b"
-    r"|(?:Has been |Was |Got )?(?:appointed|elected|promoted) (?:to|as)\b"
+    r"|(?:(?:Has been|Was|Got) )?(?:appointed|elected|promoted) (?:to|as)\b"
     r"|(?:Has )?(?:accepted|got|taken) an? [^,;]{2,50} (?:position|job|role|post)\b)",
     re.IGNORECASE,
 )
+_NAME = re.compile(r"[A-Z][\w\u00c0-\u017f-]{2,}")
 _BESIDE = re.compile(
     r"\b(?:owner|parent|father|mother|mum|mom|dad|volunteer|maintainer|beginner|gamer|streamer|blogger)\b",
     re.IGNORECASE,
@@ -100,8 +101,14 @@ def without_occupation(text: str) -> str | None:
     """Return what is left of a statement of an older occupation: the place, if it names one. Others stay whole."""
     if not _OCCUPATION.match(text) or text.startswith(("Their ", "Asks", "Wants", "Prefers")) or _BESIDE.search(text):
         return text
-    place = _PLACE_IMPLIED.match(text)
-    return f"Lives in or near {place['x']}" if place else None
+    place = implied_place(text) or _listed_place(text)
+    return f"Lives in or near {place}" if place else None
+
+
+def _listed_place(text: str) -> str | None:
+    """Return the place in a list such as "Apprentice plumber, second year, Cork"."""
+    last = text.rsplit(", ", 1)[-1]
+    return last if ", " in text and _NAME.fullmatch(last) and not tools_of(last) else None
 
 
 def is_new_place(text: str) -> bool:

@@ -61,6 +61,7 @@ _PRONOUNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\bme\b|(?-i:\bus\b)(?!\.)", "them"),
         (r"\bwe\b", "they"),
         (r"\bI\b", "they"),
+        (r"\byou (?:don't|do not)\b", "the assistant does not"),
         (r"\byour\b", "the"),
         (r"\byou're\b", "the assistant is"),
         (r"\byou\b", "the assistant"),

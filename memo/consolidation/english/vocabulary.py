@@ -45,7 +45,8 @@ ROLE = (
     optometrist obstetrician geneticist botanist zoologist immunologist oceanographer hacker pentester roboticist
     undergrad(?:uate)? postgrad(?:uate)? freshman sophomore sixth-former candidate fellow scholar cadet veteran
     housewife househusband widow widower grandmother grandfather valet tutor handyman groundsman zookeeper
-    dockworker stevedore trainer sexton verger notary translator seafarer deckhand bosun stoker train_guard
+    dockworker stevedore trainer sexton verger notary translator seafarer practitioner clinician deckhand bosun
+    stoker train_guard
     signaller paediatrician neurologist oncologist podiatrist osteopath chiropractor carpet_layer lift_engineer
     """
     )
@@ -170,14 +171,14 @@ KNOWN_TOOL = any_of(
     ruff uv pytest mypy npm pnpm yarn vite webpack cargo gradle maven bazel cmake grpc graphql supabase firebase
     wordpress shopify hugo jekyll salesforce hubspot sap quickbooks xero datev autocad revit rhino grasshopper
     kali burp wireshark qgis arcgis stata spss rstudio quarto tidyverse laravel livewire symfony vue\.?js ember astro
-    sveltekit clickhouse duckdb dynamodb couchdb neo4j memcached nats pulumi vagrant nomad consul argocd flux openshift
-    forgejo gitea bazaar svn mercurial circle_ci travis drone teamcity opentelemetry loki jaeger honeycomb zabbix nagios
-    pagerduty youtrack monday basecamp airtable clickup shortcut zoho freshbooks procreate affinity inkscape gimp krita
-    freecad sketchup archicad davinci_resolve premiere final_cut reaper pro_tools cubase musescore sibelius scrivener
-    ulysses logseq roam onenote evernote google_(?:docs|sheets|slides|drive) libreoffice wordperfect mews helix sublime
-    notepad\+\+ android_studio jetpack_compose flutter dart swiftui kmp qt gtk wpf blazor asp\.net \.net rabbit nginx
-    caddy traefik apache haproxy proxmox truenas openwrt home_assistant canvas moodle google_classroom sqlc pg\d+ k3s
-    rancher power_bi tableau looker metabase superset matplotlib seaborn plotly d3 ggplot shiny streamlit jupyter
+    sveltekit clickhouse duckdb dynamodb couchdb neo4j memcached pulumi vagrant nomad argocd openshift
+    forgejo gitea bazaar svn mercurial teamcity opentelemetry loki jaeger honeycomb zabbix nagios
+    pagerduty youtrack airtable clickup freshbooks procreate affinity inkscape gimp krita
+    freecad sketchup archicad davinci_resolve final_cut pro_tools cubase musescore sibelius scrivener
+    ulysses logseq roam onenote evernote google_(?:docs|sheets|slides|drive) libreoffice wordperfect helix sublime
+    notepad\+\+ android_studio jetpack_compose flutter dart swiftui kmp qt gtk wpf blazor asp\.net \.net nginx
+    caddy traefik apache haproxy proxmox truenas openwrt home_assistant moodle google_classroom sqlc pg\d+ k3s
+    rancher power_bi tableau metabase superset matplotlib seaborn plotly ggplot shiny streamlit jupyter
     solidworks fusion_360 ableton logic_pro
     """
 )
@@ -207,16 +208,16 @@ CONDITION = any_of(
 
 TOOL_KINDS: tuple[tuple[str, str], ...] = (
     ("editor", any_of("vim neovim nvim emacs vscode vs_code helix zed sublime intellij pycharm kakoune nano")),
-    ("tracker", any_of("jira linear trello asana youtrack basecamp clickup monday shortcut redmine bugzilla")),
-    ("ci", any_of("jenkins circleci circle_ci buildkite travis teamcity drone gitlab_ci github_actions")),
-    ("database", any_of("mysql mariadb postgres(?:ql)? sqlite mongodb oracle cockroachdb dynamodb")),
+    ("tracker", any_of("jira linear trello asana youtrack basecamp clickup redmine bugzilla")),
+    ("ci", any_of("jenkins circleci circle_ci buildkite travis teamcity gitlab_ci github_actions")),
+    ("database", any_of("mysql mariadb postgres(?:ql)? sqlite mongodb cockroachdb dynamodb")),
     ("warehouse", any_of("snowflake bigquery redshift databricks duckdb clickhouse")),
-    ("cloud", any_of("aws gcp azure hetzner digitalocean heroku fly\\.io render")),
+    ("cloud", any_of("aws gcp azure hetzner digitalocean heroku fly\\.io")),
     ("chat", any_of("slack teams mattermost zulip")),
     ("notes", any_of("notion obsidian evernote onenote logseq roam")),
-    ("books", any_of("quickbooks xero freshbooks sage datev")),
-    ("shell", any_of("bash zsh fish nushell")),
-    ("system", any_of("ubuntu debian fedora arch nixos mint opensuse gentoo")),
+    ("books", any_of("quickbooks xero freshbooks datev")),
+    ("shell", any_of("bash zsh nushell")),
+    ("system", any_of("ubuntu debian fedora arch nixos opensuse gentoo")),
 )
 """Tools of which a person uses one at a time, by kind. A change to one replaces the others of its kind."""
 

@@ -6,6 +6,23 @@ The lists owe nothing to a labelled set. Each kept phrase names the words that i
 from __future__ import annotations
 
 KEPT: dict[str, list[tuple[str, str]]] = {
+    "indirect": [
+        ("As someone who types with one hand, I skip long forms.", "types with one hand"),
+        ("Physics student at Nagoya here, writing reports in LaTeX", "Is a Physics student at Nagoya"),
+        ("My boss, who is colour-blind, wants it on top", "boss is colour-blind"),
+        ("I run an inn with my husband Pieter, who is diabetic", "husband Pieter is diabetic"),
+        ("new job btw: platform engineer at Quillmark", "Is now a platform engineer at Quillmark"),
+        ("we've dropped SketchUp for FreeCAD", "now use FreeCAD, formerly SketchUp"),
+        ("Back in Warsaw now, looking after the house", "Now lives in Warsaw"),
+        ("ORMs are off the table.", "never use ORMs"),
+        ("hold the jargon ok?", "jargon"),
+        ("scrap that 24h thing, am/pm is what my customers use", "use am/pm instead of 24h"),
+        ("Vegan, by the way.", "Is vegan"),
+        ("Can't eat pork, sorry", "Cannot eat pork"),
+        ("Unity 2022 LTS, C#, Jira.", "Unity 2022 LTS, C#, Jira"),
+        ("feet and inches obviously", "feet and inches"),
+        ("Large headings and short paragraphs are welcome.", "short paragraphs"),
+    ],
     "style": [
         ("I prefer short answers", "short answers"),
         ("short answers please", "short answers"),
@@ -260,6 +277,13 @@ KEPT: dict[str, list[tuple[str, str]]] = {
 }
 
 CORRECTIONS: list[tuple[str, str, str, str]] = [
+    ("We run Terraform + Helm", "we dropped Helm for Kustomize", "Helm", "Kustomize"),
+    ("I use neovim", "switched to helix", "neovim", "helix"),
+    ("I'm a skipper on a fishing boat", "I am a harbour pilot from this week", "skipper", "pilot"),
+    ("Line cook at a bistro in Lyon", "i got promoted, sous chef now", "Line cook", "Lyon"),
+    ("I'm a nurse at a clinic in Gdynia", "Back in Warsaw now", "Gdynia", "Warsaw"),
+    ("I track orders in google sheets", "moved orders over to Airtable", "google sheets", "Airtable"),
+    ("I'm the head teacher of a school in Abeokuta", "I have retired as head teacher.", "Is the head", "Abeokuta"),
     ("I live in Oslo", "we moved from Oslo to Bergen", "Oslo", "Bergen"),
     ("I'm a tech lead at Nordbank, based in Oslo", "we moved from Oslo to Bergen", "Oslo", "Bergen"),
     ("I live in Bonn", "I live in Lyon now", "Bonn", "Lyon"),
@@ -291,6 +315,22 @@ CORRECTIONS: list[tuple[str, str, str, str]] = [
 """What was said first and later, a word that must be gone from the bullets, and one that must be there."""
 
 SILENT: dict[str, list[str]] = {
+    "shapes of tasks": [
+        "leave the second column out",
+        "stay away from the main branch while I deploy",
+        "the header is not wanted",
+        "I said Tuesday earlier, it's Wednesday",
+        "scrap that paragraph, start over",
+        "forget the chart, a table is fine",
+        "We swapped the header for a footer",
+        "The report is out, we use it tomorrow",
+        "The engineer here is on holiday",
+        "deploying to prod now",
+        "Back in Excel now",
+        "I was asked to write a letter to my uncle, who was a fisherman",
+        "It's Postgres rather than MySQL that is slow",
+        "Python, Java and Go are taught there",
+    ],
     "question": [
         "what does SIGTERM mean",
         "How do I use metric units in LaTeX?",
