@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, is_dataclass
@@ -78,15 +79,15 @@ async def _health(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-class _Handler:
+class _Handler(ABC):
     """An endpoint with state, as Starlette takes a class instance: an ASGI app."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         response = await self.answer(Request(scope, receive, send))
         await response(scope, receive, send)
 
-    async def answer(self, request: Request) -> Response:
-        raise NotImplementedError
+    @abstractmethod
+    async def answer(self, request: Request) -> Response: ...
 
 
 class _Ready(_Handler):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from abc import ABC, abstractmethod
 
 from . import wire
 from .failure import Failure, reason_of
@@ -30,7 +31,7 @@ _LOOPBACK = ("127.0.0.1", "::1")
 _frame = memoryview(bytearray(wire.HEADER_BYTES + wire.CHUNK_BYTES))  # shared: a frame is sent or copied at once
 
 
-class SocketStream:
+class SocketStream(ABC):
     """Moves the bytes of one stream, from `_begin` on: data and credit, and a result at its end."""
 
     def __init__(self, runner: RunnerCore, call: int, connected: socket.socket) -> None:
@@ -75,9 +76,9 @@ class SocketStream:
         self._is_moving = True
         self._write()
 
+    @abstractmethod
     def _forget(self) -> None:
         """Take this stream, which is over, out of its table."""
-        raise NotImplementedError
 
     def _ready(self) -> None:
         if self._unsent:
