@@ -164,10 +164,16 @@ class _Tools:
         raise _Unanswered(f"cannot ask {command[0]} for {asked}: it {why}")
 
     async def _run(self, command: list[str]) -> str:
-        # a session of its own, so that a wrapper's child ends with it
-        process = await anyio.open_process(
-            command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=self._env, cwd="/", start_new_session=True
-        )
+        with anyio.CancelScope(shield=True):  # a process that has started must be known, so that it can be ended
+            # A session of its own, so that a wrapper's child ends with it.
+            process = await anyio.open_process(
+                command,
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=self._env,
+                cwd="/",
+                start_new_session=True,
+            )
         ended = False
         try:
             output = await _read_bounded(process.stdout)
