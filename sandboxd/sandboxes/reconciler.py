@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 
 from sandboxd import failpoints
-from sandboxd.engine.protocol import LABEL_SANDBOX
+from sandboxd.engine.protocol import LABEL_SANDBOX, Container, ContainerDied
 from sandboxd.errors import Gone, SandboxdError
 from sandboxd.models.sandbox import GarbageReport
 from sandboxd.sandboxes.effects import Effects
@@ -76,9 +76,21 @@ class Reconciler:
         sandboxes = [*self._sandboxes.values(), *self._pool.all()]
         at_rest = [sandbox.record for sandbox in sandboxes if sandbox.settled is None]
         moving = {sandbox.record.id for sandbox in sandboxes if sandbox.settled is not None}
+        self._report_deaths([sandbox for sandbox in sandboxes if sandbox.settled is not None], containers)
         mine = [container for container in containers if container.labels.get(LABEL_SANDBOX) not in moving]
         stale = await self._effects.stale(mine)
         return plan(at_rest, mine, scratch - moving, workspaces - moving, stale)
+
+    def _report_deaths(self, moving: Sequence[Sandbox], containers: Sequence[Container]) -> None:
+        """Report deaths that no event told of: a container may die before the engine's events are followed.
+
+        Otherwise a take-over would wait for the runner of a dead container until its deadline. (I10)
+        """
+        dead = {container.id: container for container in containers if container.cause is not None}
+        for sandbox in moving:
+            found = dead.get(sandbox.record.container or "")
+            if found is not None and found.cause is not None and sandbox.record.state is State.READY:
+                self._effects.dead(ContainerDied(found.id, found.cause, found.exit_code))
 
     async def _carry_out(self, actions: Sequence[Action]) -> list[Failure]:
         failures: list[Failure] = []
